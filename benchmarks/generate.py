@@ -1,0 +1,203 @@
+"""Benchmark data: partitions of records as a Kafka producer and broker would have written them, from a seed.
+
+Records have a 16-byte key drawn uniformly from `keys` and a value of letters; batches hold `batch_records` of them and
+carry Kafka's CRCs; segments are cut by `segment_bytes` with their indexes, an empty active segment at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io import format as f
+from sediment.segment_io.checksum import crc32c
+from sediment.segment_io.codecs import compress
+from sediment.segment_io.emit import varlong_bytes, write_varlong
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.jit import kernel
+from sediment.segment_io.memory import copy_bytes, store_i8, store_i16, store_i32, store_i64
+from sediment.segment_io.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.producers import encode_snapshot
+from sediment.segment_io.writer import lay_out_segments
+
+KEY_BYTES = 16
+START_MS = 1_700_000_000_000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What to write.  `value_bytes` 85 makes records of about 116 bytes; `transaction_batches` 0: none."""
+
+    total_bytes: int
+    keys: int
+    value_bytes: int = 85
+    batch_records: int = 150
+    codec: int = f.CODEC_NONE
+    segment_bytes: int = 128 << 20
+    transaction_batches: int = 0
+    seed: int = 1
+
+
+@kernel
+def _fill_records(
+    target: int, base: int, keys: npt.NDArray[np.int64], values: npt.NDArray[np.uint8], value_bytes: int
+) -> int:
+    start = target
+    for index in range(keys.size):
+        body = 1 + varlong_bytes(index) * 2 + 1 + KEY_BYTES + varlong_bytes(value_bytes) + value_bytes + 1
+        target = write_varlong(target, body)
+        store_i8(target, 0)
+        target = write_varlong(target + 1, index)
+        target = write_varlong(target, index)
+        target = write_varlong(target, KEY_BYTES)
+        key = keys[index]
+        for digit in range(KEY_BYTES - 1, 0, -1):
+            store_i8(target + digit, 48 + key % 10)
+            key //= 10
+        store_i8(target, 107)
+        target = write_varlong(target + KEY_BYTES, value_bytes)
+        offset = ((base + index) * 31) % (values.size - value_bytes)
+        copy_bytes(target, values.ctypes.data + offset, value_bytes)
+        target += value_bytes
+        store_i8(target, 0)
+        target += 1
+    return target - start
+
+
+@kernel
+def _seal(
+    target: int, size: int, attributes: int, base_offset: int, count: int, base_ms: int, producer_id: int, sequence: int
+) -> None:
+    store_i64(target, base_offset)
+    store_i32(target + f.BATCH_LENGTH, size - f.LOG_OVERHEAD_BYTES)
+    store_i32(target + f.LEADER_EPOCH, 0)
+    store_i8(target + f.MAGIC, 2)
+    store_i16(target + f.ATTRIBUTES, attributes)
+    store_i32(target + f.LAST_OFFSET_DELTA, count - 1)
+    store_i64(target + f.BASE_TIMESTAMP, base_ms)
+    store_i64(target + f.MAX_TIMESTAMP, base_ms + count - 1)
+    store_i64(target + f.PRODUCER_ID, producer_id)
+    store_i16(target + f.PRODUCER_EPOCH, 0 if producer_id >= 0 else -1)
+    store_i32(target + f.BASE_SEQUENCE, sequence)
+    store_i32(target + f.RECORD_COUNT, count)
+    store_i32(target + f.CRC, crc32c(target + f.ATTRIBUTES, size - f.ATTRIBUTES))
+
+
+class _Segments:
+    """Collects batches and writes a segment whenever the next would not fit."""
+
+    def __init__(self, directory: Path, shape: Shape) -> None:
+        self._directory, self._shape = directory, shape
+        self._buffer = np.zeros(shape.segment_bytes + (8 << 20), dtype=np.uint8)
+        self._used, self._base, self._index = 0, 0, 0
+
+    def room(self, offset: int, size: int) -> int:
+        """Address where a batch of at most `size` bytes goes."""
+        if self._used + size > self._shape.segment_bytes and self._used:
+            self.flush(offset)
+        return int(self._buffer.ctypes.data) + self._used
+
+    def took(self, size: int) -> None:
+        self._used += size
+
+    def flush(self, next_offset: int) -> None:
+        (image,) = lay_out_segments(
+            self._buffer[: self._used], self._base, (), index_interval_bytes=4096, segment_index_bytes=10 << 20
+        )
+        for kind, content in image.files():
+            Fs().write_new(self._directory / segment_file_name(self._base, kind), [content])
+        self._used, self._base = 0, next_offset
+
+
+def write_partition(directory: Path, shape: Shape) -> int:
+    """Write one partition directory; returns its log end offset."""
+    directory.mkdir(parents=True)
+    random = np.random.default_rng(shape.seed)
+    letters = random.integers(97, 105, 1 << 20, dtype=np.uint8)
+    per_record = KEY_BYTES + shape.value_bytes + 12
+    most = f.BATCH_HEADER_BYTES + shape.batch_records * per_record
+    segments = _Segments(directory, shape)
+    scratch = np.zeros(most + 64, dtype=np.uint8)
+    written, offset, batch = 0, 0, 0
+    while written < shape.total_bytes:
+        keys = random.integers(0, shape.keys, shape.batch_records)
+        transactional = shape.transaction_batches > 0
+        producer_id = 1000 if transactional else -1
+        attributes = shape.codec | (f.TRANSACTIONAL_BIT if transactional else 0)
+        target = segments.room(offset, most)
+        if shape.codec:
+            raw = _fill_records(scratch.ctypes.data, offset, keys, letters, shape.value_bytes)
+            packed = np.frombuffer(compress(shape.codec, memoryview(scratch)[:raw]), dtype=np.uint8)
+            copy_out(target + f.BATCH_HEADER_BYTES, packed)
+            size = f.BATCH_HEADER_BYTES + packed.size
+        else:
+            records = _fill_records(target + f.BATCH_HEADER_BYTES, offset, keys, letters, shape.value_bytes)
+            size = f.BATCH_HEADER_BYTES + records
+        sequence = offset % f.INT32_MAX if transactional else -1
+        _seal(target, size, attributes, offset, keys.size, START_MS + offset, producer_id, sequence)
+        segments.took(size)
+        written += size
+        offset += keys.size
+        batch += 1
+        if transactional and batch % shape.transaction_batches == 0:
+            target = segments.room(offset, 128)
+            size = _commit_marker(target, offset)
+            segments.took(size)
+            written += size
+            offset += 1
+    segments.flush(offset)
+    for kind in (SegmentFileKind.LOG, SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX):
+        Fs().write_new(directory / segment_file_name(offset, kind), [])
+    Fs().write_new(directory / segment_file_name(offset, SegmentFileKind.SNAPSHOT), [encode_snapshot(())])
+    (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    return offset
+
+
+@kernel
+def copy_out(target: int, source: npt.NDArray[np.uint8]) -> None:
+    """Copy an array to an address."""
+    copy_bytes(target, source.ctypes.data, source.size)
+
+
+def _commit_marker(target: int, offset: int) -> int:
+    record = bytes.fromhex("20000000080000000 10c00000000000900".replace(" ", ""))
+    body = np.frombuffer(record, dtype=np.uint8)
+    copy_out(target + f.BATCH_HEADER_BYTES, body)
+    size = f.BATCH_HEADER_BYTES + body.size
+    _seal(target, size, f.TRANSACTIONAL_BIT | f.CONTROL_BIT, offset, 1, START_MS + offset, 1000, -1)
+    return size
+
+
+def main() -> None:
+    """Write one partition from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--megabytes", type=int, default=506)
+    parser.add_argument("--distinct", type=float, default=0.1)
+    parser.add_argument("--value-bytes", type=int, default=85)
+    parser.add_argument("--batch-records", type=int, default=150)
+    parser.add_argument("--codec", choices=f.CODEC_NAMES, default="none")
+    parser.add_argument("--segment-bytes", type=int, default=128 << 20)
+    parser.add_argument("--transaction-batches", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    total = given.megabytes * 1_000_000
+    shape = Shape(
+        total_bytes=total,
+        keys=max(1, int(total / (given.value_bytes + 31) * given.distinct)),
+        value_bytes=given.value_bytes,
+        batch_records=given.batch_records,
+        codec=f.CODEC_NAMES.index(given.codec),
+        segment_bytes=given.segment_bytes,
+        transaction_batches=given.transaction_batches,
+        seed=given.seed,
+    )
+    print(write_partition(given.directory, shape))
+
+
+if __name__ == "__main__":
+    main()

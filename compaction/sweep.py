@@ -1,0 +1,454 @@
+"""The compiled sweep: batches of one chunk, newest first, judged and emitted downward into an output buffer.
+
+    chunk     | batch | batch | batch |        read from the log's end towards its start
+                                  <- CURSOR
+    output    |     free      | kept… |        filled from its end towards its start
+                              ^ OUT_START
+
+It composes decode, record_filter and emit and defines no layout and no rule of its own but the order of Kafka's
+checkBatchRetention (kafka-log 02 §6.2, §6.4).  It is resumable: whatever it cannot do itself (decompress, compress,
+grow a map or a buffer) it asks for by its status, with nothing half done, and goes on at the next call.
+
+Invariants
+* Nothing is dropped before the CRC of its batch was checked (`scan_chunk` precedes `sweep_chunk` on every chunk).
+* Every batch is judged exactly once: a batch that needs something is not touched before it has everything.
+* Offsets fall strictly as the sweep goes; where they do not, it stops with OFFSETS_NOT_INCREASING and the caller
+  takes the careful path (a filled map with offsets), for which the order of records does not matter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.compaction.offset_map import (
+    OFFSET_SLOT_BYTES,
+    SET_SLOT_BYTES,
+    headroom,
+    normal,
+    prefetch_slot,
+    put_offset,
+)
+from sediment.compaction.record_filter import keep_all, keep_by_offset, keep_first_sight
+from sediment.compaction.transactions import DISCARD, MARKS_NOTHING, UNMAPPED, is_last_of_producer
+from sediment.segment_io.decode import (
+    BAD_RECORD_COUNT,
+    KEY_BYTES,
+    KEY_START,
+    LEGACY_MAGIC,
+    OFFSET_DELTA,
+    OK,
+    VALUE_BYTES,
+    batch_at,
+    check_crc,
+    check_header,
+    decode_records,
+)
+from sediment.segment_io.emit import (
+    kept_timestamps,
+    rebuilt_bound,
+    records_size,
+    write_empty_batch,
+    write_header,
+    write_records,
+)
+from sediment.segment_io.format import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    BATCH_HEADER_BYTES,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC,
+    DELETE_HORIZON_BIT,
+    INT64_MAX,
+    LAST_OFFSET_DELTA,
+    LOG_OVERHEAD_BYTES,
+    MIN_RECORD_BYTES,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    TRANSACTIONAL_BIT,
+)
+from sediment.segment_io.hashing import hash_key
+from sediment.segment_io.jit import kernel
+from sediment.segment_io.memory import copy_bytes, load_i16, load_i32, load_i64, load_u32
+
+# ---------------------------------------------------------------- what a call can answer besides a decoder's status
+DONE = 100
+NEEDS_PAYLOAD = 101  # decompress the batch at CURSOR into `payload`, set PAYLOAD_BYTES, call again
+NEEDS_COMPRESSION = 102  # compress RAW_BYTES of `raw`, place the batch with `emit_compressed`, call again
+NEEDS_MAP_ROOM = 103  # grow the map by NEEDED keys
+NEEDS_RECORD_ROOM = 104  # enlarge `records`, `hashes` and `kept` to NEEDED rows
+NEEDS_OUTPUT_ROOM = 105  # NEEDED bytes must be free below OUT_START
+NEEDS_RAW_ROOM = 106  # enlarge `raw` to NEEDED bytes
+OFFSETS_NOT_INCREASING = 107
+TRANSACTIONS_MET = 108  # control or transactional batches, and no verdicts were given
+CUT_MISSED = 109  # the chunk does not end where a batch ends
+MAP_FULL = 110
+
+# ---------------------------------------------------------------------------------- registers, int64[STATE_REGISTERS]
+CURSOR = 0  # batches of the chunk still to do
+OUT_START = 1  # first used byte of the output
+LAST_BASE_OFFSET = 2  # base offset of the batch done last
+PAYLOAD_BYTES = 3  # size of the decompressed payload of the batch at CURSOR, -1: none there
+HEADROOM = 4  # keys that surely fit into the map
+NEEDED = 5
+RAW_BYTES = 6
+PENDING_KEPT = 7  # of the batch to be compressed: records kept, timestamps, horizon
+PENDING_BASE_TIMESTAMP = 8
+PENDING_MAX_TIMESTAMP = 9
+PENDING_HAS_HORIZON = 10
+MESSAGES_READ = 11
+MESSAGES_WRITTEN = 12
+CHANGED = 13  # 1: the output differs from the input
+LATEST_OFFSET = 14  # of a map being filled
+MAPPED = 15  # keys put into a map being filled
+STATE_REGISTERS = 16
+
+# ------------------------------------------------------------------------------------ settings, int64[RULE_REGISTERS]
+FIRST_MAPPED_OFFSET = 0  # keys below are only looked up
+MAP_LATEST_OFFSET = 1  # of a filled map; records above it live
+UPPER_BOUND_OFFSET = 2  # first uncleanable offset: the batch before it leaves a header behind
+NOW_MS = 3
+NEXT_HORIZON_MS = 4  # now + delete.retention.ms
+BY_OFFSET = 5  # 1: judge by a filled map with offsets; 0: by first sight
+MAP_LIMIT = 6  # keys that a map being filled may hold
+RULE_REGISTERS = 7
+
+
+@kernel
+def scan_chunk(
+    base: int, start: int, end: int, with_verdicts: bool, positions: npt.NDArray[np.int64]
+) -> tuple[int, int, int]:
+    """Bound and checksum the batches that fill [start, end) exactly; `positions`, int64[n], receives where they start.
+
+    Returns:
+        (status, batches, position); with NEEDS_RECORD_ROOM `positions` is too short.
+    """
+    position = start
+    count = 0
+    while position < end:
+        status, size_bytes = batch_at(base, position, end)
+        if status != OK:
+            return (CUT_MISSED if status < LEGACY_MAGIC else status), count, position
+        if count == positions.size:
+            return NEEDS_RECORD_ROOM, count, position
+        address = base + position
+        status = check_header(address, size_bytes)
+        if status == OK:
+            status = check_crc(address, size_bytes)
+        if status != OK:
+            return status, count, position
+        if not with_verdicts and load_i16(address + ATTRIBUTES) & (CONTROL_BIT | TRANSACTIONAL_BIT):
+            return TRANSACTIONS_MET, count, position
+        positions[count] = position
+        count += 1
+        position += size_bytes
+    return DONE, count, position
+
+
+@kernel
+def _hash_keys(
+    payload: int,
+    records: npt.NDArray[np.int64],
+    count: int,
+    seed: np.uint64,
+    secrets: int,
+    directory: npt.NDArray[np.int64],
+    slot_bytes: int,
+    hashes: npt.NDArray[np.uint64],
+) -> None:
+    for index in range(count):
+        length = records[index, KEY_BYTES]
+        if length >= 0:
+            low, high = hash_key(payload + records[index, KEY_START], length, seed, secrets)
+            low = normal(low, high)
+            hashes[index, 0] = low
+            hashes[index, 1] = high
+            prefetch_slot(directory, slot_bytes, low)
+
+
+@kernel
+def _offsets_increase(records: npt.NDArray[np.int64], count: int, last_delta: int) -> bool:
+    previous = -1
+    for index in range(count):
+        delta = records[index, OFFSET_DELTA]
+        if delta <= previous or delta > last_delta:
+            return False
+        previous = delta
+    return True
+
+
+@kernel
+def _tombstones_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> int:
+    total = 0
+    for index in range(count):
+        total += kept[index] and records[index, VALUE_BYTES] < 0
+    return total
+
+
+@kernel
+def sweep_chunk(
+    chunk: npt.NDArray[np.uint8],
+    positions: npt.NDArray[np.int64],
+    verdicts: npt.NDArray[np.uint8],
+    payload: npt.NDArray[np.uint8],
+    producer_ids: npt.NDArray[np.int64],
+    producer_offsets: npt.NDArray[np.int64],
+    producer_epochs: npt.NDArray[np.int64],
+    rules: npt.NDArray[np.int64],
+    seed: np.uint64,
+    secrets: npt.NDArray[np.uint8],
+    directory: npt.NDArray[np.int64],
+    records: npt.NDArray[np.int64],
+    hashes: npt.NDArray[np.uint64],
+    kept: npt.NDArray[np.uint8],
+    raw: npt.NDArray[np.uint8],
+    output: npt.NDArray[np.uint8],
+    state: npt.NDArray[np.int64],
+) -> int:
+    """Judge and emit the batches below CURSOR, last first; returns DONE, what it needs, or a decoder's status.
+
+    `verdicts` is uint8[batches] or empty (all zero); `payload` holds the decompressed records of the batch at CURSOR
+    when PAYLOAD_BYTES says so; `producer_*` are ActiveProducers' columns.
+    """
+    base = chunk.ctypes.data
+    out = output.ctypes.data
+    secrets_address = secrets.ctypes.data
+    by_offset = rules[BY_OFFSET] != 0
+    slot_bytes = OFFSET_SLOT_BYTES if by_offset else SET_SLOT_BYTES
+    while state[CURSOR] > 0:
+        ordinal = state[CURSOR] - 1
+        position = positions[ordinal]
+        header = base + position
+        size_bytes = load_i32(header + BATCH_LENGTH) + LOG_OVERHEAD_BYTES
+        base_offset = load_i64(header + BASE_OFFSET)
+        last_delta = load_i32(header + LAST_OFFSET_DELTA)
+        last_offset = base_offset + last_delta
+        attributes = load_i16(header + ATTRIBUTES)
+        count = load_i32(header + RECORD_COUNT)
+        codec = attributes & CODEC_MASK
+        is_control = (attributes & CONTROL_BIT) != 0
+        has_horizon = (attributes & DELETE_HORIZON_BIT) != 0
+        horizon_passed = has_horizon and load_i64(header + BASE_TIMESTAMP) <= rules[NOW_MS]
+        verdict = np.int64(verdicts[ordinal]) if verdicts.size else 0
+
+        if not by_offset and last_offset >= state[LAST_BASE_OFFSET]:
+            return OFFSETS_NOT_INCREASING
+        discard = (verdict & DISCARD) != 0 and (not is_control or horizon_passed)
+        retain_empty = last_offset + 1 == rules[UPPER_BOUND_OFFSET]
+        producer_id = load_i64(header + PRODUCER_ID)
+        if producer_id >= 0 and not retain_empty:
+            retain_empty = is_last_of_producer(
+                producer_ids,
+                producer_offsets,
+                producer_epochs,
+                producer_id,
+                load_i16(header + PRODUCER_EPOCH),
+                last_offset,
+                is_control,
+            )
+        if discard or count == 0:
+            if state[OUT_START] < BATCH_HEADER_BYTES:
+                state[NEEDED] = BATCH_HEADER_BYTES
+                return NEEDS_OUTPUT_ROOM
+            if not discard or retain_empty:
+                state[MESSAGES_READ] += count
+            state[LAST_BASE_OFFSET] = base_offset
+            state[CURSOR] = ordinal
+            state[PAYLOAD_BYTES] = -1
+            if retain_empty:
+                state[OUT_START] -= BATCH_HEADER_BYTES
+                write_empty_batch(out + state[OUT_START], header)
+                if count > 0 or load_u32(out + state[OUT_START] + CRC) != load_u32(header + CRC):
+                    state[CHANGED] = 1
+            else:
+                state[CHANGED] = 1
+            continue
+
+        # everything the batch needs, before it is judged
+        if codec != 0 and state[PAYLOAD_BYTES] < 0:
+            return NEEDS_PAYLOAD
+        records_base = payload.ctypes.data if codec != 0 else base
+        records_start = 0 if codec != 0 else position + BATCH_HEADER_BYTES
+        records_end = state[PAYLOAD_BYTES] if codec != 0 else position + size_bytes
+        if count * MIN_RECORD_BYTES > records_end - records_start:
+            return BAD_RECORD_COUNT
+        if count > records.shape[0]:
+            state[NEEDED] = count
+            return NEEDS_RECORD_ROOM
+        bound = max(size_bytes, rebuilt_bound(records_end - records_start, count))
+        if codec != 0 and raw.size < bound:
+            state[NEEDED] = bound
+            return NEEDS_RAW_ROOM
+        if state[OUT_START] < bound:
+            state[NEEDED] = bound
+            return NEEDS_OUTPUT_ROOM
+        if not by_offset and state[HEADROOM] < count:
+            state[HEADROOM] = headroom(directory)
+            if state[HEADROOM] < count:
+                state[NEEDED] = count
+                return NEEDS_MAP_ROOM
+        status = decode_records(records_base, records_start, records_end, count, records)
+        if status != OK:
+            return status
+        if not by_offset and not _offsets_increase(records, count, last_delta):
+            return OFFSETS_NOT_INCREASING
+
+        # judge it
+        if is_control:
+            retained = keep_all(count, kept)
+        else:
+            _hash_keys(records_base, records, count, seed, secrets_address, directory, slot_bytes, hashes)
+            if by_offset:
+                retained = keep_by_offset(
+                    records, hashes, count, base_offset, rules[MAP_LATEST_OFFSET], horizon_passed, directory, kept
+                )
+            else:
+                first_mapped = INT64_MAX if verdict & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
+                retained = keep_first_sight(
+                    records, hashes, count, base_offset, first_mapped, horizon_passed, directory, kept
+                )
+                state[HEADROOM] -= count
+        state[MESSAGES_READ] += count
+        state[MESSAGES_WRITTEN] += retained
+        state[LAST_BASE_OFFSET] = base_offset
+
+        # emit it
+        if retained == 0:
+            state[CHANGED] = 1
+            if retain_empty:
+                state[OUT_START] -= BATCH_HEADER_BYTES
+                write_empty_batch(out + state[OUT_START], header)
+        else:
+            needs_horizon = not has_horizon and (
+                (is_control and (verdict & MARKS_NOTHING) != 0) or _tombstones_kept(records, count, kept) > 0
+            )
+            if retained == count and not needs_horizon:
+                state[OUT_START] -= size_bytes
+                copy_bytes(out + state[OUT_START], header, size_bytes)
+            else:
+                state[CHANGED] = 1
+                first_timestamp, max_timestamp = kept_timestamps(header, records, count, kept)
+                if needs_horizon:
+                    first_timestamp = rules[NEXT_HORIZON_MS]
+                elif has_horizon:
+                    first_timestamp = load_i64(header + BASE_TIMESTAMP)
+                if codec != 0:
+                    target = raw.ctypes.data
+                    end = write_records(target, header, records_base, records, count, kept, first_timestamp)
+                    state[RAW_BYTES] = end - target
+                    state[PENDING_KEPT] = retained
+                    state[PENDING_BASE_TIMESTAMP] = first_timestamp
+                    state[PENDING_MAX_TIMESTAMP] = max_timestamp
+                    state[PENDING_HAS_HORIZON] = 1 if needs_horizon or has_horizon else 0
+                    return NEEDS_COMPRESSION
+                new_bytes = BATCH_HEADER_BYTES + records_size(header, records, count, kept, first_timestamp)
+                state[OUT_START] -= new_bytes
+                target = out + state[OUT_START]
+                write_records(target + BATCH_HEADER_BYTES, header, records_base, records, count, kept, first_timestamp)
+                write_header(
+                    target, header, new_bytes, retained, first_timestamp, max_timestamp, needs_horizon or has_horizon
+                )
+        state[CURSOR] = ordinal
+        state[PAYLOAD_BYTES] = -1
+    return DONE
+
+
+@kernel
+def emit_compressed(
+    chunk: npt.NDArray[np.uint8],
+    positions: npt.NDArray[np.int64],
+    compressed: npt.NDArray[np.uint8],
+    output: npt.NDArray[np.uint8],
+    state: npt.NDArray[np.int64],
+) -> int:
+    """Place the batch that NEEDS_COMPRESSION was about, with `compressed` as its payload, and step past it."""
+    new_bytes = BATCH_HEADER_BYTES + compressed.size
+    if state[OUT_START] < new_bytes:
+        state[NEEDED] = new_bytes
+        return NEEDS_OUTPUT_ROOM
+    ordinal = state[CURSOR] - 1
+    state[OUT_START] -= new_bytes
+    target = output.ctypes.data + state[OUT_START]
+    copy_bytes(target + BATCH_HEADER_BYTES, compressed.ctypes.data, compressed.size)
+    write_header(
+        target,
+        chunk.ctypes.data + positions[ordinal],
+        new_bytes,
+        state[PENDING_KEPT],
+        state[PENDING_BASE_TIMESTAMP],
+        state[PENDING_MAX_TIMESTAMP],
+        state[PENDING_HAS_HORIZON] != 0,
+    )
+    state[CURSOR] = ordinal
+    state[PAYLOAD_BYTES] = -1
+    return DONE
+
+
+@kernel
+def fill_map(
+    chunk: npt.NDArray[np.uint8],
+    positions: npt.NDArray[np.int64],
+    verdicts: npt.NDArray[np.uint8],
+    payload: npt.NDArray[np.uint8],
+    rules: npt.NDArray[np.int64],
+    seed: np.uint64,
+    secrets: npt.NDArray[np.uint8],
+    directory: npt.NDArray[np.int64],
+    records: npt.NDArray[np.int64],
+    hashes: npt.NDArray[np.uint64],
+    state: npt.NDArray[np.int64],
+) -> int:
+    """Put the keys of a chunk's batches into a map with offsets, first batch first; CURSOR counts upwards here.
+
+    MAP_FULL as Kafka's buildOffsetMapForSegment: tested before the look-up, so that a known key stops it too
+    (kafka-log 02 §4.2).  LATEST_OFFSET is the map's latest offset.
+    """
+    base = chunk.ctypes.data
+    while state[CURSOR] < positions.size:
+        ordinal = state[CURSOR]
+        position = positions[ordinal]
+        header = base + position
+        size_bytes = load_i32(header + BATCH_LENGTH) + LOG_OVERHEAD_BYTES
+        base_offset = load_i64(header + BASE_OFFSET)
+        last_offset = base_offset + load_i32(header + LAST_OFFSET_DELTA)
+        attributes = load_i16(header + ATTRIBUTES)
+        count = load_i32(header + RECORD_COUNT)
+        codec = attributes & CODEC_MASK
+        skipped = attributes & CONTROL_BIT or (verdicts.size > 0 and verdicts[ordinal] & UNMAPPED)
+        if count > 0 and not skipped and last_offset >= rules[FIRST_MAPPED_OFFSET]:
+            if codec != 0 and state[PAYLOAD_BYTES] < 0:
+                return NEEDS_PAYLOAD
+            records_base = payload.ctypes.data if codec != 0 else base
+            records_start = 0 if codec != 0 else position + BATCH_HEADER_BYTES
+            records_end = state[PAYLOAD_BYTES] if codec != 0 else position + size_bytes
+            if count * MIN_RECORD_BYTES > records_end - records_start:
+                return BAD_RECORD_COUNT
+            if count > records.shape[0]:
+                state[NEEDED] = count
+                return NEEDS_RECORD_ROOM
+            if state[HEADROOM] < count:
+                state[HEADROOM] = headroom(directory)
+                if state[HEADROOM] < count:
+                    state[NEEDED] = count
+                    return NEEDS_MAP_ROOM
+            status = decode_records(records_base, records_start, records_end, count, records)
+            if status != OK:
+                return status
+            _hash_keys(records_base, records, count, seed, secrets.ctypes.data, directory, OFFSET_SLOT_BYTES, hashes)
+            state[HEADROOM] -= count
+            for index in range(count):
+                offset = base_offset + records[index, OFFSET_DELTA]
+                if records[index, KEY_BYTES] >= 0 and offset >= rules[FIRST_MAPPED_OFFSET]:
+                    if state[MAPPED] >= rules[MAP_LIMIT]:
+                        return MAP_FULL
+                    state[MAPPED] += put_offset(directory, hashes[index, 0], hashes[index, 1], offset)
+                    state[LATEST_OFFSET] = offset
+        if last_offset >= rules[FIRST_MAPPED_OFFSET]:
+            state[LATEST_OFFSET] = last_offset
+        state[CURSOR] = ordinal + 1
+        state[PAYLOAD_BYTES] = -1
+    return DONE

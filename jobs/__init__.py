@@ -1,0 +1,1 @@
+"""Spark, settings, command line and reports.  Knows no byte layout."""

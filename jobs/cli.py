@@ -1,0 +1,40 @@
+"""`sediment NAME …`: each command is a module of this package, loaded when it is named."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from sediment import __version__
+
+COMMANDS = {
+    "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy has compact."),
+}
+
+
+class _Commands(click.Group):
+    """Loads a command's module only when it is used, so that help and completion start fast."""
+
+    def list_commands(self, _context: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, _context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[name][0]).command
+        return command
+
+    def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="sediment")
+def main() -> None:
+    """Compact, expire, repair and explain Kafka log directories on Spark, without a broker."""
+
+
+if __name__ == "__main__":
+    main()

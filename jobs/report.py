@@ -1,0 +1,123 @@
+"""RunReport: what a run did, from which the table for people and the JSON for programs both derive."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+SCHEMA = 1
+
+COMPACTED = "compacted"
+SKIPPED = "skipped"
+FAILED = "failed"
+QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """One partition.  Offsets are log offsets, bytes are `.log` bytes of the whole partition, None where not known."""
+
+    partition: str
+    log_dir: str
+    status: str
+    reason_code: str | None
+    reason: str | None
+    strategy: str | None = None
+    first_dirty_offset: int | None = None
+    first_uncleanable_offset: int | None = None
+    next_dirty_offset: int | None = None
+    messages_read: int = 0
+    messages_written: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    segments_before: int = 0
+    segments: tuple[int, ...] = ()
+    groups_rewritten: int = 0
+    groups_skipped: int = 0
+    corrupt_batches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One run of a command.  `now_ms` is the clock of every rule, `seconds` the wall time."""
+
+    run_id: str
+    command: str
+    now_ms: int
+    seconds: float
+    dry_run: bool
+    partitions: tuple[PartitionReport, ...]
+
+    def failed(self) -> bool:
+        """Whether the exit status is to be 1."""
+        return any(partition.status in (FAILED, QUARANTINED) for partition in self.partitions)
+
+
+def report_json(report: RunReport) -> str:
+    """The one JSON object of `--json`."""
+    fields = asdict(report)
+    return json.dumps({"schema": SCHEMA, **fields, "seconds": round(report.seconds, 3)})
+
+
+def human_bytes(size_bytes: int) -> str:
+    """A size for people, with a unit of 1000."""
+    size = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(size) < 1000 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError
+
+
+def print_report(report: RunReport, console: Console) -> None:
+    """The table for people."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column, justify in (
+        ("partition", "left"),
+        ("status", "left"),
+        ("segments", "right"),
+        ("records", "right"),
+        ("bytes", "right"),
+        ("saved", "right"),
+    ):
+        table.add_column(column, justify="right" if justify == "right" else "left", no_wrap=column != "status")
+    for partition in report.partitions:
+        table.add_row(*_cells(partition))
+    console.print(table)
+    console.print(_summary(report))
+    for partition in report.partitions:
+        if partition.status in (FAILED, QUARANTINED):
+            console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
+
+
+def _cells(partition: PartitionReport) -> tuple[str, ...]:
+    if partition.status != COMPACTED:
+        why = f"{partition.status}: {partition.reason_code}" if partition.reason_code else partition.status
+        return partition.partition, why, str(partition.segments_before), "", human_bytes(partition.bytes_before), ""
+    saved = partition.bytes_before - partition.bytes_after
+    share = f"{saved / partition.bytes_before:.0%}" if partition.bytes_before else "0%"
+    return (
+        partition.partition,
+        partition.status,
+        f"{partition.segments_before} → {len(partition.segments)}",
+        f"{partition.messages_read:,} → {partition.messages_written:,}",
+        f"{human_bytes(partition.bytes_before)} → {human_bytes(partition.bytes_after)}",
+        share,
+    )
+
+
+def _summary(report: RunReport) -> str:
+    counts = {
+        status: sum(partition.status == status for partition in report.partitions)
+        for status in (COMPACTED, SKIPPED, FAILED, QUARANTINED)
+    }
+    done = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no partitions"
+    before = sum(p.bytes_before for p in report.partitions if p.status == COMPACTED)
+    after = sum(p.bytes_after for p in report.partitions if p.status == COMPACTED)
+    verb = "would go" if report.dry_run else "went"
+    size = f"; {human_bytes(before)} {verb} to {human_bytes(after)}" if counts[COMPACTED] else ""
+    return f"{done}{size} in {report.seconds:.1f} s (run {report.run_id})"

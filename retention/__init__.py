@@ -1,0 +1,1 @@
+"""Which segments live: time, size and log start offset, as pure policy."""

@@ -1,0 +1,97 @@
+"""Every layout of Kafka's log files, as field tables that readers and writers share.
+
+A record batch of magic 2 (kafka-log 01 §3), integers big-endian:
+
+    +--------+--------+-------+-------+------+------------+-------+
+    | base   | length | epoch | magic | crc  | attributes | last  |
+    | offset |        |       |  = 2  | 32C  |            | delta |
+    | 0      | 8      | 12    | 16    | 17   | 21         | 23    |
+    +--------+--------+-------+-------+------+------------+-------+------------------+
+    | base      | max       | producer | producer | base     | record | records …    |
+    | timestamp | timestamp | id       | epoch    | sequence | count  |              |
+    | 27        | 35        | 43       | 51       | 53       | 57     | 61           |
+    +-----------+-----------+----------+----------+----------+--------+--------------+
+              `crc` covers byte 21 to the end; `length` counts from byte 12.
+
+Offsets below are byte positions from the start of the structure.  Units last: `_BYTES` is a size.
+This module is constants only, so that compiled kernels freeze them.
+"""
+
+from __future__ import annotations
+
+import struct
+
+# ---------------------------------------------------------------------------------------------- common batch prefix
+BASE_OFFSET = 0
+BATCH_LENGTH = 8
+MAGIC = 16
+LOG_OVERHEAD_BYTES = 12  # what `length` does not count
+MAGIC_PREFIX_BYTES = 17  # the header up to and including magic: what a file iterator needs to go on
+LEGACY_MIN_LENGTH = 14  # a smaller `length` is corrupt whatever the magic
+
+# ------------------------------------------------------------------------------------------------- batch of magic 2
+LEADER_EPOCH = 12
+CRC = 17
+ATTRIBUTES = 21
+LAST_OFFSET_DELTA = 23
+BASE_TIMESTAMP = 27
+MAX_TIMESTAMP = 35
+PRODUCER_ID = 43
+PRODUCER_EPOCH = 51
+BASE_SEQUENCE = 53
+RECORD_COUNT = 57
+BATCH_HEADER_BYTES = 61
+BATCH_STRUCT = struct.Struct(">qiibIhiqqqhii")
+assert BATCH_STRUCT.size == BATCH_HEADER_BYTES
+
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08  # set: LogAppendTime
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40  # set: baseTimestamp is the delete horizon
+
+CODEC_NONE, CODEC_GZIP, CODEC_SNAPPY, CODEC_LZ4, CODEC_ZSTD = range(5)
+CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_LEADER_EPOCH = -1
+INT32_MAX = 2147483647
+INT64_MAX = 9223372036854775807
+
+# A record is: length varint, attributes i8, timestamp delta varlong, offset delta varint, key length varint, key,
+# value length varint, value, header count varint, headers (§3.4).  Seven one-byte fields are the least.
+MIN_RECORD_BYTES = 7
+MAX_VARINT_BYTES = 5
+MAX_VARLONG_BYTES = 10
+
+# -------------------------------------------------------------------------------------------- control records (§4)
+CONTROL_ABORT = 0
+CONTROL_COMMIT = 1
+CONTROL_KEY_STRUCT = struct.Struct(">hh")  # version, type
+END_TXN_MARKER_STRUCT = struct.Struct(">hi")  # version, coordinator epoch
+
+# ------------------------------------------------------------------------------------------------------ indexes (§7)
+OFFSET_ENTRY_STRUCT = struct.Struct(">ii")  # relative offset, position
+OFFSET_ENTRY_BYTES = 8
+TIME_ENTRY_STRUCT = struct.Struct(">qi")  # timestamp, relative offset
+TIME_ENTRY_BYTES = 12
+TRANSACTION_ENTRY_STRUCT = struct.Struct(">hqqqq")  # version, producer id, first, last, last stable offset
+TRANSACTION_ENTRY_BYTES = 34
+assert OFFSET_ENTRY_STRUCT.size == OFFSET_ENTRY_BYTES
+assert TIME_ENTRY_STRUCT.size == TIME_ENTRY_BYTES
+assert TRANSACTION_ENTRY_STRUCT.size == TRANSACTION_ENTRY_BYTES
+
+# ------------------------------------------------------------------------------------------ producer snapshots (§8)
+SNAPSHOT_VERSION = 1
+SNAPSHOT_HEADER_STRUCT = struct.Struct(">hIi")  # version, crc, number of entries
+SNAPSHOT_CRC_START = 6
+# producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, transaction first offset
+SNAPSHOT_ENTRY_STRUCT = struct.Struct(">qhiqiqiq")
+SNAPSHOT_ENTRY_BYTES = 46
+assert SNAPSHOT_HEADER_STRUCT.size == 10
+assert SNAPSHOT_ENTRY_STRUCT.size == SNAPSHOT_ENTRY_BYTES
+
+MAX_SEGMENT_BYTES = INT32_MAX  # FileRecords refuses to open a larger file

@@ -1,0 +1,61 @@
+"""How compiled loops are compiled and cached.
+
+Invariants: a kernel takes arrays, addresses and integers, never raises and never holds the interpreter lock; it answers
+with a status code.  The cache folder carries a digest of every file that can hold a kernel, because numba looks only at
+the file of the function it loads and would miss a change in a helper.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+import platformdirs
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
+
+
+def kernel(function: _Function) -> _Function:
+    """Compile `function` at first use, without the interpreter lock, from the cache where one can be written."""
+    folder = _cache_folder()
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    try:
+        if folder is not None:
+            config.CACHE_DIR = str(folder)
+        compiled: Any = numba.njit(nogil=True, cache=folder is not None, error_model="numpy")(function)
+    finally:
+        config.CACHE_DIR = before
+    return cast(_Function, compiled)
+
+
+@cache
+def _cache_folder() -> Path | None:
+    named = os.environ.get(CACHE_VARIABLE)
+    roots = [Path(named)] if named else [Path(platformdirs.user_cache_dir("sediment")), Path(tempfile.gettempdir())]
+    for root in roots:
+        folder = root / f"kernels-{_digest()}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    return None
+
+
+def _digest() -> str:
+    root = Path(__file__).resolve().parent.parent
+    digest = hashlib.sha256(numba.__version__.encode())
+    for package in ("segment_io", "compaction"):
+        for source in sorted((root / package).glob("*.py")):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Tests of Sediment, mirrored under the packages they test."""
