@@ -1,8 +1,9 @@
 """What the forward walk of control batches decides: Kafka's transaction state machine, ahead of the backward sweep.
 
-A sweep that reads backwards meets a marker before its data, and whether a marker may go depends on whether any batch of
-its transaction is still there.  So a partition that holds control or transactional batches is walked forward first,
-headers and control keys only, and each batch gets a verdict of a few bits; the sweep needs nothing else of transactions.
+A sweep that reads backwards meets a marker before its data, and whether a marker may go depends on whether any batch
+of its transaction is still there.  So a partition that holds control or transactional batches is walked forward first,
+headers and control keys only, and each batch gets a verdict of a few bits; the sweep needs nothing else of
+transactions.
 
 State (kafka-log 02 §7): aborted transactions not begun yet, ascending by first offset; per producer the aborted
 transaction it is in and whether a batch of it was seen; the producers with a committed transaction going on.  The walk
@@ -70,9 +71,9 @@ def judge_batches(
 ) -> tuple[int, int]:
     """Advance the state machine over `rows` (BATCH_ROW) in log order.
 
-    `aborted` is int64[n, 2] of (producer id, first offset) ascending by first offset, `cursor` the first of them not begun.
-    `verdicts`, uint8[rows], receives DISCARD and MARKS_NOTHING; a DISCARD on a marker holds only once its delete
-    horizon has passed.  `kept_aborts`, int64[>= rows, 2], receives (row, index in `aborted`) of each ABORT whose
+    `aborted` is int64[n, 2] of (producer id, first offset) ascending by first offset, `cursor` the first of them not
+    begun.  `verdicts`, uint8[rows], receives DISCARD and MARKS_NOTHING; a DISCARD on a marker holds only once its
+    delete horizon has passed.  `kept_aborts`, int64[>= rows, 2], receives (row, index in `aborted`) of each ABORT whose
     transaction index entry lives on.
 
     Returns:

@@ -69,8 +69,8 @@ class CleaningTask:
 class CleaningResult:
     """What a task found and prepared: a `swap` to commit, or the `reason` why there is none.
 
-    `failed` tells an error from a partition that simply has nothing to do; `reset_checkpoint` is a first dirty offset that
-    replaces an impossible one even where nothing was cleaned.
+    `failed` tells an error from a partition that simply has nothing to do; `reset_checkpoint` is a first dirty offset
+    that replaces an impossible one even where nothing was cleaned.
     """
 
     swap: PreparedSwap | None
@@ -176,7 +176,7 @@ def _check_headroom(plan: Any, fs: Fs) -> None:
         )
 
 
-# --------------------------------------------------------------------------------------------------------- on the driver
+# -------------------------------------------------------------------------------------------------------- on the driver
 def compact(options: CommonOptions, own: CompactOptions, sc: Any, stop: threading.Event | None = None) -> RunReport:
     """Compact the selected partitions of `options.log_dirs` with the SparkContext `sc`.
 
@@ -232,7 +232,7 @@ def _prepare(
         path = directory.path / str(partition)
         try:
             config = options.settings.for_topic(partition.topic)
-            if not config.compacts():
+            if not config.compacts:
                 listing = list_log(partition, path, fs)
                 policy = ",".join(config.cleanup_policy) or "empty"
                 yield _report(listing, SKIPPED, "not-compacted", f"cleanup.policy is {policy}")
@@ -268,7 +268,7 @@ def _report(listing: LogListing, status: str, code: str | None, reason: str | No
 def _batches(
     answers: Iterator[Answer[CleaningTask, CleaningResult]],
 ) -> Iterator[list[Answer[CleaningTask, CleaningResult]]]:
-    """Answers one by one; a list each, because a checkpoint file is written once for all that are committed together."""
+    """Answers one by one, a list each: a checkpoint file is written once for all that are committed together."""
     for answer in answers:
         yield [answer]
 

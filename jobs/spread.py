@@ -1,7 +1,7 @@
 """Work spread over Spark: tasks packed by weight, results as they come.
 
-Each packed task is a Spark job of its own, so that the driver can commit a partition as soon as it is done instead of
-after the slowest; jobs are handed to Spark from a few threads, largest first.  An RDD rather than a DataFrame, because a
+Each packed task is a Spark job of its own, so that the driver can commit a partition as soon as it is done instead
+of after the slowest; jobs are handed to Spark from a few threads, largest first.  An RDD rather than a DataFrame, because a
 first Catalyst plan costs seconds that a small run would notice.
 
 Invariant: every piece of work is answered exactly once, with its result or with the error that Spark gave up on.
@@ -53,8 +53,8 @@ def spread(
 ) -> Iterator[Answer[Work, Result]]:
     """Perform `works` on the executors of the SparkContext `sc` and yield answers as tasks finish.
 
-    `perform(work, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names the
-    Spark job group, by which a caller can cancel what is still running.
+    `perform(work, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
+    the Spark job group, by which a caller can cancel what is still running.
     """
     slots = max(1, sc.defaultParallelism)
     tasks = pack_by_weight(works, weight, slots * _TASKS_PER_SLOT)

@@ -4,6 +4,8 @@ SedimentError
  ├── CorruptDataError          bytes on disk contradict their format
  │    ├── CorruptBatchError         a record batch or a record in it
  │    ├── CorruptIndexError         an offset, time or transaction index
+ │    │    ├── IndexOrderError           an entry would go back behind the last one
+ │    │    └── IndexOffsetOverflowError  an offset does not fit 31 bits above the segment's base
  │    ├── CorruptSnapshotError      a producer snapshot
  │    └── CorruptCheckpointError    a checkpoint or metadata file
  ├── UnsupportedDataError      well-formed, but of a kind this version does not read (a codec, a magic)
@@ -17,8 +19,9 @@ SedimentError
  │    ├── UncleanDirectoryError     the last stop was not clean; `recover` first
  │    └── OwnerNotKeptError         new files could not get the owner, group and mode of the old
  ├── NoSpaceError              the disk cannot hold the result
+ ├── IndexFullError            an index cannot hold one more entry
  ├── MapFullError              the offset map cannot hold one more key
- └── CommitStateUnknownError   a commit began and its outcome could not be established; the next start repairs it
+ └── CommitStateUnknownError   a commit began and its outcome is not known; the next start repairs it
 
 An error is one sentence for a person: what, where (partition, path, position in bytes, offset in the log) and what to do.
 It survives pickling, because tasks raise it on executors.
@@ -89,6 +92,14 @@ class CorruptIndexError(CorruptDataError):
     """An offset, time or transaction index contradicts its format."""
 
 
+class IndexOrderError(CorruptIndexError):
+    """An offset or timestamp goes back behind the last entry: batches of the log are out of order."""
+
+
+class IndexOffsetOverflowError(CorruptIndexError):
+    """An offset is below the base offset or more than 2^31 − 1 above it: the segment has to be split."""
+
+
 class CorruptSnapshotError(CorruptDataError):
     """A producer snapshot is malformed or fails its checksum."""
 
@@ -139,6 +150,10 @@ class OwnerNotKeptError(OwnershipError):
 
 class NoSpaceError(SedimentError):
     """The disk cannot hold the result."""
+
+
+class IndexFullError(SedimentError):
+    """The index has no room for one more entry: `segment.index.bytes` is too small for the segment."""
 
 
 class MapFullError(SedimentError):

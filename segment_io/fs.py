@@ -33,9 +33,11 @@ class Fs:
     """The local filesystem.  Tests subclass it to fail, tear or lose operations."""
 
     def is_directory(self, path: Path) -> bool:
+        """Whether `path` is a directory, links followed."""
         return path.is_dir()
 
     def exists(self, path: Path) -> bool:
+        """Whether `path` exists."""
         return path.exists()
 
     def scan(self, directory: Path) -> list[FileEntry]:
@@ -51,6 +53,7 @@ class Fs:
         return sorted(entries, key=lambda entry: entry.name)
 
     def read_bytes(self, path: Path) -> bytes:
+        """The whole content."""
         return path.read_bytes()
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
@@ -80,15 +83,19 @@ class Fs:
         self.sync_directory(path.parent)
 
     def sync_file(self, path: Path) -> None:
+        """Make the content and metadata of a file durable."""
         _sync(path, os.O_RDONLY)
 
     def sync_directory(self, path: Path) -> None:
+        """Make renames, creations and removals in a directory durable."""
         _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def rename(self, source: Path, target: Path) -> None:
+        """Rename within a directory, replacing `target` atomically."""
         os.rename(source, target)
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        """Remove a file."""
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -96,6 +103,7 @@ class Fs:
                 raise
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
+        """Set access and modification time."""
         os.utime(path, ns=(mtime_ns, mtime_ns))
 
     def adopt_owner(self, path: Path, like: Path) -> None:
@@ -119,6 +127,7 @@ class Fs:
             ) from error
 
     def free_bytes(self, path: Path) -> int:
+        """Bytes that may still be written to the filesystem of `path`."""
         return shutil.disk_usage(path).free
 
 

@@ -17,7 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.errors import CorruptIndexError, SedimentError, SettingsError, UnsupportedDataError
+from sediment.segment_io.errors import (
+    CorruptIndexError,
+    IndexFullError,
+    IndexOffsetOverflowError,
+    IndexOrderError,
+    SettingsError,
+    UnsupportedDataError,
+)
 from sediment.segment_io.format import (
     INT32_MAX,
     NO_TIMESTAMP,
@@ -40,18 +47,6 @@ assert _TIME_ENTRY.itemsize == TIME_ENTRY_BYTES
 assert _TRANSACTION_ENTRY.itemsize == TRANSACTION_ENTRY_BYTES
 
 _REBUILD = "delete the index; it is rebuilt from the log"
-
-
-class IndexFullError(SedimentError):
-    """The index has no room for one more entry: `segment.index.bytes` is too small for the segment."""
-
-
-class IndexOrderError(CorruptIndexError):
-    """An offset or timestamp goes back behind the last entry: batches of the log are out of order."""
-
-
-class IndexOffsetOverflowError(CorruptIndexError):
-    """An offset is below the base offset or more than 2^31 − 1 above it: the segment has to be split."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -239,7 +234,7 @@ def parse_time_index(
 class _GrowingColumns:
     """Two int64 columns that grow at the end.
 
-    Columns handed out stay as they were: appending writes behind them or elsewhere, cutting copies.
+    Columns handed out stay as they were: appending writes behind them, or elsewhere once a cut left no room.
     """
 
     def __init__(self, first: Int64s, second: Int64s) -> None:
@@ -260,10 +255,9 @@ class _GrowingColumns:
         self._count += 1
 
     def cut(self, count: int) -> None:
-        if count < self._count:
-            self._first = self._first[:count].copy()
-            self._second = self._second[:count].copy()
-            self._count = count
+        self._first = self._first[:count]
+        self._second = self._second[:count]
+        self._count = count
 
     def columns(self) -> tuple[Int64s, Int64s]:
         return self._first[: self._count], self._second[: self._count]

@@ -6,6 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from sediment.segment_io import indexes
+from sediment.segment_io.listing import LogListing, SegmentRef
+from sediment.segment_io.names import TopicPartition
+from sediment.segment_io.view import LogView, SegmentTimes
 from tests.twin.batches import ControlType, Record, encode_batch, encode_marker
 from tests.twin.indexes import AbortedTransaction, build_indexes, encode_transaction_index
 from tests.twin.segments import file_batches
@@ -94,3 +98,39 @@ def write_snapshot(directory: Path, offset: int, entries: Sequence[ProducerEntry
     path = directory / f"{offset:020d}.snapshot"
     path.write_bytes(encode_snapshot({entry.producer_id: entry for entry in entries}))
     return path
+
+
+def log_view(
+    segments: Sequence[tuple[int, int] | tuple[int, int, int]],
+    *,
+    end: int,
+    first_batch_ms: Sequence[int] = (),
+    checkpoint: int | None = None,
+    start: int | None = None,
+    high_watermark: int | None = -1,
+    last_stable: int | None = None,
+    unverified_from: int | None = None,
+    aborted: Sequence[indexes.AbortedTransaction] = (),
+) -> LogView:
+    """A view of a log that exists only on paper, for rules that are pure.
+
+    `segments` are (base offset, bytes) or (base offset, bytes, largest timestamp), the last one active; `end` is the
+    log end offset, and the high watermark unless that is given.
+    """
+    refs = tuple(SegmentRef(base, size, 0, 0, None, 0) for base, size, *_ in segments)
+    largest_ms = [times[0] if times else NOW_MS for _, _, *times in segments]
+    firsts_ms = [*first_batch_ms, *[-1] * (len(segments) - len(first_batch_ms))]
+    start = (segments[0][0] if segments else 0) if start is None else start
+    high_watermark = end if high_watermark == -1 else high_watermark
+    return LogView(
+        listing=LogListing(TopicPartition("t", 0), Path("t-0"), refs, (), ()),
+        segment_times=tuple(SegmentTimes(*pair) for pair in zip(largest_ms, firsts_ms, strict=True)),
+        first_dirty_checkpoint=checkpoint,
+        log_start_offset=start,
+        high_watermark=high_watermark,
+        last_stable_offset=next(offset for offset in (last_stable, high_watermark, start) if offset is not None),
+        log_end_offset=end,
+        unverified_from_offset=unverified_from,
+        producers=(),
+        aborted=tuple(aborted),
+    )

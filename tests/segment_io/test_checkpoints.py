@@ -205,7 +205,7 @@ def test_ids_are_16_bytes_as_22_characters():
     assert format_uuid(raw) == "AAECAwQFBgcICQoLDA0ODw"
     assert parse_uuid("AAECAwQFBgcICQoLDA0ODw") == raw
     assert parse_uuid("AAECAwQFBgcICQoLDA0ODw==") == raw
-    with pytest.raises(ValueError, match="no.* id"):
+    with pytest.raises(ValueError, match=r"no.* id"):
         parse_uuid("AAECAwQFBgcICQoLDA0OD")
 
 
@@ -220,7 +220,7 @@ def test_meta_properties_of_version_1_need_node_and_cluster(tmp_path):
     )
     assert read_meta_properties(Fs(), path) == MetaProperties(1, "abc", 3, TOPIC_ID)
     for content in (b"version=1\nnode.id=3\n", b"version=1\ncluster.id=abc\nbroker.id=3\n"):
-        with pytest.raises(CorruptCheckpointError, match="needs node.id and cluster.id"):
+        with pytest.raises(CorruptCheckpointError, match="needs node"):
             parse_meta_properties(content)
 
 
@@ -235,7 +235,7 @@ def test_meta_properties_without_a_version_are_version_0():
     [b"version=2\nnode.id=1\ncluster.id=a\n", b"version=x\n", b"broker.id=one\n", b"directory.id=short\n", b"a=\\u00"],
 )
 def test_malformed_meta_properties_are_corrupt(content):
-    with pytest.raises(CorruptCheckpointError, match="meta.properties holds"):
+    with pytest.raises(CorruptCheckpointError, match=r"meta\.properties holds"):
         parse_meta_properties(content)
 
 

@@ -364,6 +364,12 @@ def test_bf_21_incompressible_blocks_are_stored():
     assert payload == lz4_frame(stored_block(noise(64)))
 
 
+def test_bf_21_blocks_that_do_not_shrink_are_stored():
+    records = bytes(range(16)) + bytes(range(5)) + bytes(range(200, 207))
+    assert len(cramjam.lz4.compress_block(records, store_size=False)) == len(records)
+    assert compress(CODEC_LZ4, records) == lz4_frame(stored_block(records))
+
+
 def test_lz4_blocks_hold_at_most_64_kib_and_none_is_empty():
     assert compress(CODEC_LZ4, noise(131_072)) == lz4_frame(
         stored_block(noise(131_072)[:65_536]) + stored_block(noise(131_072)[65_536:])
@@ -461,6 +467,13 @@ def test_a_flipped_zstd_checksum_is_an_error(records):
     payload[-1] ^= 1
     with pytest.raises(CorruptBatchError, match="zstd stream is malformed"):
         decompress(CODEC_ZSTD, payload, limit_bytes=len(records))
+
+
+def test_a_flipped_checksum_of_an_empty_last_zstd_frame_is_an_error():
+    frame = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(b""))
+    frame[-1] ^= 1
+    with pytest.raises(CorruptBatchError, match="zstd stream is malformed"):
+        decompress(CODEC_ZSTD, zstandard.compress(b"abc") + frame, limit_bytes=3)
 
 
 @pytest.mark.parametrize(

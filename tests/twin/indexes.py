@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.twin.batches import INT32_MAX
-from tests.twin.errors import CorruptIndexError, IllegalStateError, IndexFullError, InvalidIndexOffsetError
+from tests.twin.errors import CorruptIndexError, IndexFullError, InvalidIndexOffsetError
 from tests.twin.segments import TRANSACTION_INDEX, AnyBatch, Segment
 
 _OFFSET_ENTRY = struct.Struct(">ii")
@@ -152,7 +152,7 @@ class IndexBuilder:
     """Offset and time index of one segment, fed with its batches in order; live, cleaned and recovered alike.
 
     Raises:
-        IndexFullError, InvalidIndexOffsetError, IllegalStateError: as Kafka's indexes refuse an entry.
+        IndexFullError, InvalidIndexOffsetError: as Kafka's indexes refuse an entry.
     """
 
     def __init__(
@@ -205,8 +205,6 @@ class IndexBuilder:
         last = self.time_entries[-1] if self.time_entries else TimeEntry(-1, self.base_offset)
         if self.time_entries and entry.offset < last.offset:
             raise InvalidIndexOffsetError(f"time index offset {entry.offset} behind {last.offset}")
-        if self.time_entries and entry.timestamp < last.timestamp:
-            raise IllegalStateError(f"timestamp {entry.timestamp} behind {last.timestamp}")
         if entry.timestamp > last.timestamp:
             self.time_entries.append(entry)
 

@@ -73,7 +73,7 @@ final class Broker {
 
     private static LogManager manager(JsonNode request, File directory, StillTime time, Tasks tasks) {
         var topics = new HashMap<String, Properties>();
-        request.path("topics").fields().forEachRemaining(
+        request.path("topics").properties().forEach(
                 topic -> topics.put(topic.getKey(), OpenLog.properties(topic.getValue())));
         return new LogManager(
                 CollectionConverters.asScala(List.of(directory)),

@@ -23,7 +23,7 @@ import org.apache.kafka.storage.internals.log.UnifiedLog;
 
 /**
  * One cleaning round of each of `partitions`, by `threads` threads, at `now_ms`, whether or not the log is dirty enough unless
- * `only_chosen`.  A partition is a request of OpenLog with first_dirty, the cleaner checkpoint (absent: none).  `seconds` is the
+ * `only_chosen`; an empty dirty range is left alone.  A partition is a request of OpenLog with first_dirty, the cleaner checkpoint (absent: none).  `seconds` is the
  * time of the cleaning alone, logs already open.
  */
 final class Clean {
@@ -89,7 +89,7 @@ final class Clean {
                     var result = new LinkedHashMap<String, Object>();
                     result.put("chosen", job.chosen);
                     result.put("upper", job.uncleanable);
-                    if (job.chosen || !onlyChosen) {
+                    if (job.chosen || !onlyChosen && job.target.cleanableBytes() > 0) {
                         Cleaner cleaner = cleaners.take();
                         result.putAll(Cleaning.clean(cleaner, job.target, nowMs));
                         cleaners.add(cleaner);

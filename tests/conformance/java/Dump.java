@@ -1,7 +1,6 @@
 package sediment.oracle;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import java.io.File;
 import java.io.FileOutputStream;
 import java.io.OutputStream;
 import java.io.OutputStreamWriter;

@@ -1,8 +1,6 @@
 package sediment.oracle;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import java.io.File;
-import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.attribute.FileTime;
@@ -16,13 +14,16 @@ import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.record.ControlRecordType;
 import org.apache.kafka.common.record.EndTransactionMarker;
 import org.apache.kafka.common.record.MemoryRecords;
+import org.apache.kafka.common.record.MemoryRecordsBuilder;
 import org.apache.kafka.common.record.RecordBatch;
 import org.apache.kafka.common.record.SimpleRecord;
 import org.apache.kafka.common.record.TimestampType;
 import org.apache.kafka.common.utils.ByteBufferOutputStream;
+import org.apache.kafka.server.common.RequestLocal;
 import org.apache.kafka.storage.internals.log.AppendOrigin;
 import org.apache.kafka.storage.internals.log.LogStartOffsetIncrementReason;
 import org.apache.kafka.storage.internals.log.UnifiedLog;
+import org.apache.kafka.storage.internals.log.VerificationGuard;
 
 /**
  * Writes a partition directory step by step, then closes it as a broker that shuts down does.
@@ -31,7 +32,7 @@ import org.apache.kafka.storage.internals.log.UnifiedLog;
  * <ul>
  *   <li>append: a leader's append of one batch: records, codec, leader_epoch, producer [id, epoch, sequence], transactional
  *   <li>replicate: a follower's, as append, and base_offset, last_offset (beyond the last record), magic, log_append_time
- *   <li>end_transaction: producer_id, producer_epoch, commit, coordinator_epoch, leader_epoch
+ *   <li>end_transaction: producer_id, producer_epoch, commit, coordinator_epoch, leader_epoch, transaction_version
  *   <li>roll; log_start: offset; truncate: offset
  * </ul>
  * A record is {"ts", "k", "v", "h": [[name, value]], "o": offset (replicate only)}, bytes in hex.  Segment files get the clock of
@@ -74,7 +75,13 @@ final class Generate {
         switch (step.path("do").asText()) {
             case "append" -> log.appendAsLeader(batch(step, RecordBatch.CURRENT_MAGIC_VALUE, leaderEpoch), leaderEpoch);
             case "replicate" -> log.appendAsFollower(batch(step, (byte) step.path("magic").asInt(2), leaderEpoch), leaderEpoch);
-            case "end_transaction" -> log.appendAsLeader(marker(step), leaderEpoch, AppendOrigin.COORDINATOR);
+            case "end_transaction" -> log.appendAsLeader(
+                    marker(step),
+                    leaderEpoch,
+                    AppendOrigin.COORDINATOR,
+                    RequestLocal.noCaching(),
+                    VerificationGuard.SENTINEL,
+                    (short) step.path("transaction_version").asInt(1));
             case "roll" -> log.roll(Optional.empty());
             case "log_start" -> log.maybeIncrementLogStartOffset(
                     step.path("offset").asLong(), LogStartOffsetIncrementReason.ClientRecordDeletion);
@@ -90,7 +97,7 @@ final class Generate {
         long baseOffset = step.path("base_offset").asLong(0);
         long logAppendTime = step.path("log_append_time").asLong(RecordBatch.NO_TIMESTAMP);
         var stream = new ByteBufferOutputStream(1024);
-        try (var builder = new org.apache.kafka.common.record.MemoryRecordsBuilder(
+        try (var builder = new MemoryRecordsBuilder(
                 stream,
                 magic,
                 Compression.of(step.path("codec").asText("none")).build(),

@@ -69,7 +69,7 @@ final class OpenLog implements AutoCloseable {
     /** Topic settings; a segment.bytes below Kafka's minimum goes by its internal name, which has none. */
     static Properties properties(JsonNode configs) {
         var properties = new Properties();
-        configs.fields().forEachRemaining(entry -> {
+        configs.properties().forEach(entry -> {
             String value = entry.getValue().asText();
             boolean small = entry.getKey().equals("segment.bytes") && Integer.parseInt(value) < MIN_SEGMENT_BYTES;
             properties.setProperty(small ? "internal.segment.bytes" : entry.getKey(), value);

@@ -6,6 +6,7 @@ import java.util.concurrent.Delayed;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Predicate;
 import org.apache.kafka.server.util.Scheduler;
 
 /** Background work without threads: what is due at once runs at once, the rest waits until it is asked for. */
@@ -63,7 +64,7 @@ final class Tasks implements Scheduler {
         take(task -> !task.periodic && !task.isCancelled()).forEach(Task::runNow);
     }
 
-    private synchronized List<Task> take(java.util.function.Predicate<Task> wanted) {
+    private synchronized List<Task> take(Predicate<Task> wanted) {
         List<Task> taken = waiting.stream().filter(wanted).toList();
         waiting.removeAll(taken);
         return taken;

@@ -1,0 +1,397 @@
+"""The cleaner against the plain Python twin, on random logs and on the ways through a partition."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sediment.compaction import cleaner, sweep
+from sediment.compaction.cleaner import clean_log
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.grouping import plan_cleaning
+from sediment.compaction.handoff import PreparedSwap
+from sediment.compaction.policy import cleanable_range
+from sediment.segment_io.errors import CorruptBatchError, MapFullError, SourceChangedError, UnsupportedDataError
+from sediment.segment_io.fs import Fs, PretendingFs
+from sediment.segment_io.listing import list_log
+from sediment.segment_io.names import TopicPartition
+from sediment.segment_io.view import PartitionCheckpoints, open_view
+
+from tests.corpus import assert_same_log
+from tests.logs import START_MS, LogShape, write_random_log, write_segment
+from tests.twin import cleaner as twin
+from tests.twin.batches import Record, encode_batch, parse_batch
+from tests.twin.snapshots import ProducerStates
+
+ALL_CODECS = (0, 1, 2, 3, 4)
+PARTITION = TopicPartition("t", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    now_ms: int
+    segment_bytes: int = 4000
+    delete_retention_ms: int = 60_000
+    map_bytes: int | None = None
+    dirty: int | None = None
+
+    def config(self) -> CompactionConfig:
+        return CompactionConfig(
+            cleanup_policy=("compact",),
+            segment_bytes=self.segment_bytes,
+            index_interval_bytes=300,
+            delete_retention_ms=self.delete_retention_ms,
+            dedupe_buffer_bytes=self.map_bytes,
+        )
+
+    def keys(self) -> dict[str, str]:
+        return {
+            "segment.bytes": str(self.segment_bytes),
+            "index.interval.bytes": "300",
+            "delete.retention.ms": str(self.delete_retention_ms),
+        }
+
+
+def prepare(directory: Path, given: Round, fs: Fs | None = None) -> PreparedSwap | None:
+    """What our cleaner prepares, or None if the policy lets nothing be cleaned."""
+    fs = fs or Fs()
+    config = given.config()
+    listing = list_log(PARTITION, directory, fs)
+    checkpoints = PartitionCheckpoints(first_dirty=given.dirty)
+    view = open_view(
+        listing, checkpoints, fs, now_ms=given.now_ms, producer_id_expiration_ms=config.producer_id_expiration_ms
+    )
+    cleanable = cleanable_range(view, config, now_ms=given.now_ms, force=True)
+    if cleanable.blocked_by is not None:
+        return None
+    return clean_log(plan_cleaning(view, cleanable, config, now_ms=given.now_ms), fs, run_id="r", attempt="0")
+
+
+def put_in_place(swap: PreparedSwap) -> None:
+    """Replace the sources by the parts, without the care of a commit."""
+    directory = Path(swap.directory)
+    for group in swap.groups:
+        if not group.parts:
+            continue
+        bases = {part.base_offset for part in group.parts}
+        for source in group.sources:
+            for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+                (directory / f"{source.base_offset:020d}{suffix}").unlink(missing_ok=True)
+            if source.base_offset not in bases:
+                (directory / f"{source.base_offset:020d}.snapshot").unlink(missing_ok=True)
+        for part in group.parts:
+            for file in part.files:
+                (directory / file.part_name).rename(directory / file.final_name)
+
+
+def clean_both(directory: Path, given: Round, *, compressed: bool) -> int | None:
+    """Clean with ours and, a copy, with the twin; they must agree.  Returns the next dirty offset."""
+    copy = directory.with_name(directory.name + "-twin")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(directory, copy)
+    swap = prepare(directory, given)
+    if swap is None:
+        return None
+    put_in_place(swap)
+    expected = twin.clean_directory(
+        copy, config=given.keys(), now_ms=given.now_ms, first_dirty_offset=given.dirty, map_bytes=given.map_bytes
+    )
+    assert sorted(f.name for f in directory.iterdir()) == sorted(f.name for f in copy.iterdir())
+    assert_same_log(directory, copy, compressed)
+    stats = [(g.stats.messages_read, g.stats.messages_written) for g in swap.groups]
+    assert [sum(column) for column in zip(*stats, strict=True)] == [
+        expected.stats.messages_read,
+        expected.stats.messages_written,
+    ]
+    assert swap.next_dirty_offset == expected.end_offset
+    if compressed:
+        # Compressed sizes steer grouping, so a later round starts from the twin's result.
+        shutil.rmtree(directory)
+        copy.rename(directory)
+    return swap.next_dirty_offset
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_random_logs_come_out_as_the_twin_has_them(tmp_path, block):
+    cleaned = 0
+    for seed in range(30 * block, 30 * block + 30):
+        chooser = random.Random(seed)
+        shape = LogShape(
+            codecs=chooser.choice([(0,), (0,), ALL_CODECS]),
+            transactional=chooser.choice([0, 0.4, 0.7]),
+            idempotent=chooser.choice([0, 0.3]),
+            batches=chooser.choice([20, 60, 120]),
+        )
+        directory = tmp_path / f"t-{seed}"
+        write_random_log(directory, seed, shape)
+        now_ms, dirty = START_MS + chooser.choice([0, 20_000, 200_000]), None
+        map_bytes = chooser.choice([None, None, 24 * 8, 24 * 20])
+        for _ in range(3):
+            given = Round(now_ms, chooser.choice([2500, 4000, 9000]), chooser.choice([0, 1000]), map_bytes, dirty)
+            end_offset = clean_both(directory, given, compressed=shape.codecs != (0,))
+            if end_offset is None:
+                break
+            cleaned += 1
+            dirty = end_offset if chooser.random() < 0.5 else None
+            now_ms += chooser.choice([0, 1000, 70_000])
+    assert cleaned > 20
+
+
+def test_chunks_of_any_size_give_the_same_bytes(tmp_path, monkeypatch):
+    for chunk_bytes in (64, 200, 1000, 1 << 20):
+        monkeypatch.setattr(cleaner, "CHUNK_BYTES", chunk_bytes)
+        for seed in range(15):
+            directory = tmp_path / f"{chunk_bytes}-{seed}"
+            write_random_log(directory, seed, LogShape(transactional=0.3 if seed % 2 else 0))
+            clean_both(directory, Round(START_MS + 200_000), compressed=False)
+
+
+def batch_of(offset: int, key: bytes, value: bytes | None = b"v") -> bytes:
+    return encode_batch([Record(offset, START_MS + offset, key, value)], base_offset=offset, leader_epoch=0)
+
+
+def write_log(directory: Path, segments: dict[int, list[bytes]]) -> Path:
+    """A directory of the given segments and an empty active one behind them."""
+    directory.mkdir()
+    states, shape = ProducerStates(), LogShape()
+    end = 0
+    for base, batches in segments.items():
+        write_segment(directory, base, [parse_batch(batch) for batch in batches], states, shape)
+        end = max([end, *(parse_batch(batch).next_offset for batch in batches)])
+    write_segment(directory, end, [], states, shape)
+    return directory
+
+
+NOW = Round(START_MS + 1_000_000)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_an_index_that_points_into_a_batch_is_not_believed(tmp_path, monkeypatch):
+    monkeypatch.setattr(cleaner, "CHUNK_BYTES", 200)
+    directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"k%d" % (n % 7)) for n in range(60)]})
+    index = directory / f"{0:020d}.index"
+    index.write_bytes(b"".join((n).to_bytes(4, "big") + (n * 70 + 13).to_bytes(4, "big") for n in range(3, 50, 3)))
+    clean_both(directory, NOW, compressed=False)
+
+
+def test_a_missing_index_is_walked_instead(tmp_path, monkeypatch):
+    monkeypatch.setattr(cleaner, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(cleaner, "_LARGEST_INDEX_GAP", 1000)
+    directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"k%d" % (n % 7)) for n in range(60)]})
+    (directory / f"{0:020d}.index").write_bytes(b"")
+    clean_both(directory, NOW, compressed=False)
+
+
+def test_offsets_that_do_not_increase_take_the_careful_path(tmp_path):
+    batches = [batch_of(offset, b"k%d" % (offset % 5)) for offset in (0, 3, 2, 9, 5, 10, 11, 4, 20)]
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    states = ProducerStates()
+    (directory / f"{0:020d}.log").write_bytes(b"".join(batches))
+    (directory / f"{0:020d}.index").write_bytes(b"")
+    (directory / f"{0:020d}.timeindex").write_bytes(b"")
+    write_segment(directory, 21, [], states, LogShape())
+    clean_both(directory, NOW, compressed=False)
+
+
+def test_a_map_grows_through_many_sizes(tmp_path):
+    records = [
+        Record(n, START_MS, b"key-%d" % ((n * 7919) % 150_000), b"v" if n % 11 else None) for n in range(200_000)
+    ]
+    batches = [
+        encode_batch(records[start : start + 500], base_offset=start, leader_epoch=0) for start in range(0, 200_000, 500)
+    ]
+    directory = write_log(tmp_path / "t-0", {0: batches[:200], 100_000: batches[200:]})
+    clean_both(directory, Round(START_MS, segment_bytes=1 << 30), compressed=False)
+
+
+def test_a_batch_with_more_records_and_bytes_than_any_buffer_grows_them(tmp_path):
+    for codec in (0, 4):
+        records = [Record(n, START_MS, b"%d" % (n % 9000), None) for n in range(30_000)]
+        big = encode_batch(records, base_offset=0, leader_epoch=0, codec=codec)
+        directory = write_log(tmp_path / f"t-{codec}", {0: [big, batch_of(30_000, b"7")]})
+        clean_both(directory, NOW, compressed=codec != 0)
+
+
+def test_delete_horizons_that_outgrow_the_sources_enlarge_the_output(tmp_path, monkeypatch):
+    monkeypatch.setattr(cleaner, "CHUNK_BYTES", 16)
+    records = [Record(n, START_MS, b"%d" % n, None) for n in range(300)]
+    directory = write_log(tmp_path / "t-0", {0: [encode_batch(records, base_offset=0, leader_epoch=0)]})
+    clean_both(directory, NOW, compressed=False)
+
+
+def test_a_group_whose_files_would_come_out_as_they_are_is_not_rewritten(tmp_path):
+    directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"k%d" % n) for n in range(40)]})
+    first = prepare(directory, NOW)
+    assert first is not None
+    assert first.groups[0].parts == ()
+    assert not list(directory.glob("*.part"))
+
+
+def test_a_group_whose_index_would_come_out_differently_is_rewritten(tmp_path):
+    directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"k%d" % n) for n in range(40)]})
+    (directory / f"{0:020d}.index").write_bytes(b"")
+    swap = prepare(directory, NOW)
+    assert swap is not None
+    assert len(swap.groups[0].parts) == 1
+
+
+def test_two_segments_with_nothing_to_drop_are_merged_as_kafka_merges_them(tmp_path):
+    directory = write_log(
+        tmp_path / "t-0",
+        {0: [batch_of(n, b"k%d" % n) for n in range(10)], 10: [batch_of(n, b"k%d" % n) for n in range(10, 20)]},
+    )
+    swap = prepare(directory, NOW)
+    assert swap is not None
+    assert [[source.base_offset for source in group.sources] for group in swap.groups] == [[0, 10]]
+    assert len(swap.groups[0].parts) == 1
+
+
+def test_parts_keep_the_modification_time_of_the_last_source_cp_14(tmp_path):
+    import os
+
+    directory = write_log(tmp_path / "t-0", {0: [batch_of(0, b"a")], 1: [batch_of(1, b"a")]})
+    os.utime(directory / f"{0:020d}.log", ns=(10**18, 10**18))
+    os.utime(directory / f"{1:020d}.log", ns=(2 * 10**18, 2 * 10**18))
+    swap = prepare(directory, NOW)
+    assert swap is not None
+    assert {p.stat().st_mtime_ns for p in directory.glob("*.part")} == {2 * 10**18}
+
+
+def test_a_dry_run_writes_nothing(tmp_path):
+    directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"a") for n in range(10)]})
+    before = names(directory)
+    swap = prepare(directory, NOW, PretendingFs())
+    assert swap is not None
+    assert swap.groups[0].stats.messages_written == 1
+    assert names(directory) == before
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x40
+    path.write_bytes(bytes(content))
+
+
+def test_a_batch_with_a_wrong_crc_is_an_error_with_its_place_and_nothing_is_left(tmp_path):
+    directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"a") for n in range(10)]})
+    size = len(batch_of(0, b"a"))
+    flip(directory / f"{0:020d}.log", 4 * size + 66)
+    before = names(directory)
+    with pytest.raises(CorruptBatchError) as raised:
+        prepare(directory, NOW)
+    error = raised.value
+    assert (error.partition, error.position, error.offset) == ("t-0", 4 * size, 4)
+    assert "CRC" in str(error)
+    assert names(directory) == before
+
+
+def resealed(batch: bytes) -> bytes:
+    """The batch with a CRC that is right for whatever its bytes are now."""
+    import crc32c
+
+    return batch[:17] + crc32c.crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        lambda b: b[:57] + (9).to_bytes(4, "big") + b[61:],
+        lambda b: b[:57] + (-1).to_bytes(4, "big", signed=True) + b[61:],
+        lambda b: b[:23] + (-5).to_bytes(4, "big", signed=True) + b[27:],
+        lambda b: b[:61] + b"\xff\xff\xff\xff\x0f" + b[66:],
+        lambda b: b[:65] + b"\xfe\xff\xff\xff\x0f" + b[70:],
+        lambda b: b[:22] + b"\x05" + b[23:],
+        lambda b: b[:22] + b"\x04" + b[23:],
+        lambda b: b[:22] + b"\x02" + b[23:],
+    ],
+)
+def test_a_malformed_batch_with_a_right_crc_is_an_error_with_its_place(tmp_path, mutate):
+    bad = resealed(mutate(batch_of(5, b"key", b"value-value-value")))
+    batches = [*(batch_of(n, b"a") for n in range(5)), bad, *(batch_of(n, b"a") for n in range(6, 9))]
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    (directory / f"{0:020d}.log").write_bytes(b"".join(batches))
+    (directory / f"{0:020d}.index").write_bytes(b"")
+    (directory / f"{0:020d}.timeindex").write_bytes(b"")
+    write_segment(directory, 9, [], ProducerStates(), LogShape())
+    with pytest.raises((CorruptBatchError, UnsupportedDataError)) as raised:
+        prepare(directory, NOW)
+    assert (raised.value.position, raised.value.offset) == (5 * len(batches[0]), 5)
+
+
+def test_a_batch_that_expands_beyond_the_bound_is_an_error(tmp_path):
+    records = [Record(0, START_MS, b"k", b"\0" * 4_000_000)]
+    directory = write_log(tmp_path / "t-0", {0: [encode_batch(records, base_offset=0, leader_epoch=0, codec=4)]})
+    config = CompactionConfig(cleanup_policy=("compact",), max_decompressed_batch_bytes=1_000_000)
+    fs = Fs()
+    view = open_view(
+        list_log(PARTITION, directory, fs),
+        PartitionCheckpoints(),
+        fs,
+        now_ms=NOW.now_ms,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+    )
+    plan = plan_cleaning(view, cleanable_range(view, config, now_ms=NOW.now_ms, force=True), config, now_ms=NOW.now_ms)
+    with pytest.raises(CorruptBatchError, match="1000000"):
+        clean_log(plan, fs, run_id="r", attempt="0")
+
+
+LEGACY = (
+    bytes.fromhex("00000000000000640000001056cf205f000000000001610000000131"),
+    bytes.fromhex("000000000000006400000018adc0d6e9010000000000000003e800000001610000000131"),
+)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_message_formats_are_said_to_be_unsupported(tmp_path, magic):
+    directory = write_log(tmp_path / "t-0", {0: [batch_of(0, b"a")]})
+    (directory / f"{0:020d}.log").write_bytes(LEGACY[magic])
+    with pytest.raises(UnsupportedDataError):
+        prepare(directory, NOW)
+
+
+def test_a_segment_that_ends_inside_a_batch_is_an_error(tmp_path):
+    directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"a") for n in range(4)]})
+    log = directory / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:-5])
+    with pytest.raises(CorruptBatchError, match="ends inside a batch"):
+        prepare(directory, NOW)
+
+
+def test_a_map_too_small_for_one_key_more_is_an_error(tmp_path):
+    records = [Record(n, START_MS, b"k%d" % n, b"v") for n in range(4)]
+    directory = write_log(tmp_path / "t-0", {0: [encode_batch(records, base_offset=0, leader_epoch=0)]})
+    with pytest.raises(MapFullError):
+        prepare(directory, Round(START_MS, map_bytes=24))
+
+
+def test_a_segment_that_changed_since_it_was_listed_is_an_error(tmp_path):
+    directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"a") for n in range(4)]})
+    fs, config = Fs(), NOW.config()
+    listing = list_log(PARTITION, directory, fs)
+    view = open_view(
+        listing,
+        PartitionCheckpoints(),
+        fs,
+        now_ms=NOW.now_ms,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+    )
+    plan = plan_cleaning(view, cleanable_range(view, config, now_ms=NOW.now_ms, force=True), config, now_ms=NOW.now_ms)
+    (directory / f"{0:020d}.log").write_bytes(batch_of(0, b"b"))
+    with pytest.raises(SourceChangedError):
+        clean_log(plan, fs, run_id="r", attempt="0")
+
+
+def test_every_status_of_the_sweep_that_is_an_error_has_a_text():
+    statuses = {value for name, value in vars(sweep).items() if name.startswith("BAD_")}
+    from sediment.segment_io import decode
+
+    assert statuses <= set(decode.STATUS_TEXT)

@@ -1,0 +1,618 @@
+"""Kafka's own classes as a test oracle: one long-lived JVM, one JSON command and one JSON answer a line.
+
+The JVM runs java/*.java against the Kafka release below under a clock that stands still.  The JARs lie in the user's
+cache directory (or in $SEDIMENT_KAFKA_JARS), brought there once by Maven, or by Spark where there is no Maven; our
+compiled classes lie beside them, keyed by a digest of their sources.
+
+Invariant: an answer belongs to the command written last; after a broken pipe the oracle is of no more use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import platformdirs
+
+from tests.conformance.logs import SPEC, writing_steps
+
+KAFKA_VERSION = "4.2.0"
+JARS_VARIABLE = "SEDIMENT_KAFKA_JARS"
+_PACKAGES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-nop:1.7.36")
+_SOURCES = Path(__file__).parent / "java"
+_MAIN = "sediment.oracle.Main"
+
+Configs = Mapping[str, str]
+
+
+class OracleUnavailableError(RuntimeError):
+    """Java or Kafka's JARs cannot be had; the message says which and what to do."""
+
+
+class KafkaFailedError(RuntimeError):
+    """Kafka threw while it ran a command; the message is the exception, `trace` its stack."""
+
+    def __init__(self, failure: str, trace: str) -> None:
+        super().__init__(failure)
+        self.trace = trace
+
+
+# -------------------------------------------------------------------------------------------------------------- answers
+@dataclass(frozen=True, slots=True)
+class SegmentState:
+    """A loaded segment; `largest_timestamp` is the file's modification time (ms) where no record has one."""
+
+    base_offset: int
+    log_bytes: int
+    offset_index_entries: int
+    time_index_entries: int
+    next_offset: int
+    largest_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """An entry of a transaction index."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """What Kafka says of an open log; `producers` are (producer id, last sequence), ascending."""
+
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    first_unstable_offset: int | None
+    recovery_point: int
+    segments: tuple[SegmentState, ...]
+    producers: tuple[tuple[int, int], ...]
+    aborted: tuple[AbortedTransaction, ...]
+
+    @property
+    def base_offsets(self) -> tuple[int, ...]:
+        return tuple(segment.base_offset for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """Kafka's account of one cleaning; `end_offset` is the next cleaner checkpoint."""
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int  # rounded down to a segment's base
+    end_offset: int
+    cleanable_ratio: float  # NaN where the clean and the dirty part are both empty
+    map_messages_read: int
+    messages_read: int
+    messages_written: int
+    bytes_read: int
+    bytes_written: int
+    invalid_messages_read: int
+    buffer_utilization: float
+    bytes_before: int
+    bytes_after: int
+    base_offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanAttempt:
+    """One partition's round.  `chosen`: Kafka's manager would pick it; `uncleanable_offset` is not rounded.
+
+    `cleaned` is None where nothing was tried (an empty dirty range, or not chosen) and where Kafka threw, which makes
+    the partition uncleanable: then `error` says what.
+    """
+
+    chosen: bool
+    uncleanable_offset: int
+    cleaned: Cleaned | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DumpSizes:
+    """How much a dump holds."""
+
+    segments: int
+    batches: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What retention left, and how many segments it deleted."""
+
+    deleted: int
+    state: LogState
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """What consumers find.
+
+    `batches`: per asked offset the base and last offset of the first batch fetched, None at the log's end.
+    `times`: per asked timestamp the (timestamp, offset) of ListOffsets, None where no record is that late.
+    """
+
+    batches: tuple[tuple[int, int] | None, ...]
+    times: tuple[tuple[int, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRun:
+    """A broker's start, tasks and stop: states of the open partitions before the stop, and what was cleaned, by name.
+
+    A partition that was picked and where Kafka threw has None in `cleaned` and its exception in `errors`.
+    """
+
+    partitions: dict[str, LogState]
+    cleaned: dict[str, Cleaned | None]
+    errors: dict[str, str]
+
+
+# -------------------------------------------------------------------------------------------------------------- the JVM
+class KafkaOracle:
+    """Kafka's classes in a JVM of its own; a context manager.
+
+    Directories of partitions are named topic-N.  Every command leaves its log closed as a broker's shutdown leaves it.
+    Settings are Kafka's topic keys; a segment.bytes below Kafka's minimum is accepted.
+
+    Raises:
+        OracleUnavailableError: Java or the JARs cannot be had.
+        KafkaFailedError: Kafka threw while it ran a command.
+    """
+
+    def __init__(self, *, java_options: Sequence[str] = ("-Xmx2g",)) -> None:
+        jars = kafka_jars()
+        classes = _compiled(jars)
+        # The JVM's own complaints go to a file: nobody reads a pipe while a command runs.
+        self._complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [_program("java"), *java_options, "-cp", f"{classes}{os.pathsep}{jars}/*", _MAIN],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def __enter__(self) -> KafkaOracle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the JVM."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._complaints.close()
+
+    def generate(
+        self,
+        spec: Mapping[str, Any],
+        directory: Path,
+        *,
+        log_start_offset: int = 0,
+        checkpoints: bool = False,
+        first_dirty_offset: int | None = None,
+        high_watermark: int | None = None,
+        topic_id: str | None = None,
+    ) -> LogState:
+        """Write (or go on writing) the partition `directory` as `spec` says (see logs.py).
+
+        With `checkpoints`, the parent gets the entries of a real log directory: recovery point, log start, high
+        watermark (the log end unless given), cleaner checkpoint (if given) and the clean-shutdown marker.
+        """
+        whole = {**SPEC, **spec}
+        answer = self._ask(
+            "generate",
+            directory=str(directory.absolute()),
+            configs=whole["configs"],
+            now_ms=whole["start_ms"],
+            log_start=log_start_offset,
+            steps=writing_steps(spec),
+            checkpoints=checkpoints,
+            first_dirty=first_dirty_offset,
+            high_watermark=high_watermark,
+            topic_id=topic_id,
+        )
+        return _log_state(answer)
+
+    def clean(
+        self,
+        directory: Path,
+        *,
+        now_ms: int,
+        configs: Configs,
+        first_dirty_offset: int | None = None,
+        log_start_offset: int = 0,
+        high_watermark: int | None = None,
+        map_bytes: int | None = None,
+        load_factor: float | None = None,
+        producer_id_expiration_ms: int | None = None,
+        only_chosen: bool = False,
+    ) -> CleanAttempt:
+        """One round of Kafka's cleaner over a partition, by default whatever its dirty ratio.
+
+        `first_dirty_offset` is the cleaner checkpoint, None for none; `high_watermark` None is the log end.  A slot of
+        the offset map takes 24 bytes.
+        """
+        partition = _without_none(
+            directory=str(directory.absolute()),
+            configs=dict(configs),
+            first_dirty=first_dirty_offset,
+            log_start=log_start_offset,
+            high_watermark=high_watermark,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
+        answer = self._ask(
+            "clean",
+            now_ms=now_ms,
+            partitions=[partition],
+            map_bytes=map_bytes,
+            load_factor=load_factor,
+            only_chosen=only_chosen,
+        )
+        return _clean_attempt(answer["partitions"][0])
+
+    def clean_timed(
+        self,
+        directories: Sequence[Path],
+        scratch: Path,
+        *,
+        now_ms: int,
+        configs: Configs,
+        threads: int = 1,
+        repeat: int = 3,
+        map_bytes: int | None = None,
+    ) -> list[float]:
+        """Seconds of the cleaning alone, logs open, of all `directories` by `threads` cleaners, `repeat` times.
+
+        Each time copies in `scratch` (on the same filesystem) are cleaned, so that the work is the same.  `map_bytes`
+        is per thread.
+
+        Raises:
+            KafkaFailedError: a partition could not be cleaned.
+        """
+        seconds = []
+        for _ in range(repeat):
+            with tempfile.TemporaryDirectory(dir=scratch) as parent:
+                partitions = []
+                for number, directory in enumerate(directories):
+                    copy = Path(parent) / str(number) / directory.name
+                    _link_partition(directory, copy)
+                    partitions.append({"directory": str(copy.absolute()), "configs": dict(configs)})
+                answer = self._ask("clean", now_ms=now_ms, partitions=partitions, threads=threads, map_bytes=map_bytes)
+            for result in answer["partitions"]:
+                if "error" in result:
+                    raise KafkaFailedError(result["error"], "")
+            seconds.append(float(answer["seconds"]))
+        return seconds
+
+    def load(
+        self,
+        directory: Path,
+        *,
+        now_ms: int,
+        configs: Configs,
+        clean: bool = True,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        producer_id_expiration_ms: int | None = None,
+    ) -> LogState:
+        """Load a partition as a broker's start does, after a clean or an unclean stop, and say what came of it.
+
+        The high watermark is the log start offset, as it is before a broker applies its checkpoint.
+        """
+        answer = self._ask(
+            "load",
+            directory=str(directory.absolute()),
+            now_ms=now_ms,
+            configs=dict(configs),
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start=log_start_offset,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
+        return _log_state(answer)
+
+    def dump(self, directory: Path, output: Path) -> DumpSizes:
+        """Every segment, batch and record of a directory as JSON lines (gzip when `output` ends with .gz).
+
+        The format is that of the corpus (tests/data/corpus/README.md).  Nothing in the directory changes.
+        """
+        return DumpSizes(**self._ask("dump", directory=str(directory.absolute()), output=str(output.absolute())))
+
+    def retention(
+        self,
+        directory: Path,
+        *,
+        now_ms: int,
+        configs: Configs,
+        log_start_offset: int = 0,
+        high_watermark: int | None = None,
+    ) -> Retained:
+        """Delete the segments of a partition that retention lets go."""
+        answer = self._ask(
+            "retention",
+            directory=str(directory.absolute()),
+            now_ms=now_ms,
+            configs=dict(configs),
+            log_start=log_start_offset,
+            high_watermark=high_watermark,
+        )
+        deleted = answer.pop("deleted")
+        return Retained(deleted, _log_state(answer))
+
+    def lookup(
+        self,
+        directory: Path,
+        *,
+        now_ms: int,
+        configs: Configs,
+        offsets: Iterable[int] = (),
+        timestamps: Iterable[int] = (),
+        log_start_offset: int = 0,
+    ) -> Lookups:
+        """What fetches from `offsets` and ListOffsets at `timestamps` (ms) answer."""
+        answer = self._ask(
+            "lookup",
+            directory=str(directory.absolute()),
+            now_ms=now_ms,
+            configs=dict(configs),
+            offsets=list(offsets),
+            timestamps=list(timestamps),
+            log_start=log_start_offset,
+        )
+        return Lookups(_pairs_or_none(answer["batches"]), _pairs_or_none(answer["times"]))
+
+    def broker(
+        self,
+        log_dir: Path,
+        *,
+        now_ms: int,
+        topics: Mapping[str, Configs],
+        defaults: Configs | None = None,
+        tasks: Sequence[str] = (),
+        map_bytes: int | None = None,
+        load_factor: float | None = None,
+        producer_id_expiration_ms: int | None = None,
+    ) -> BrokerRun:
+        """Start Kafka's log manager over a whole log directory, run `tasks` once each, shut it down.
+
+        Tasks: "clean" (every partition that the cleaner would pick, each once) and "retention".  `topics` holds
+        settings by topic, `defaults` those of the others.  High watermarks come from the checkpoint file: log end
+        without the file, log start without the entry.
+        """
+        answer = self._ask(
+            "broker",
+            log_dir=str(log_dir.absolute()),
+            now_ms=now_ms,
+            topics={topic: dict(configs) for topic, configs in topics.items()},
+            defaults=dict(defaults or {}),
+            tasks=list(tasks),
+            map_bytes=map_bytes,
+            load_factor=load_factor,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
+        results: dict[str, dict[str, Any]] = answer.get("cleaned", {})
+        return BrokerRun(
+            {name: _log_state(state) for name, state in answer["partitions"].items()},
+            {name: _cleaned(result) for name, result in results.items()},
+            {name: result["error"] for name, result in results.items() if "error" in result},
+        )
+
+    def _ask(self, command: str, **fields: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        line = ""
+        try:
+            self._process.stdin.write(json.dumps({"command": command, **_without_none(**fields)}) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            pass
+        if not line:
+            self._complaints.seek(0)
+            said = self._complaints.read().decode(errors="replace")[-2000:]
+            raise OracleUnavailableError(f"the JVM of the Kafka oracle ended during {command!r}; it said: {said}")
+        answer: dict[str, Any] = json.loads(line)
+        if "failure" in answer:
+            raise KafkaFailedError(answer["failure"], answer["trace"])
+        return answer
+
+
+def _without_none(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _log_state(answer: Mapping[str, Any]) -> LogState:
+    return LogState(
+        log_start_offset=answer["log_start"],
+        log_end_offset=answer["log_end"],
+        high_watermark=answer["high_watermark"],
+        last_stable_offset=answer["lso"],
+        first_unstable_offset=answer["first_unstable"],
+        recovery_point=answer["recovery_point"],
+        segments=tuple(SegmentState(*segment) for segment in answer["segments"]),
+        producers=tuple((producer_id, sequence) for producer_id, sequence in answer["producers"]),
+        aborted=tuple(AbortedTransaction(*entry) for entry in answer["aborted"]),
+    )
+
+
+def _clean_attempt(answer: Mapping[str, Any]) -> CleanAttempt:
+    return CleanAttempt(answer["chosen"], answer["upper"], _cleaned(answer), answer.get("error"))
+
+
+def _cleaned(answer: Mapping[str, Any]) -> Cleaned | None:
+    if "end" not in answer:
+        return None
+    return Cleaned(
+        first_dirty_offset=answer["first_dirty"],
+        first_uncleanable_offset=answer["first_uncleanable"],
+        end_offset=answer["end"],
+        cleanable_ratio=float(answer["ratio"]),
+        map_messages_read=answer["map_messages"],
+        messages_read=answer["messages_read"],
+        messages_written=answer["messages_written"],
+        bytes_read=answer["bytes_read"],
+        bytes_written=answer["bytes_written"],
+        invalid_messages_read=answer["invalid"],
+        buffer_utilization=answer["utilization"],
+        bytes_before=answer["size_before"],
+        bytes_after=answer["size_after"],
+        base_offsets=tuple(answer["segments"]),
+    )
+
+
+def _pairs_or_none(pairs: Iterable[Sequence[int] | None]) -> tuple[tuple[int, int] | None, ...]:
+    return tuple(None if pair is None else (pair[0], pair[1]) for pair in pairs)
+
+
+def _link_partition(source: Path, target: Path) -> None:
+    """A copy of a partition that shares the data of its sealed segments, which a cleaner never writes to."""
+    target.mkdir(parents=True)
+    active = max(path.name for path in source.glob("*.log"))
+    for path in source.iterdir():
+        if path.suffix == ".log" and path.name != active:
+            os.link(path, target / path.name)
+        else:
+            shutil.copy2(path, target / path.name)
+
+
+# ----------------------------------------------------------------------------------------------------- JARs and classes
+def oracle_available() -> bool:
+    """Whether Java is there and Kafka's JARs are, or could be fetched."""
+    try:
+        _compiled(kafka_jars())
+    except OracleUnavailableError:
+        return False
+    return True
+
+
+def kafka_jars() -> Path:
+    """The directory of Kafka's JARs, filled at the first call.
+
+    Raises:
+        OracleUnavailableError: they are not there and neither Maven nor Spark could bring them.
+    """
+    given = os.environ.get(JARS_VARIABLE)
+    directory = Path(given) if given else platformdirs.user_cache_path("sediment") / f"kafka-{KAFKA_VERSION}"
+    if not _has_kafka(directory):
+        with _new_directory(directory) as partial:
+            _fetch_jars(partial)
+    if not _has_kafka(directory):
+        raise OracleUnavailableError(
+            f"{directory} holds files, but not Kafka {KAFKA_VERSION}; empty it, or let {JARS_VARIABLE} name another"
+        )
+    return directory
+
+
+def _has_kafka(directory: Path) -> bool:
+    return any(directory.glob(f"*kafka_2.13-{KAFKA_VERSION}.jar"))
+
+
+def _fetch_jars(directory: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven:
+        done = subprocess.run(
+            [
+                *(maven, "-q", "-B", "-f", str(_SOURCES / "pom.xml"), "dependency:copy-dependencies"),
+                *("-DincludeScope=runtime", f"-DoutputDirectory={directory}"),
+            ],
+            capture_output=True,
+            text=True,
+        )
+    else:
+        done = _fetch_with_spark(directory)
+    if done.returncode or not _has_kafka(directory):
+        raise OracleUnavailableError(
+            f"Kafka {KAFKA_VERSION} could not be fetched with {'Maven' if maven else 'Spark'}; put its JARs and their "
+            f"dependencies into a directory and name it in {JARS_VARIABLE}: {(done.stdout + done.stderr)[-2000:]}"
+        )
+
+
+def _fetch_with_spark(directory: Path) -> subprocess.CompletedProcess[str]:
+    """Let spark-submit resolve the packages for a program that does nothing, and take what it brought."""
+    pyspark = find_spec("pyspark")
+    if pyspark is None or pyspark.origin is None:
+        raise OracleUnavailableError("neither mvn nor pyspark was found to fetch Kafka with; install Apache Maven")
+    home = Path(pyspark.origin).parent
+    with tempfile.TemporaryDirectory() as work:
+        nothing = Path(work) / "nothing.py"
+        nothing.touch()
+        done = subprocess.run(
+            [
+                *(str(home / "bin" / "spark-submit"), "--packages", ",".join(_PACKAGES)),
+                *("--conf", f"spark.jars.ivy={work}", "--master", "local[1]", str(nothing)),
+            ],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "SPARK_HOME": str(home)},
+        )
+        # Spark leaves Scala out of what it resolves, because it brings its own.
+        for jar in (*Path(work).glob("jars/*.jar"), *home.glob("jars/scala-*2.13*.jar")):
+            shutil.copy(jar, directory)
+    return done
+
+
+def _compiled(jars: Path) -> Path:
+    """The directory of our classes, compiled when their sources changed."""
+    sources = sorted(_SOURCES.glob("*.java"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    classes = jars / f"oracle-{digest}"
+    if not classes.is_dir():
+        with _new_directory(classes) as partial:
+            done = subprocess.run(
+                [_program("javac"), "--release", "17", "-cp", f"{jars}/*", "-d", str(partial), *map(str, sources)],
+                capture_output=True,
+                text=True,
+            )
+            if done.returncode:
+                raise OracleUnavailableError(f"the sources of the Kafka oracle do not compile: {done.stderr[-2000:]}")
+    return classes
+
+
+@contextmanager
+def _new_directory(directory: Path) -> Iterator[Path]:
+    """Fill a directory aside and give it its name when it is whole, so that others see all of it or nothing."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=directory.name, dir=directory.parent))
+    try:
+        yield partial
+        # Where it stands already someone else was faster, and theirs is as good.
+        with suppress(OSError):
+            partial.rename(directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _program(name: str) -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(name, path=str(Path(home) / "bin")) if home else shutil.which(name)
+    if found is None:
+        raise OracleUnavailableError(f"{name} was not found; install a JDK 17 or later, or set JAVA_HOME to one")
+    return found

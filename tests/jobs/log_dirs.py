@@ -1,0 +1,84 @@
+"""Log directories for tests of commands: partitions with their checkpoint files, and the command line itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command left: `report` is its JSON if it printed one."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return json.loads(self.stdout)
+
+    def partitions(self) -> dict[str, dict[str, Any]]:
+        return {partition["partition"]: partition for partition in self.report["partitions"]}
+
+
+def sediment(*arguments: object, environment: Mapping[str, str] | None = None, timeout: float = 180) -> Outcome:
+    """Run the command line in a process of its own."""
+    finished = subprocess.run(
+        [sys.executable, "-m", "sediment.jobs.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, **(environment or {})},
+        check=False,
+    )
+    return Outcome(finished.returncode, finished.stdout, finished.stderr)
+
+
+def make_log_dir(
+    path: Path, partitions: Mapping[str, Path], *, dirty: Mapping[str, int] | None = None, clean: bool = True
+) -> Path:
+    """A log directory with copies of partition directories; `dirty` becomes the cleaner checkpoint."""
+    path.mkdir(parents=True)
+    for name, source in partitions.items():
+        shutil.copytree(source, path / name)
+    if dirty:
+        write_checkpoint(path / "cleaner-offset-checkpoint", dirty)
+    if clean:
+        (path / ".kafka_cleanshutdown").touch()
+    return path
+
+
+def write_checkpoint(path: Path, offsets: Mapping[str, int]) -> None:
+    lines = [f"{name.rpartition('-')[0]} {name.rpartition('-')[2]} {offset}" for name, offset in offsets.items()]
+    path.write_text("\n".join(["0", str(len(lines)), *lines]) + "\n")
+
+
+def read_checkpoint(path: Path) -> dict[str, int]:
+    lines = path.read_text().splitlines()[2:]
+    return {f"{topic}-{partition}": int(offset) for topic, partition, offset in map(str.split, lines)}
+
+
+def topic_sets(topic: str, configs: Mapping[str, str]) -> list[str]:
+    """`--set` options that stand for a topic's config."""
+    return [f"--set={topic}:{key}={value}" for key, value in configs.items()]
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    """Names and contents of all files below `path`."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def corpus_log_dir(path: Path, rounds: Sequence[tuple[Any, Any]], *, clean: bool = True) -> tuple[Path, list[str]]:
+    """A log directory of (case, round) of the corpus as they are before the round, and the options of their topics."""
+    partitions = {case.partition: given.before for case, given in rounds}
+    dirty = {case.partition: given.dirty for case, given in rounds if given.dirty is not None}
+    sets = [option for case, _ in rounds for option in topic_sets(case.partition.rpartition("-")[0], case.configs)]
+    return make_log_dir(path, partitions, dirty=dirty, clean=clean), sets
