@@ -74,7 +74,7 @@ def cleanable_range(
     first_dirty, force_checkpoint = _first_dirty(view, from_start=from_start)
     rules = _Rules(view, config, force, first_dirty, force_checkpoint, _Segments.of(view))
     now = rules.at(now_ms)
-    return replace(now, unblocks_at_ms=rules.first_unblocked_ms(now_ms)) if now.blocked_by else now
+    return replace(now, unblocks_at_ms=rules.first_unblocked_ms()) if now.blocked_by else now
 
 
 def filthiest_first(logs: Iterable[tuple[Log, CleanableRange]]) -> list[Log]:
@@ -203,16 +203,16 @@ class _Rules:
         )
         return replace(found, blocked_by=self._blocked_by(found, bounds))
 
-    def first_unblocked_ms(self, now_ms: int) -> int | None:
-        """The first moment after `now_ms` at which nothing blocks, if time brings one.
+    def first_unblocked_ms(self) -> int | None:
+        """The first moment at which nothing blocks, if time brings one.
 
         A range changes with time only when a segment's lag ends or the maximum lag is exceeded, and only grows.
         """
         moments = {self._times(index).largest_timestamp_ms + self._min_lag_ms for index in self._dirty()}
         moments.add(self._first_overdue_ms())
-        later = sorted(moment for moment in moments if now_ms < moment <= INT64_MAX)
-        found = bisect_left(later, True, key=lambda moment: self.at(moment).blocked_by is None)
-        return later[found] if found < len(later) else None
+        reached = sorted(moment for moment in moments if moment <= INT64_MAX)
+        found = bisect_left(reached, True, key=lambda moment: self.at(moment).blocked_by is None)
+        return reached[found] if found < len(reached) else None
 
     def _bounds(self, now_ms: int) -> dict[BlockingRule, int]:
         """First uncleanable offset by rule; those come first that time does not move."""

@@ -38,8 +38,8 @@ from sediment.segment_io.errors import NoSpaceError, SedimentError, SourceChange
 from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs, PretendingFs
 from sediment.segment_io.listing import LogListing, list_log
+from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import CLEANER_FILE, TopicPartition
-from sediment.segment_io.view import PartitionCheckpoints
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -63,6 +63,10 @@ class CleaningTask:
     options: CompactOptions
     now_ms: int
     run_id: str
+
+    def weight(self) -> int:
+        """Bytes of log: what tasks are packed by."""
+        return self.listing.log_bytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +181,8 @@ def _check_headroom(plan: Any, fs: Fs) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- on the driver
-def compact(options: CommonOptions, own: CompactOptions, sc: Any, stop: threading.Event | None = None) -> RunReport:
-    """Compact the selected partitions of `options.log_dirs` with the SparkContext `sc`.
+def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event | None = None) -> RunReport:
+    """Compact the selected partitions of `options.log_dirs`, with Spark if there is anything to clean.
 
     `stop`, once set, ends the run after the group being committed; what was not done is reported as failed.
 
@@ -208,20 +212,35 @@ def compact(options: CommonOptions, own: CompactOptions, sc: Any, stop: threadin
                     tasks.append(prepared)
                 else:
                     reports.append(prepared)
-        weights = {task.listing.path: task.listing.log_bytes() for task in tasks}
-        progress = stack.enter_context(Progress(options.messages(), len(tasks), sum(weights.values())))
+        if tasks:
+            reports.extend(_clean_and_commit(tasks, options, own, run_id, fs, stop))
+    ordered = tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
+    return RunReport(run_id, "compact", options.now_ms, time.monotonic() - started, own.dry_run, ordered)
+
+
+def _clean_and_commit(
+    tasks: Sequence[CleaningTask],
+    options: CommonOptions,
+    own: CompactOptions,
+    run_id: str,
+    fs: Fs,
+    stop: threading.Event,
+) -> list[PartitionReport]:
+    reports = []
+    with ExitStack() as stack:
+        progress = stack.enter_context(
+            Progress(options.messages(), len(tasks), sum(task.listing.log_bytes() for task in tasks))
+        )
+        sc = stack.enter_context(spark_context(options.master, "sediment compact"))
         stack.enter_context(_cancel_when(stop, sc, run_id))
-        for answers in _batches(
-            spread(sc, tasks, clean_partition, lambda task: weights[task.listing.path], group=run_id)
-        ):
+        for answers in _batches(spread(sc, tasks, clean_partition, CleaningTask.weight, group=run_id)):
             for report in _commit_all(answers, own, fs, stop):
                 reports.append(report)
                 progress.advance(report.bytes_before)
-        if not own.dry_run:
-            for task in tasks:
-                discard_parts(task.listing.path, run_id, fs)
-    ordered = tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
-    return RunReport(run_id, "compact", options.now_ms, time.monotonic() - started, own.dry_run, ordered)
+    if not own.dry_run:
+        for task in tasks:
+            discard_parts(task.listing.path, run_id, fs)
+    return reports
 
 
 def _prepare(
@@ -386,8 +405,8 @@ def stop_on_signals() -> Iterator[threading.Event]:
 def command(options: CommonOptions, force: bool, dry_run: bool, from_start: bool) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy has compact."""
     own = CompactOptions(force=force, dry_run=dry_run, from_start=from_start)
-    with stop_on_signals() as stop, spark_context(options.master, "sediment compact") as sc:
-        report = compact(options, own, sc, stop)
+    with stop_on_signals() as stop:
+        report = compact(options, own, stop)
     if options.as_json:
         click.echo(report_json(report))
     else:

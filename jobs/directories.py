@@ -10,6 +10,7 @@ from pathlib import Path
 from sediment.segment_io.checkpoints import read_meta_properties
 from sediment.segment_io.errors import NotALogDirectoryError, UsageError
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.log_dir import LogDirCheckpoints, read_checkpoints
 from sediment.segment_io.names import (
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
@@ -23,7 +24,6 @@ from sediment.segment_io.names import (
     parse_partition_directory,
     parse_segment_file,
 )
-from sediment.segment_io.view import LogDirCheckpoints, read_checkpoints
 
 _MARKS = frozenset({META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import time
@@ -43,6 +44,7 @@ class CommonOptions:
 def common_options(command: _Command) -> _Command:
     """Add the options and pass them on as one `CommonOptions` named `options`."""
 
+    @functools.wraps(command)  # also takes over the command's own options
     def wrapped(
         log_dirs: Sequence[Path],
         partitions: Sequence[str],
@@ -67,8 +69,6 @@ def common_options(command: _Command) -> _Command:
             )
             return command(options=options, **own)
 
-    wrapped.__doc__ = command.__doc__
-    wrapped.__name__ = command.__name__
     decorated: Any = wrapped
     for option in reversed(
         (

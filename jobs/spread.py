@@ -1,8 +1,8 @@
 """Work spread over Spark: tasks packed by weight, results as they come.
 
 Each packed task is a Spark job of its own, so that the driver can commit a partition as soon as it is done instead
-of after the slowest; jobs are handed to Spark from a few threads, largest first.  An RDD rather than a DataFrame, because a
-first Catalyst plan costs seconds that a small run would notice.
+of after the slowest; jobs are handed to Spark from a few threads, largest first.  An RDD rather than a DataFrame,
+because a first Catalyst plan costs seconds that a small run would notice.
 
 Invariant: every piece of work is answered exactly once, with its result or with the error that Spark gave up on.
 """

@@ -23,7 +23,8 @@ SedimentError
  ├── MapFullError              the offset map cannot hold one more key
  └── CommitStateUnknownError   a commit began and its outcome is not known; the next start repairs it
 
-An error is one sentence for a person: what, where (partition, path, position in bytes, offset in the log) and what to do.
+An error is one sentence for a person: what, where (partition, path, position in bytes, offset in the log) and what to
+do.
 It survives pickling, because tasks raise it on executors.
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,14 @@ class Fs:
         """Whether `path` exists."""
         return path.exists()
 
+    def size_and_mtime_ns(self, path: Path) -> tuple[int, int] | None:
+        """Size in bytes and modification time of a file, None where there is none."""
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_size, status.st_mtime_ns
+
     def scan(self, directory: Path) -> list[FileEntry]:
         """Entries of `directory` in name order; an entry that vanishes meanwhile is left out."""
         entries = []
@@ -52,9 +61,25 @@ class Fs:
                     continue
         return sorted(entries, key=lambda entry: entry.name)
 
+    def entry(self, path: Path) -> FileEntry | None:
+        """What `scan` would say of one path, links followed; None where nothing is there."""
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return None
+        return FileEntry(path.name, status.st_size, status.st_mtime_ns, stat.S_ISDIR(status.st_mode))
+
     def read_bytes(self, path: Path) -> bytes:
         """The whole content."""
         return path.read_bytes()
+
+    def read_range(self, path: Path, position: int, count: int) -> bytes:
+        """`count` bytes from `position`, fewer at the end of the file."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(descriptor, count, position)
+        finally:
+            os.close(descriptor)
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         """Create `path` (it must not exist), write `chunks`, return the bytes written.  Not yet durable."""

@@ -70,8 +70,8 @@ class HeaderWalk:
     """The whole batches of a segment from `start_position` on, chunk by chunk, with their header rows.
 
     Iterating yields BATCH_ROW tables; `spans()` yields them with the bytes.  After exhaustion `end_position` is the
-    first byte not consumed: the end of the file, where a torn tail begins, or the batch an error is about.  With `size_bytes` the walk
-    ends there, else at the file's length when it began.
+    first byte not consumed: the end of the file, where a torn tail begins, or the batch an error is about.  With
+    `size_bytes` the walk ends there, else at the file's length when it began.
 
     Raises:
         CorruptBatchError: while iterating, for a batch that is malformed in its header (CRCs are not computed).

@@ -26,10 +26,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from sediment.segment_io.checkpoints import read_clean_shutdown, read_offset_checkpoint
 from sediment.segment_io.errors import (
     CorruptBatchError,
-    CorruptCheckpointError,
+    SedimentError,
     SourceChangedError,
 )
 from sediment.segment_io.format import (
@@ -45,13 +44,9 @@ from sediment.segment_io.format import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.listing import LogListing, SegmentRef
+from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import (
-    CLEANER_FILE,
-    HIGH_WATERMARK_FILE,
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
     SegmentFileKind,
-    TopicPartition,
     segment_file_name,
 )
 from sediment.segment_io.producers import ProducerEntry, ProducerState, load_producer_state, replay
@@ -59,68 +54,6 @@ from sediment.segment_io.reader import HeaderWalk, Rows
 
 _NS_PER_MS = 1_000_000
 _LEGACY_TIMESTAMP = MAGIC + 2  # in a message of magic 1, behind magic and attributes
-
-
-# ----------------------------------------------------------------------------------------------------- checkpoints
-@dataclass(frozen=True, slots=True)
-class PartitionCheckpoints:
-    """What a log directory's checkpoint files say about one partition, and how the directory was left.
-
-    An offset is None where there is none, but `recovery_point` only where the file itself is absent: a file that does
-    not list the partition says 0.  A directory with neither that file nor the marker of a clean stop is a bare copy.
-    """
-
-    first_dirty: int | None = None
-    log_start: int | None = None
-    high_watermark: int | None = None
-    recovery_point: int | None = None
-    high_watermark_file: bool = False
-    clean_shutdown: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LogDirCheckpoints:
-    """The checkpoint files of a log directory; None where a file is absent."""
-
-    first_dirty: Mapping[TopicPartition, int] | None
-    log_start: Mapping[TopicPartition, int] | None
-    high_watermark: Mapping[TopicPartition, int] | None
-    recovery_point: Mapping[TopicPartition, int] | None
-    clean_shutdown: bool
-
-    def of(self, partition: TopicPartition) -> PartitionCheckpoints:
-        """What they say about `partition`."""
-        return PartitionCheckpoints(
-            first_dirty=(self.first_dirty or {}).get(partition),
-            log_start=(self.log_start or {}).get(partition),
-            high_watermark=(self.high_watermark or {}).get(partition),
-            recovery_point=None if self.recovery_point is None else self.recovery_point.get(partition, 0),
-            high_watermark_file=self.high_watermark is not None,
-            clean_shutdown=self.clean_shutdown,
-        )
-
-
-def read_checkpoints(log_dir: Path, fs: Fs) -> LogDirCheckpoints:
-    """Read the checkpoint files of a log directory.
-
-    A malformed cleaner checkpoint counts as empty, which only costs time.
-
-    Raises:
-        CorruptCheckpointError: another checkpoint is malformed; a broker would take the directory offline.
-
-    Source: kafka-log 01 §9, 02 §2, 05 §1.
-    """
-    try:
-        first_dirty = read_offset_checkpoint(fs, log_dir / CLEANER_FILE)
-    except CorruptCheckpointError:
-        first_dirty = None
-    return LogDirCheckpoints(
-        first_dirty=first_dirty,
-        log_start=read_offset_checkpoint(fs, log_dir / LOG_START_FILE),
-        high_watermark=read_offset_checkpoint(fs, log_dir / HIGH_WATERMARK_FILE),
-        recovery_point=read_offset_checkpoint(fs, log_dir / RECOVERY_POINT_FILE),
-        clean_shutdown=read_clean_shutdown(fs, log_dir) is not None,
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------ view
@@ -144,7 +77,8 @@ class LogView:
     `segment_times` match `listing.segments`.  `high_watermark` is None where the directory has a checkpoint that does
     not list the partition.  `unverified_from_offset` is, after a stop that was not clean, the base of the segment from
     which on nothing is verified, else None; producers and last stable offset do not look beyond it.  `producers` are
-    the active ones.  `aborted` holds every aborted transaction of the log, by the offset of its marker.
+    the active ones.  `aborted` holds every aborted transaction of the log, by the offset of its marker; that a
+    segment has lost its transaction index shows only where the log is replayed, because most segments need none.
     """
 
     listing: LogListing
@@ -193,6 +127,9 @@ def open_view(
             path=str(error.filename),
             advice="run again; a broker or another tool is at work in this directory",
         ) from error
+    except SedimentError as error:
+        error.partition = str(listing.partition)
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +161,7 @@ class _Opening:
         log_end = tail.log_end_offset
         high_watermark = _high_watermark(checkpoints, log_start, log_end)
         unverified_from = self._unverified_from(checkpoints)
-        verified_end = log_end if unverified_from is None else max(log_start, min(unverified_from, log_end))
+        verified_end = log_end if unverified_from is None else max(log_start, unverified_from)
         indexed = self._indexed_aborted()
         state = load_producer_state(
             self.fs,
@@ -281,7 +218,7 @@ class _Opening:
         indexed_ms = self._indexed_timestamp_ms(active, active.base_offset + INT32_MAX)
         if active.offset_index_bytes and indexed_ms is not None and indexed_ms >= 0:
             entry = _last_entry(self._path(active, SegmentFileKind.OFFSET_INDEX), OFFSET_ENTRY_STRUCT)
-            if entry is not None and 0 < entry[1] < active.log_bytes:
+            if entry is not None and entry[1] > 0:
                 tail = self._walked_tail(active, entry[1], active.base_offset + entry[0])
                 if tail is not None:
                     return _Tail(tail.log_end_offset, max(tail.largest_timestamp_ms, indexed_ms))
@@ -291,11 +228,8 @@ class _Opening:
         """What follows from `position` on; None where no batch of offsets up to `indexed_offset` begins there."""
         tail = None
         for rows in self._batches(active, position):
-            first = rows[0]
-            if (
-                tail is None
-                and not active.base_offset <= first["base_offset"] <= first["last_offset"] <= indexed_offset
-            ):
+            first, last = int(rows["base_offset"][0]), int(rows["last_offset"][0])
+            if tail is None and not active.base_offset <= first <= last <= indexed_offset:
                 return None
             largest_ms = max(int(rows["max_timestamp"].max()), tail.largest_timestamp_ms if tail else NO_TIMESTAMP)
             tail = _Tail(int(rows["last_offset"][-1]) + 1, largest_ms)
@@ -337,8 +271,7 @@ class _Opening:
             if segment.base_offset >= end_offset:
                 break
             for rows in self._batches(segment):
-                last_offsets = rows["last_offset"]
-                state = replay(state, rows[(last_offsets >= start_offset) & (last_offsets < end_offset)])
+                state = replay(state, rows[rows["last_offset"] >= start_offset])
         return state
 
     def _indexed_aborted(self) -> dict[int, tuple[AbortedTransaction, ...] | None]:

@@ -1,8 +1,8 @@
 """Emitted batches -> segment files with their indexes, under names that no loader looks at.
 
-Index entries are Kafka's (kafka-log 01 §7.5): one per batch that begins more than `index_interval_bytes` behind the last
-entry, never for a segment's first batch, and the largest timestamp as the last time index entry.  Where Kafka would fail
-because an index is full, the entries that fit are kept: a sparser index answers every look-up.
+Index entries are Kafka's (kafka-log 01 §7.5): one per batch that begins more than `index_interval_bytes` behind the
+last entry, never for a segment's first batch, and the largest timestamp as the last time index entry.  Where Kafka
+would fail because an index is full, the entries that fit are kept: a sparser index answers every look-up.
 
 Invariant: a file is written once, from its first byte to its last, and synced before its name is handed on.
 """

@@ -23,9 +23,7 @@ def unpack(case: str, log_dir: Path, scratch: Path) -> list[str]:
     partition = about["partition"]
     (scratch / case / "before").rename(log_dir / partition)
     topic = partition.rpartition("-")[0]
-    sets = [f"--set={topic}:{key}={value}" for key, value in about["configs"].items()]
-    return sets
-
+    return [f"--set={topic}:{key}={value}" for key, value in about["configs"].items()]
 
 def main() -> int:
     """Run the demo; returns the exit status of `sediment compact`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from sediment.compaction import cleaner, sweep
 from sediment.compaction.cleaner import clean_log
 from sediment.compaction.config import CompactionConfig
@@ -17,9 +18,9 @@ from sediment.compaction.policy import cleanable_range
 from sediment.segment_io.errors import CorruptBatchError, MapFullError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.fs import Fs, PretendingFs
 from sediment.segment_io.listing import list_log
+from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import TopicPartition
-from sediment.segment_io.view import PartitionCheckpoints, open_view
-
+from sediment.segment_io.view import open_view
 from tests.corpus import assert_same_log
 from tests.logs import START_MS, LogShape, write_random_log, write_segment
 from tests.twin import cleaner as twin
@@ -205,7 +206,8 @@ def test_a_map_grows_through_many_sizes(tmp_path):
         Record(n, START_MS, b"key-%d" % ((n * 7919) % 150_000), b"v" if n % 11 else None) for n in range(200_000)
     ]
     batches = [
-        encode_batch(records[start : start + 500], base_offset=start, leader_epoch=0) for start in range(0, 200_000, 500)
+        encode_batch(records[start : start + 500], base_offset=start, leader_epoch=0)
+        for start in range(0, 200_000, 500)
     ]
     directory = write_log(tmp_path / "t-0", {0: batches[:200], 100_000: batches[200:]})
     clean_both(directory, Round(START_MS, segment_bytes=1 << 30), compressed=False)

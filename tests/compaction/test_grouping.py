@@ -9,8 +9,9 @@ from sediment.segment_io.format import INT32_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import AbortedTransaction
 from sediment.segment_io.listing import SegmentRef, list_log
+from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import parse_partition_directory
-from sediment.segment_io.view import PartitionCheckpoints, open_view
+from sediment.segment_io.view import open_view
 from tests.corpus import cleaning_cases, load_case
 from tests.segments import NOW_MS, log_view
 

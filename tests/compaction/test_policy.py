@@ -6,8 +6,9 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.policy import BlockingRule, cleanable_range, explain, filthiest_first
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import list_log
+from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import parse_partition_directory
-from sediment.segment_io.view import PartitionCheckpoints, open_view
+from sediment.segment_io.view import open_view
 from tests.corpus import cleaning_cases, load_case
 from tests.segments import NOW_MS, log_view
 
@@ -90,6 +91,10 @@ def test_a_checkpoint_at_the_log_end_is_accepted():
     assert found.blocked_by is BlockingRule.NOTHING_DIRTY
 
 
+def test_a_checkpoint_at_the_log_start_is_not_rewritten():
+    assert judge(log_view([(0, 100), (10, 0)], end=10, start=4, checkpoint=4)).force_checkpoint is None
+
+
 def test_from_start_ignores_the_checkpoint_and_does_not_correct_it():
     view = log_view([(0, 100), (10, 100), (20, 0)], end=20, checkpoint=200)
     found = judge(view, from_start=True)
@@ -139,6 +144,12 @@ def test_cm_11_an_open_transaction_bounds_until_its_marker_and_then_the_lag_does
     aborted = log_view([(0, 100, NOW_MS), (3, 78, later), (4, 0)], end=4)
     assert judge(aborted, now_ms=later, **lag).first_uncleanable_dirty_offset == 3
     assert judge(aborted, now_ms=later + HOUR_MS, **lag).first_uncleanable_dirty_offset == 4
+
+
+def test_a_transaction_open_since_before_the_checkpoint_bounds_at_the_checkpoint():
+    found = judge(log_view([(0, 100), (10, 100), (20, 0)], end=20, checkpoint=15, last_stable=5), force=True)
+    assert (found.first_uncleanable_dirty_offset, found.first_uncleanable_offset) == (15, 10)
+    assert (found.cleanable_bytes, found.blocked_by) == (0, BlockingRule.OPEN_TRANSACTION)
 
 
 def test_nothing_from_the_recovery_points_segment_on_is_cleaned_after_an_unclean_stop():

@@ -287,6 +287,7 @@ def random_spec(seed: int) -> Spec:
     transactional = sometimes(0.2, 0.5, 0.9)
     batch_records = pick.choice((1, 4, 20, 60))
     value_bytes = pick.choice((0, 20, 60, 300))
+    step_ms = pick.choice((0, 1, 50, _MINUTE_MS))
     largest_batch = 100 + batch_records * (2 * value_bytes + 120)
     configs = {
         "cleanup.policy": "compact",
@@ -301,7 +302,7 @@ def random_spec(seed: int) -> Spec:
     if pick.random() < 0.1:
         configs["compression.type"] = pick.choice(("uncompressed", *CODECS[1:]))
     if pick.random() < 0.1:
-        configs["segment.ms"] = str(pick.choice((200, 5_000)))
+        configs["segment.ms"] = str(pick.choice((50, 400)) * max(1, step_ms))
     codecs = pick.choice((["none"], ["none"], [pick.choice(CODECS)], list(CODECS)))
     return {
         "seed": seed,
@@ -319,7 +320,7 @@ def random_spec(seed: int) -> Spec:
         "empty_values": sometimes(0.1),
         "headers": sometimes(0.2, 0.8),
         "codecs": codecs,
-        "step_ms": pick.choice((0, 1, 50, _MINUTE_MS)),
+        "step_ms": step_ms,
         "jitter_ms": pick.choice((0, 0, 30, 5_000)),
         "no_timestamps": sometimes(0.05),
         "append_time": sometimes(0.1),
@@ -377,7 +378,7 @@ def random_rounds(seed: int) -> list[Round]:
             {
                 "now_ms": now_ms,
                 "configs": configs,
-                "from_checkpoint": bool(number) and pick.random() < 0.6,
+                "from_checkpoint": bool(number) and pick.random() < (0.8 if more else 0.25),
                 "dirty_share": pick.random() if pick.random() < 0.15 else None,
                 "high_watermark_share": pick.random() if pick.random() < 0.15 else None,
                 "map_bytes": 24 * pick.randint(3, 300) if bounded else None,

@@ -522,12 +522,12 @@ def kafka_jars() -> Path:
     given = os.environ.get(JARS_VARIABLE)
     directory = Path(given) if given else platformdirs.user_cache_path("sediment") / f"kafka-{KAFKA_VERSION}"
     if not _has_kafka(directory):
+        if directory.is_dir() and any(directory.iterdir()):
+            raise OracleUnavailableError(
+                f"{directory} holds files, but not Kafka {KAFKA_VERSION}; empty it or let {JARS_VARIABLE} name another"
+            )
         with _new_directory(directory) as partial:
             _fetch_jars(partial)
-    if not _has_kafka(directory):
-        raise OracleUnavailableError(
-            f"{directory} holds files, but not Kafka {KAFKA_VERSION}; empty it, or let {JARS_VARIABLE} name another"
-        )
     return directory
 
 
@@ -574,7 +574,7 @@ def _fetch_with_spark(directory: Path) -> subprocess.CompletedProcess[str]:
             env={**os.environ, "SPARK_HOME": str(home)},
         )
         # Spark leaves Scala out of what it resolves, because it brings its own.
-        for jar in (*Path(work).glob("jars/*.jar"), *home.glob("jars/scala-*2.13*.jar")):
+        for jar in (*Path(work).glob("jars/*.jar"), *home.glob("jars/scala-library-2.13*.jar")):
             shutil.copy(jar, directory)
     return done
 

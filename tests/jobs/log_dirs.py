@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+from sediment.jobs.cli import main
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -29,7 +32,17 @@ class Outcome:
         return {partition["partition"]: partition for partition in self.report["partitions"]}
 
 
-def sediment(*arguments: object, environment: Mapping[str, str] | None = None, timeout: float = 180) -> Outcome:
+def sediment(*arguments: object) -> Outcome:
+    """Run the command line in this process, with the SparkContext that is active in it."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
+def sediment_process(
+    *arguments: object, environment: Mapping[str, str] | None = None, timeout: float = 180
+) -> Outcome:
     """Run the command line in a process of its own."""
     finished = subprocess.run(
         [sys.executable, "-m", "sediment.jobs.cli", *map(str, arguments)],
@@ -72,8 +85,9 @@ def topic_sets(topic: str, configs: Mapping[str, str]) -> list[str]:
 
 
 def tree(path: Path) -> dict[str, bytes]:
-    """Names and contents of all files below `path`."""
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+    """Names and contents of all files below `path`, without the `.lock` that whoever owns a directory leaves."""
+    files = (file for file in sorted(path.rglob("*")) if file.is_file() and file.name != ".lock")
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 def corpus_log_dir(path: Path, rounds: Sequence[tuple[Any, Any]], *, clean: bool = True) -> tuple[Path, list[str]]:

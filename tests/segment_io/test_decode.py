@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from sediment.segment_io import decode
 from sediment.segment_io.decode import BATCH_ROW, PADDING_BYTES, RECORD_FIELDS
 from sediment.segment_io.jit import kernel
-
 from tests.twin import varints
 from tests.twin.batches import Record, RecordHeader, encode_batch, parse_batch
 from tests.twin.errors import InvalidRecordError, TwinError
@@ -201,7 +201,7 @@ def test_bf_34_an_empty_key_and_value_are_not_null():
     assert decoded(payload, 1)[1] == [(0, 0, b"", b"")]
 
 
-# ----------------------------------------------------------------------------------------------------------------- headers
+# ------------------------------------------------------------------------------------------------ headers
 def headers_of(data):
     buffer = padded(data)
     rows = np.zeros(64, dtype=BATCH_ROW)

@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from sediment.segment_io import decode, emit
 
+from sediment.segment_io import decode, emit
 from tests.segment_io.test_decode import blobs, padded
 from tests.twin.batches import Record, encode_batch, encode_empty_batch, parse_batch
 

@@ -10,8 +10,9 @@ from sediment.segment_io.errors import CorruptBatchError, CorruptCheckpointError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import AbortedTransaction
 from sediment.segment_io.listing import list_log
+from sediment.segment_io.log_dir import LogDirCheckpoints, PartitionCheckpoints, read_checkpoints
 from sediment.segment_io.names import TopicPartition
-from sediment.segment_io.view import LogDirCheckpoints, PartitionCheckpoints, open_view, read_checkpoints
+from sediment.segment_io.view import open_view
 from tests.corpus import load_loading_case, loading_cases
 from tests.logs import START_MS, write_random_log
 from tests.segments import ABORT, COMMIT, NOW_MS, batch_bytes, marker_bytes, write_segment, write_snapshot
@@ -116,6 +117,15 @@ def test_an_index_entry_of_a_whole_append_holds(tmp_path):
     write_segment(tmp_path, 0, batches)
     index_file(tmp_path, 0).write_bytes(struct.pack(">ii", 39, sum(map(len, batches[:30]))))
     assert view_of(tmp_path).log_end_offset == 40
+
+
+@pytest.mark.parametrize("embedded_offset", [5, 900])
+def test_a_batch_inside_a_records_value_is_no_batch_of_the_log(tmp_path, embedded_offset):
+    embedded = batch_bytes(embedded_offset)
+    outer = [*many(3, first=100), batch_bytes(103, value=embedded), *many(3, first=104)]
+    log = write_segment(tmp_path, 100, outer)
+    index_file(tmp_path, 100).write_bytes(struct.pack(">ii", 3, log.read_bytes().find(embedded)))
+    assert view_of(tmp_path).log_end_offset == 107
 
 
 def test_the_walk_begins_at_the_last_index_entry(tmp_path):
@@ -233,7 +243,7 @@ def test_a_corrupt_segment_below_the_active_one_is_an_error_where_it_has_to_be_w
     write_segment(tmp_path, 3)
     with pytest.raises(CorruptBatchError) as failure:
         view_of(tmp_path)
-    assert failure.value.path == str(log)
+    assert (failure.value.path, failure.value.partition) == (str(log), "t-0")
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -310,6 +320,12 @@ def test_a_damaged_transaction_index_is_rebuilt_from_the_log(tmp_path, damage):
     assert view_of(tmp_path).aborted == expected
 
 
+def test_a_transaction_that_ends_where_it_begins_is_damage(tmp_path):
+    expected = aborted_log(tmp_path)
+    index_file(tmp_path, 0, ".txnindex").write_bytes(b"\0" * 34)
+    assert view_of(tmp_path).aborted == expected
+
+
 def test_an_incomplete_transaction_index_entry_is_ignored(tmp_path):
     expected = aborted_log(tmp_path)
     path = index_file(tmp_path, 4, ".txnindex")
@@ -330,6 +346,12 @@ def test_after_an_unclean_stop_the_recovery_points_segment_is_not_verified(tmp_p
     assert (view.unverified_from_offset, view.log_end_offset) == (unverified_from, 30)
     assert view.last_stable_offset == unverified_from
     assert producer_ids(view) == [base for base in (0, 10, 20) if base < unverified_from]
+
+
+def test_nothing_is_stable_below_the_log_start_even_if_its_segment_is_not_verified(tmp_path):
+    three_segments(tmp_path)
+    view = view_of(tmp_path, PartitionCheckpoints(log_start=15, recovery_point=12))
+    assert (view.unverified_from_offset, view.last_stable_offset, view.producers) == (10, 15, ())
 
 
 def test_a_transaction_whose_marker_is_not_verified_is_open(tmp_path):
@@ -387,6 +409,21 @@ def test_the_last_entry_of_an_untrimmed_time_index_is_found(tmp_path, used):
     entries = b"".join(struct.pack(">qi", 1000 + n, n) for n in range(used))
     index_file(tmp_path, 0, ".timeindex").write_bytes(entries.ljust(1020, b"\0"))
     assert times_of(tmp_path)[0] == 1000 + used - 1
+
+
+def test_the_active_segments_largest_timestamp_can_lie_before_its_last_index_entry(tmp_path):
+    batches = [batch_bytes(n, timestamp=NOW_MS - n) for n in range(40)]
+    write_segment(tmp_path, 0, batches, index_interval_bytes=100)
+    assert times_of(tmp_path) == [NOW_MS]
+    index_file(tmp_path, 0, ".timeindex").write_bytes(b"")
+    assert times_of(tmp_path) == [NOW_MS]
+
+
+def test_an_empty_time_index_says_that_there_are_no_timestamps(tmp_path):
+    write_segment(tmp_path, 0, many(3), mtime_ms=4_000)
+    write_segment(tmp_path, 3)
+    index_file(tmp_path, 0, ".timeindex").write_bytes(b"")
+    assert times_of(tmp_path)[0] == 4_000
 
 
 def test_a_single_entry_of_zeros_is_a_timestamp(tmp_path):

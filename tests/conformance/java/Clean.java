@@ -22,9 +22,9 @@ import org.apache.kafka.storage.internals.log.PreCleanStats;
 import org.apache.kafka.storage.internals.log.UnifiedLog;
 
 /**
- * One cleaning round of each of `partitions`, by `threads` threads, at `now_ms`, whether or not the log is dirty enough unless
- * `only_chosen`; an empty dirty range is left alone.  A partition is a request of OpenLog with first_dirty, the cleaner checkpoint (absent: none).  `seconds` is the
- * time of the cleaning alone, logs already open.
+ * One cleaning round of each of `partitions`, by `threads` threads, at `now_ms`, whatever the dirty ratio unless `only_chosen`;
+ * an empty dirty range is left alone.  A partition is a request of OpenLog with first_dirty, the cleaner checkpoint (absent:
+ * none).  `seconds` is the time of the cleaning alone, logs already open.
  */
 final class Clean {
     private record Job(OpenLog open, boolean chosen, LogToClean target, long uncleanable) {}

@@ -1,0 +1,475 @@
+"""Replacing segments by cleaned ones, so that a crash at any moment leaves a log that a broker and we open.
+
+Kafka's loader decides by names alone (kafka-log 05 §2): it drops `.deleted`; while a `.cleaned` is there, every `.swap`
+at or above the lowest of them goes too and with it the replacement; else the `.swap` files win over everything that is
+numbered between the lowest and the end of the highest.  Names of one group thus speak for or against the whole group,
+and names of two groups must never be there at once.
+
+Invariants of `commit`: one group at a time, ascending; a group's old files keep their names until all of its new ones
+are durably `.swap`; they are removed after its new ones durably have their final names; the next group's first
+`.cleaned` appears after that.  So after a crash and a start each group is old or new, and the new ones come first.
+
+Invariants of `finish_interrupted`: what it does is what Kafka's loader does, in an order that can itself be cut off
+anywhere and started over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from sediment.compaction.handoff import CleanedGroup, PartFile, PreparedSwap
+from sediment.segment_io.checkpoints import update_offset_checkpoint
+from sediment.segment_io.errors import (
+    CommitStateUnknownError,
+    CorruptBatchError,
+    CorruptDataError,
+    SourceChangedError,
+    UsageError,
+)
+from sediment.segment_io.format import (
+    BASE_OFFSET,
+    BATCH_HEADER_BYTES,
+    BATCH_LENGTH,
+    INT64_MAX,
+    LAST_OFFSET_DELTA,
+    LEGACY_MIN_LENGTH,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_PREFIX_BYTES,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.listing import SegmentRef, list_log
+from sediment.segment_io.names import (
+    CLEANED_SUFFIX,
+    CLEANER_FILE,
+    DELETED_SUFFIX,
+    PART_SUFFIX,
+    SWAP_SUFFIX,
+    SegmentFileKind,
+    TopicPartition,
+    parse_segment_file,
+    segment_file_name,
+)
+
+_KRAFT_SNAPSHOT_SUFFIX = ".checkpoint.deleted"
+_LEADING_OFFSET = re.compile(r"([0-9]+)\.")
+_KINDS = tuple(SegmentFileKind)
+_INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
+_WINDOW_BYTES = 1 << 16
+
+
+# --------------------------------------------------------------------------------------------------------------- commit
+def commit(
+    swap: PreparedSwap,
+    fs: Fs,
+    *,
+    before_group: Callable[[], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    keep_deleted: bool = False,
+) -> bool:
+    """Replace the source segments of each group by its parts; the directory's lock must be held.
+
+    First all parts are made durable.  Then, group by group, after `before_group` (which raises to end the commit, as
+    `DirectoryLock.check` does) and a comparison of the sources with the files there:
+
+    1. `.part` -> `.cleaned`, ascending.
+       Start: `.cleaned` is deleted, the sources are untouched; what is still `.part` Kafka ignores and we delete.
+    2. `.cleaned` -> `.swap`, segments descending, of each log, index, timeindex, txnindex.
+       Start in mid-step: no `.swap` is below the `.cleaned` that are left, so all are deleted, the sources untouched.
+       Start behind it: sources numbered in the range of the new segments are deleted and `.swap` becomes final.  A
+       source that begins at or behind the last new offset survives beside them, with records that the next cleaning
+       drops again.
+    3. Sync the directory.
+       Start: as behind 2, now also when power was lost.
+    4. Sources -> `.deleted`, ascending, of each log, index, timeindex, txnindex.
+       Start: `.deleted` is removed, the rest of the sources goes by its number or as an index without a log, and
+       `.swap` becomes final.
+    5. Sync the directory.
+       Start: as behind 4; no old file has its own name any more.
+    6. `.swap` -> final names, ascending, of each log, index, timeindex, txnindex.
+       Start: the rest of `.swap` becomes final; no `.log.swap` is left below a finished segment to claim its number.
+    7. Sync the directory.
+       Start: `.deleted` is removed.
+    8. Snapshots of old bases that are no new ones -> `.snapshot.deleted`; `.deleted` is unlinked.
+       Start: as behind 7; snapshots without a segment are the loader's to remove.
+
+    Nothing waits for step 8 to be durable, because the next start removes what it leaves.  A group without parts is left as it is.  With `keep_deleted` the old files stay under their `.deleted` names.
+    The cleaner checkpoint is the caller's to write, after the last group (`commit_checkpoint`).
+
+    Returns:
+        True when every group is done, False when `should_stop` said so before one of them.
+
+    Raises:
+        UsageError: the swap is malformed; nothing was touched.
+        SourceChangedError: sources or parts are not those of `swap`, or files of another replacement lie there;
+            the groups before it are done, this one and the rest are as they were.
+        CommitStateUnknownError: a group broke off behind its first rename; the next start completes or undoes it.
+        OSError: behind no rename of its group; the groups before it are done, this one and the rest are as they were.
+
+    Source: kafka-log 02 §8.1, 05 §7.1.
+    """
+    directory = Path(swap.directory)
+    groups = [group for group in swap.groups if group.parts]
+    _check_shape(swap.partition, groups)
+    _check_place(swap.partition, directory, groups, fs)
+    for part in _parts(groups):
+        fs.sync_file(directory / part.part_name)
+    fs.sync_directory(directory)
+    for group in groups:
+        if should_stop is not None and should_stop():
+            return False
+        if before_group is not None:
+            before_group()
+        _check_files(swap.partition, directory, group, fs)
+        try:
+            _replace(directory, group, fs, keep_deleted=keep_deleted)
+        except Exception as error:
+            if _is_untouched(directory, group, fs):
+                raise
+            raise CommitStateUnknownError(
+                f"the replacement of the segments from {group.sources[0].base_offset} on broke off: {error}",
+                partition=str(swap.partition),
+                path=str(directory),
+                advice="run again: the next run, or a broker's start, completes or undoes it, and no record is lost",
+            ) from error
+    return True
+
+
+def _replace(directory: Path, group: CleanedGroup, fs: Fs, *, keep_deleted: bool) -> None:
+    """Steps 1 to 8 of `commit` for one group."""
+    ascending = [part.final_name for segment in group.parts for part in segment.files]
+    descending = [part.final_name for segment in reversed(group.parts) for part in segment.files]
+    old = [name for source in group.sources for name in _file_names(source)]
+    new_bases = {segment.base_offset for segment in group.parts}
+
+    for part in _parts([group]):
+        fs.rename(directory / part.part_name, directory / (part.final_name + CLEANED_SUFFIX))
+    for name in descending:
+        fs.rename(directory / (name + CLEANED_SUFFIX), directory / (name + SWAP_SUFFIX))
+    fs.sync_directory(directory)
+
+    for name in old:
+        fs.rename(directory / name, directory / (name + DELETED_SUFFIX))
+    fs.sync_directory(directory)
+
+    for name in ascending:
+        fs.rename(directory / (name + SWAP_SUFFIX), directory / name)
+    fs.sync_directory(directory)
+
+    for source in group.sources:
+        snapshot = segment_file_name(source.base_offset, SegmentFileKind.SNAPSHOT)
+        if source.base_offset not in new_bases and fs.exists(directory / snapshot):
+            fs.rename(directory / snapshot, directory / (snapshot + DELETED_SUFFIX))
+            old.append(snapshot)
+    if not keep_deleted:
+        for name in old:
+            fs.unlink(directory / (name + DELETED_SUFFIX))
+
+
+def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
+    """Whether the first rename of `group` has not happened; a filesystem that cannot tell leaves it unknown."""
+    try:
+        return fs.exists(directory / group.parts[0].files[0].part_name)
+    except OSError:
+        return False
+
+
+def commit_checkpoint(log_dir: Path, partition: TopicPartition, next_dirty_offset: int, fs: Fs) -> None:
+    """Set the partition's first dirty offset, after its last group; entries of other partitions stay.
+
+    A crash before it cleans the same range again, which changes delete horizons at most.
+
+    Raises:
+        CorruptCheckpointError: the cleaner checkpoint is there and malformed.
+
+    Source: kafka-log 02 §2.5, 05 §7.1.
+    """
+    update_offset_checkpoint(fs, log_dir / CLEANER_FILE, {partition: next_dirty_offset})
+
+
+# ----------------------------------------------------------------------------------------------- checks before a commit
+def _check_shape(partition: TopicPartition, groups: Sequence[CleanedGroup]) -> None:
+    """What the steps rely on: groups and segments ascend, a group keeps its first base, a log precedes its indexes."""
+    for group in groups:
+        sources = [source.base_offset for source in group.sources]
+        bases = [segment.base_offset for segment in group.parts]
+        if not sources or bases[0] != sources[0] or not _ascend(sources) or not _ascend(bases):
+            raise _malformed(partition, f"segments {sources} cannot be replaced by {bases}")
+        for segment in group.parts:
+            kinds = [parse_segment_file(part.final_name) for part in segment.files]
+            places = [_KINDS.index(kind.kind) for kind in kinds if kind is not None and not kind.state]
+            if len(places) != len(kinds) or places[:1] != [0] or not _ascend(places):
+                names = ", ".join(part.final_name for part in segment.files)
+                raise _malformed(partition, f"the files of segment {segment.base_offset} are out of order: {names}")
+    ends = [(group.sources[0].base_offset, max(_bases(group))) for group in groups]
+    if any(highest >= following for (_, highest), (following, _) in pairwise(ends)):
+        raise _malformed(partition, "groups do not ascend")
+
+
+def _bases(group: CleanedGroup) -> Iterator[int]:
+    yield from (source.base_offset for source in group.sources)
+    yield from (segment.base_offset for segment in group.parts)
+
+
+def _ascend(numbers: Sequence[int]) -> bool:
+    return all(low < high for low, high in pairwise(numbers))
+
+
+def _malformed(partition: TopicPartition, what: str) -> UsageError:
+    return UsageError(f"the prepared swap is malformed: {what}", partition=str(partition))
+
+
+def _check_place(partition: TopicPartition, directory: Path, groups: Sequence[CleanedGroup], fs: Fs) -> None:
+    """No files of another replacement, whose names would decide over ours, and no segment between a group's sources."""
+    listing = list_log(partition, directory, fs)
+    for leftover in listing.leftovers:
+        if leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX):
+            raise _changed(partition, directory / leftover.name, "an interrupted replacement left files")
+    places = {segment.base_offset: place for place, segment in enumerate(listing.segments)}
+    for group in groups:
+        first = places.get(group.sources[0].base_offset, 0)
+        present = listing.segments[first : first + len(group.sources)]
+        for source, segment in zip(group.sources, present, strict=False):
+            if source != segment:
+                raise _source_changed(partition, directory, source)
+        if len(present) < len(group.sources):
+            raise _source_changed(partition, directory, group.sources[len(present)])
+        _check_parts(partition, directory, group, fs)
+
+
+def _check_files(partition: TopicPartition, directory: Path, group: CleanedGroup, fs: Fs) -> None:
+    """The group's sources and parts are still those of the swap: other groups took their time."""
+    for source in group.sources:
+        if _current(directory, source.base_offset, fs) != source:
+            raise _source_changed(partition, directory, source)
+    _check_parts(partition, directory, group, fs)
+
+
+def _check_parts(partition: TopicPartition, directory: Path, group: CleanedGroup, fs: Fs) -> None:
+    for part in _parts([group]):
+        found = fs.entry(directory / part.part_name)
+        if found is None or found.size_bytes != part.size_bytes:
+            raise _changed(partition, directory / part.part_name, "a prepared file is gone or has another size")
+
+
+def _current(directory: Path, base_offset: int, fs: Fs) -> SegmentRef | None:
+    log, offset_index, time_index, transaction_index = (
+        fs.entry(directory / segment_file_name(base_offset, kind)) for kind in (SegmentFileKind.LOG, *_INDEX_KINDS)
+    )
+    if log is None:
+        return None
+    return SegmentRef(
+        base_offset=base_offset,
+        log_bytes=log.size_bytes,
+        offset_index_bytes=None if offset_index is None else offset_index.size_bytes,
+        time_index_bytes=None if time_index is None else time_index.size_bytes,
+        transaction_index_bytes=None if transaction_index is None else transaction_index.size_bytes,
+        mtime_ns=log.mtime_ns,
+    )
+
+
+def _source_changed(partition: TopicPartition, directory: Path, source: SegmentRef) -> SourceChangedError:
+    path = directory / segment_file_name(source.base_offset, SegmentFileKind.LOG)
+    return _changed(partition, path, "a segment is not the one that was cleaned")
+
+
+def _changed(partition: TopicPartition, path: Path, what: str) -> SourceChangedError:
+    return SourceChangedError(
+        what,
+        partition=str(partition),
+        path=str(path),
+        advice="make sure that nothing else works on the directory and run again",
+    )
+
+
+def _parts(groups: Iterable[CleanedGroup]) -> Iterator[PartFile]:
+    for group in groups:
+        for segment in group.parts:
+            yield from segment.files
+
+
+def _file_names(source: SegmentRef) -> Iterator[str]:
+    """The files of a segment that are there, in Kafka's renaming order."""
+    yield segment_file_name(source.base_offset, SegmentFileKind.LOG)
+    sizes = (source.offset_index_bytes, source.time_index_bytes, source.transaction_index_bytes)
+    for kind, size_bytes in zip(_INDEX_KINDS, sizes, strict=True):
+        if size_bytes is not None:
+            yield segment_file_name(source.base_offset, kind)
+
+
+# --------------------------------------------------------------------------------------------------------------- repair
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One thing that a start did to one file: `action` is a past participle (deleted, renamed), `why` a clause."""
+
+    action: str
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.action}: {self.why}"
+
+
+def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
+    """Complete or undo what a crash cut off in a partition directory, by the rules of Kafka's loader.
+
+    Nothing else may work on the directory: its lock is held, and no task of this run has begun to write.  That is why
+    `.part` files of any run go: a run that could still commit them would hold the lock.
+
+    Beyond Kafka's rules: an index of the old segment goes when the new segment of the same base has none of that kind,
+    also where the new log is empty and Kafka's range with it.  Kafka would keep a transaction index whose markers are
+    gone, and consumers would take later transactions of those producers for aborted.
+
+    Calling it again, also after it was cut off anywhere, ends in the same directory.
+
+    Returns:
+        What was done, in order; empty where nothing had been interrupted.
+
+    Raises:
+        CorruptDataError: a `.cleaned` or `.swap` file without an offset, or a `.log.swap` with a malformed batch;
+            nothing was touched.
+
+    Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
+    """
+    names = [entry.name for entry in fs.scan(directory) if not entry.is_directory]
+    deleted = [name for name in names if name.endswith(DELETED_SUFFIX) and not name.endswith(_KRAFT_SNAPSHOT_SUFFIX)]
+    parts = [name for name in names if _is_part(name)]
+    cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
+    swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
+    lowest_cleaned = min((_offset_of(directory, name) for name in cleaned), default=INT64_MAX)
+    undone = [name for name in swaps if _offset_of(directory, name) >= lowest_cleaned]
+    completed = sorted(set(swaps) - set(undone), key=_finishing_order)
+    rest = sorted(set(names) - set(deleted) - set(parts) - set(cleaned) - set(swaps))
+    replaced = _replaced_names(directory, rest, completed, fs)
+    final = {name.removesuffix(SWAP_SUFFIX) for name in completed}
+    live = (set(rest) - set(replaced)) | final
+    orphans = [name for name in sorted(live) if _is_orphan(name, live)]
+
+    repairs: list[Repair] = []
+
+    def delete(doomed: Sequence[str], why: str) -> None:
+        for name in doomed:
+            fs.unlink(directory / name, missing_ok=True)
+            repairs.append(Repair("deleted", name, why))
+        if doomed:
+            fs.sync_directory(directory)
+
+    delete(deleted, "its deletion had begun")
+    delete(parts, "no run is left that could commit it")
+    delete(undone, "the replacement that it belongs to was not complete")
+    delete(cleaned, "the replacement that it belongs to was not complete")
+    delete(replaced, "a complete replacement covers its offsets")
+    for name in completed:
+        fs.rename(directory / name, directory / name.removesuffix(SWAP_SUFFIX))
+        repairs.append(Repair("renamed", name, "its replacement was complete"))
+    if completed:
+        fs.sync_directory(directory)
+    delete(orphans, "it is the index of a log that does not exist")
+    return tuple(repairs)
+
+
+def _replaced_names(directory: Path, names: Sequence[str], swaps: Sequence[str], fs: Fs) -> list[str]:
+    """Those of `names` that the complete replacement `swaps` covers."""
+    logs = [name for name in swaps if name.endswith(SegmentFileKind.LOG + SWAP_SUFFIX)]
+    bases = [_offset_of(directory, name) for name in logs]
+    lowest = min(bases, default=0)
+    end = max((next_offset_of(directory / name, base, fs) for name, base in zip(logs, bases, strict=True)), default=0)
+    covered = {segment_file_name(base, kind) for base in bases for kind in _INDEX_KINDS}
+    covered -= {name.removesuffix(SWAP_SUFFIX) for name in swaps}
+    return [name for name in names if name in covered or lowest <= _leading_offset(name) < end]
+
+
+def _leading_offset(name: str) -> int:
+    """The number that Kafka reads from a name: what precedes its first dot; -1 where that is none."""
+    match = _LEADING_OFFSET.match(name)
+    offset = int(match[1]) if match else -1
+    return offset if offset <= INT64_MAX else -1
+
+
+def _offset_of(directory: Path, name: str) -> int:
+    offset = _leading_offset(name)
+    if offset < 0:
+        raise CorruptDataError(
+            "the name of a file of an interrupted replacement has no offset",
+            partition=directory.name,
+            path=str(directory / name),
+            advice="a broker refuses to load this partition; move the file out of the directory",
+        )
+    return offset
+
+
+def _is_part(name: str) -> bool:
+    parsed = parse_segment_file(name)
+    return parsed is not None and parsed.state == PART_SUFFIX
+
+
+def _finishing_order(name: str) -> tuple[int, int, str]:
+    """Ascending, a segment's log first: behind a log with its final name no range can claim its indexes."""
+    parsed = parse_segment_file(name)
+    return _leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name
+
+
+def _is_orphan(name: str, live: set[str]) -> bool:
+    parsed = parse_segment_file(name)
+    return (
+        parsed is not None
+        and parsed.kind in _INDEX_KINDS
+        and not parsed.state
+        and segment_file_name(parsed.base_offset, SegmentFileKind.LOG) not in live
+    )
+
+
+def next_offset_of(path: Path, base_offset: int, fs: Fs) -> int:
+    """The offset behind the last whole batch of a segment file; `base_offset` where there is none.
+
+    Only the headers that every magic shares and `lastOffsetDelta` are read; no checksum is computed.
+
+    Raises:
+        CorruptBatchError: a batch says that it is shorter than any batch.
+
+    Source: kafka-log 01 §2.2, 05 §3 (readNextOffset).
+    """
+    entry = fs.entry(path)
+    size_bytes = 0 if entry is None else entry.size_bytes
+    next_offset = base_offset
+    window, start, position = b"", 0, 0
+    while position < size_bytes - MAGIC_PREFIX_BYTES:
+        if position + BATCH_HEADER_BYTES > start + len(window):
+            window, start = fs.read_range(path, position, _WINDOW_BYTES), position
+        header = window[position - start : position - start + BATCH_HEADER_BYTES]
+        first = int.from_bytes(header[BASE_OFFSET : BASE_OFFSET + 8], "big", signed=True)
+        length = int.from_bytes(header[BATCH_LENGTH : BATCH_LENGTH + 4], "big", signed=True)
+        magic = int.from_bytes(header[MAGIC : MAGIC + 1], "big", signed=True)
+        if length < LEGACY_MIN_LENGTH:
+            raise CorruptBatchError(
+                f"a batch says that it has {length} bytes",
+                path=str(path),
+                position=position,
+                offset=first,
+                advice="a broker refuses to load this partition; restore it from a replica or a backup",
+            )
+        if position > size_bytes - LOG_OVERHEAD_BYTES - length:
+            break
+        delta = header[LAST_OFFSET_DELTA : LAST_OFFSET_DELTA + 4] if magic >= 2 else b""
+        next_offset = first + int.from_bytes(delta, "big", signed=True) + 1
+        position += LOG_OVERHEAD_BYTES + length
+    return next_offset
+
+
+# ---------------------------------------------------------------------------------------------------------------- parts
+def discard_parts(directory: Path, run_id: str, fs: Fs, *, attempt: str | None = None) -> tuple[str, ...]:
+    """Remove the `.part` files of run `run_id`, or of one attempt of it, that were not committed; returns their names.
+
+    Parts of other runs stay: only `finish_interrupted`, under the lock and before this run's tasks began, may judge
+    that no other run is left to commit them.
+    """
+    tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
+    names = [entry.name for entry in fs.scan(directory) if _is_part(entry.name)]
+    ours = [name for name in names if name.split(".", 2)[2].startswith(tag)]
+    for name in ours:
+        fs.unlink(directory / name, missing_ok=True)
+    return tuple(ours)

@@ -1,0 +1,248 @@
+"""Spark as a command needs it: started when it is needed, with as little as it needs, and quiet.
+
+A SparkContext is enough for a run; a SparkSession costs a second more and is made where DataFrames are.  Settings given
+to spark-submit or in `spark-defaults.conf` win over those made here.
+
+Invariants: an active context is used as it is and left running; one made here is stopped, with every task of it, when
+the `with` block ends.  What Spark says while it starts is shown only if it does not start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import javaproperties
+
+from sediment.segment_io.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER = "local[*]"
+
+_INSTALL_JAVA = "install it (for example: sudo apt-get install openjdk-17-jre-headless) or point JAVA_HOME at it"
+_MIN_JAVA = 17
+_UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
+_STDERR = 2
+_CAUSE = re.compile(r"(?:Exception|Error): (.+)")
+
+# The driver is a short-lived JVM that waits for Python: an optimising compiler and a parallel collector only delay it.
+_QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+_EVERYWHERE = {
+    "spark.log.level": "ERROR",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+# A cluster's executors may get this package only with the application's files, after the daemon has started.
+_LOCALLY = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": _QUICK_JVM,
+    "spark.driver.host": "127.0.0.1",
+    "spark.python.daemon.module": "sediment.jobs.worker_daemon",
+}
+
+
+@contextmanager
+def spark_context(master: str | None, app_name: str) -> Iterator[SparkContext]:
+    """The active SparkContext, or a new one on `master`; None: spark-submit's, `spark-defaults.conf`'s or local[*].
+
+    Raises:
+        UsageError: Spark does not start: no Java, an old one, or what Spark itself said.
+    """
+    from pyspark import SparkContext
+
+    _finish_stopping()
+    active = SparkContext._active_spark_context
+    if active is not None:
+        yield active
+        return
+    sc = _start(master, app_name)
+    try:
+        yield sc
+    finally:
+        _stop(sc)
+
+
+@contextmanager
+def create_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
+    """A SparkSession on `spark_context`'s context, for what needs DataFrames; the same errors."""
+    from pyspark.sql import SparkSession
+
+    with spark_context(master, app_name):
+        yield SparkSession.builder.getOrCreate()
+
+
+def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The Spark settings to add to those `given` for a run on `master`."""
+    wanted = _EVERYWHERE | (_LOCALLY if master.startswith("local") else {})
+    return {key: value for key, value in wanted.items() if key not in given}
+
+
+# ------------------------------------------------------------------------------------------------ starting and stopping
+def _start(master: str | None, app_name: str) -> SparkContext:
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    interrupt = signal.getsignal(signal.SIGINT)
+    chatter = _Chatter()
+    try:
+        if SparkContext._gateway is not None or _UNDER_SPARK_SUBMIT in os.environ:
+            gateway = SparkContext._gateway or launch_gateway()  # type: ignore[no-untyped-call]
+            conf = SparkConf(_jvm=gateway.jvm)
+            _complete(conf, master, app_name, dict(conf.getAll()))
+        else:
+            _check_java()
+            defaults = _spark_defaults()
+            conf = SparkConf(loadDefaults=False)
+            _complete(conf, master, app_name, defaults)
+            _complete_environment(conf.get("spark.master", defaults.get("spark.master", "")), defaults)
+            outputs = {"stdout": chatter.pipe, "stderr": chatter.pipe}
+            gateway = launch_gateway(conf, outputs)  # type: ignore[no-untyped-call]
+        chatter.close_pipe()
+        sc = SparkContext(conf=conf, gateway=gateway)
+    except (PySparkException, Py4JError) as error:
+        chatter.close_pipe()
+        raise _not_started(error, chatter.heard()) from error
+    chatter.pass_on()
+    if threading.current_thread() is threading.main_thread():
+        # SparkContext takes the handler for itself and leaves no way to finish what is under way.
+        signal.signal(signal.SIGINT, interrupt)
+    return sc
+
+
+def _complete(conf: SparkConf, master: str | None, app_name: str, given: Mapping[str, str]) -> None:
+    conf.setAppName(app_name)
+    if master is not None:
+        conf.setMaster(master)
+    elif "spark.master" not in given:
+        conf.setMaster(DEFAULT_MASTER)
+    effective = master or given.get("spark.master", DEFAULT_MASTER)
+    conf.setAll(list(spark_settings(effective, given).items()))
+
+
+def _complete_environment(master: str, given: Mapping[str, str]) -> None:
+    if "spark.pyspark.python" not in given:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", _QUICK_JVM)
+
+
+def _spark_defaults() -> dict[str, str]:
+    """The user's `spark-defaults.conf`, which settings on a command line would silently override."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(_find_spark_home()) / "conf")
+    try:
+        with (Path(folder) / "spark-defaults.conf").open("rb") as source:
+            found: dict[str, str] = javaproperties.load(source)
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+_stopping: list[threading.Thread] = []
+
+
+def _stop(sc: SparkContext) -> None:
+    """End Spark's side now and Python's in the background, which waits a second for its accumulator server."""
+    from py4j.protocol import Py4JError
+
+    address = sc._accumulatorServer.server_address
+    with contextlib.suppress(Py4JError):
+        sc._jsc.stop()
+    if isinstance(address, str):
+        Path(address).unlink(missing_ok=True)  # the process may end before the background gets to it
+    thread = threading.Thread(target=sc.stop, name="sediment-spark-stop", daemon=True)
+    thread.start()
+    _stopping.append(thread)
+
+
+def _finish_stopping() -> None:
+    while _stopping:
+        _stopping.pop().join()
+
+
+class _Chatter:
+    """What the JVM and its launcher write: kept while Spark starts, afterwards passed on to stderr."""
+
+    def __init__(self) -> None:
+        self._source, self.pipe = os.pipe()
+        self._lines: list[bytes] = []
+        self._passing_on = False
+        self._thread = threading.Thread(target=self._listen, name="sediment-spark-stderr", daemon=True)
+        self._thread.start()
+
+    def close_pipe(self) -> None:
+        """Leave the JVM as the only writer."""
+        if self.pipe >= 0:
+            os.close(self.pipe)
+            self.pipe = -1
+
+    def pass_on(self) -> None:
+        """Forget what was said and show what will be."""
+        self._passing_on = True
+
+    def heard(self) -> str:
+        """What was said; waits a little for the writer to end."""
+        self._thread.join(timeout=2)
+        return b"".join(self._lines).decode(errors="replace")
+
+    def _listen(self) -> None:
+        with os.fdopen(self._source, "rb") as source:
+            for line in source:
+                if self._passing_on:
+                    # Not through sys.stderr, whose lock this thread might hold when the interpreter ends.
+                    os.write(_STDERR, line)
+                else:
+                    self._lines.append(line)
+
+
+# ----------------------------------------------------------------------------------------------------------------- Java
+def _java_command() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else "java"
+
+
+def _check_java() -> None:
+    if shutil.which(_java_command()) is None:
+        where = "JAVA_HOME names none" if os.environ.get("JAVA_HOME") else "none is on the PATH"
+        raise UsageError(f"Spark needs Java {_MIN_JAVA} or newer and {where}", advice=_INSTALL_JAVA)
+
+
+def _java_version() -> int | None:
+    """The major version of the Java that Spark would run; None: it does not say."""
+    said = subprocess.run([_java_command(), "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(?:1\.)?([0-9]+)', said)
+    return int(match[1]) if match else None
+
+
+def _not_started(error: Exception, heard: str) -> UsageError:
+    version = _java_version()
+    if version is not None and version < _MIN_JAVA:
+        return UsageError(f"Spark needs Java {_MIN_JAVA} or newer and this is Java {version}", advice=_INSTALL_JAVA)
+    cause = _CAUSE.search(f"{error}\n{heard}")
+    if cause:
+        return UsageError(f"Spark does not start: {cause[1]}", advice="correct the --master or Spark's settings")
+    sys.stderr.write(heard)
+    return UsageError("Spark does not start", advice="what it said is above")

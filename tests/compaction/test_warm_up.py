@@ -1,0 +1,19 @@
+import subprocess
+import sys
+
+from sediment.compaction import sweep
+from sediment.compaction.warm_up import warm_up
+
+
+def test_warming_up_compiles_every_kernel_of_the_sweep():
+    warm_up()
+    for kernel in (sweep.scan_chunk, sweep.sweep_chunk, sweep.fill_map, sweep.emit_compressed):
+        assert kernel.signatures, kernel
+
+
+def test_warming_up_leaves_pyarrow_and_pandas_to_the_workers():
+    program = (
+        "import sys; from sediment.compaction.warm_up import warm_up; warm_up();"
+        "assert not {'pyarrow', 'pandas'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
