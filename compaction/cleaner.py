@@ -194,7 +194,8 @@ class _Cleaning:
         aborted = self._plan.aborted
         dirty_base = self._dirty_base(segments)
         filtering = TransactionWalk(aborted)
-        mapping = TransactionWalk(entry for entry in aborted if entry.last_offset >= dirty_base)
+        mapped = max(dirty_base, self._plan.view.log_start_offset)
+        mapping = TransactionWalk(entry for entry in aborted if entry.last_offset >= mapped)
         cuts = {}
         for segment in segments:
             # Kafka's second state begins where the offset index leads for the first dirty offset, not at the segment's

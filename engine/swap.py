@@ -97,8 +97,9 @@ def commit(
     8. Snapshots of old bases that are no new ones -> `.snapshot.deleted`; `.deleted` is unlinked.
        Start: as behind 7; snapshots without a segment are the loader's to remove.
 
-    Nothing waits for step 8 to be durable, because the next start removes what it leaves.  A group without parts is left as it is.  With `keep_deleted` the old files stay under their `.deleted` names.
-    The cleaner checkpoint is the caller's to write, after the last group (`commit_checkpoint`).
+    Nothing waits for step 8 to be durable, because the next start removes what it leaves.  A group without parts is
+    left as it is.  With `keep_deleted` the old files stay under their `.deleted` names.  The cleaner checkpoint is the
+    caller's to write, after the last group (`commit_checkpoint`).
 
     Returns:
         True when every group is done, False when `should_stop` said so before one of them.

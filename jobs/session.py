@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER = "local[*]"
+
+MoreSettings = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 _INSTALL_JAVA = "install it (for example: sudo apt-get install openjdk-17-jre-headless) or point JAVA_HOME at it"
 _MIN_JAVA = 17
@@ -61,8 +63,10 @@ _LOCALLY = {
 
 
 @contextmanager
-def spark_context(master: str | None, app_name: str) -> Iterator[SparkContext]:
+def spark_context(master: str | None, app_name: str, more: MoreSettings | None = None) -> Iterator[SparkContext]:
     """The active SparkContext, or a new one on `master`; None: spark-submit's, `spark-defaults.conf`'s or local[*].
+
+    `more` makes settings that this use of Spark needs from those that are given; they win over the given ones.
 
     Raises:
         UsageError: Spark does not start: no Java, an old one, or what Spark itself said.
@@ -74,7 +78,7 @@ def spark_context(master: str | None, app_name: str) -> Iterator[SparkContext]:
     if active is not None:
         yield active
         return
-    sc = _start(master, app_name)
+    sc = _start(master, app_name, more)
     try:
         yield sc
     finally:
@@ -82,11 +86,11 @@ def spark_context(master: str | None, app_name: str) -> Iterator[SparkContext]:
 
 
 @contextmanager
-def create_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
+def create_session(master: str | None, app_name: str, more: MoreSettings | None = None) -> Iterator[SparkSession]:
     """A SparkSession on `spark_context`'s context, for what needs DataFrames; the same errors."""
     from pyspark.sql import SparkSession
 
-    with spark_context(master, app_name):
+    with spark_context(master, app_name, more):
         yield SparkSession.builder.getOrCreate()
 
 
@@ -97,7 +101,7 @@ def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 # ------------------------------------------------------------------------------------------------ starting and stopping
-def _start(master: str | None, app_name: str) -> SparkContext:
+def _start(master: str | None, app_name: str, more: MoreSettings | None) -> SparkContext:
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
@@ -109,12 +113,12 @@ def _start(master: str | None, app_name: str) -> SparkContext:
         if SparkContext._gateway is not None or _UNDER_SPARK_SUBMIT in os.environ:
             gateway = SparkContext._gateway or launch_gateway()  # type: ignore[no-untyped-call]
             conf = SparkConf(_jvm=gateway.jvm)
-            _complete(conf, master, app_name, dict(conf.getAll()))
+            _complete(conf, master, app_name, dict(conf.getAll()), more)
         else:
             _check_java()
             defaults = _spark_defaults()
             conf = SparkConf(loadDefaults=False)
-            _complete(conf, master, app_name, defaults)
+            _complete(conf, master, app_name, defaults, more)
             _complete_environment(conf.get("spark.master", defaults.get("spark.master", "")), defaults)
             outputs = {"stdout": chatter.pipe, "stderr": chatter.pipe}
             gateway = launch_gateway(conf, outputs)  # type: ignore[no-untyped-call]
@@ -130,7 +134,9 @@ def _start(master: str | None, app_name: str) -> SparkContext:
     return sc
 
 
-def _complete(conf: SparkConf, master: str | None, app_name: str, given: Mapping[str, str]) -> None:
+def _complete(
+    conf: SparkConf, master: str | None, app_name: str, given: Mapping[str, str], more: MoreSettings | None
+) -> None:
     conf.setAppName(app_name)
     if master is not None:
         conf.setMaster(master)
@@ -138,6 +144,8 @@ def _complete(conf: SparkConf, master: str | None, app_name: str, given: Mapping
         conf.setMaster(DEFAULT_MASTER)
     effective = master or given.get("spark.master", DEFAULT_MASTER)
     conf.setAll(list(spark_settings(effective, given).items()))
+    if more is not None:
+        conf.setAll(list(more(given).items()))
 
 
 def _complete_environment(master: str, given: Mapping[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 Invariants: `rename` replaces atomically and stays in one directory; nothing is durable before `sync_file` and
 `sync_directory` returned; no operation changes the bytes of an inode that existed before it (files are written under
-new names and renamed over old ones).
+new names and renamed over old ones), except that `truncate` cuts off its end.
 """
 
 from __future__ import annotations
@@ -96,16 +96,28 @@ class Fs:
             os.close(descriptor)
         return written
 
-    def replace_file(self, path: Path, content: bytes) -> None:
-        """Kafka's way to rewrite a small file: `<path>.tmp`, sync, rename over `path`, sync the directory."""
+    def replace_file(self, path: Path, content: bytes, *, like: Path | None = None) -> None:
+        """Kafka's way to rewrite a small file: `<path>.tmp`, sync, rename over `path`, sync the directory.
+
+        Where `path` does not exist yet, the new file gets the owner, group and mode of `like`.
+        """
         temporary = path.with_name(path.name + ".tmp")
         self.unlink(temporary, missing_ok=True)
         self.write_new(temporary, [content])
-        if path.exists():
-            self.adopt_owner(temporary, path)
+        model = path if path.exists() else like
+        if model is not None:
+            self.adopt_owner(temporary, model)
         self.sync_file(temporary)
         self.rename(temporary, path)
         self.sync_directory(path.parent)
+
+    def truncate(self, path: Path, size_bytes: int) -> None:
+        """Cut a file down to its first `size_bytes`, in place; not yet durable.
+
+        The one change of an existing inode: what a crash tore off the end of a segment goes, and a copy of the rest
+        could need a gigabyte that a full disk does not have.
+        """
+        os.truncate(path, size_bytes)
 
     def sync_file(self, path: Path) -> None:
         """Make the content and metadata of a file durable."""
@@ -162,7 +174,10 @@ class PretendingFs(Fs):
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         return sum(memoryview(chunk).nbytes for chunk in chunks)
 
-    def replace_file(self, path: Path, content: bytes) -> None:
+    def replace_file(self, path: Path, content: bytes, *, like: Path | None = None) -> None:
+        return None
+
+    def truncate(self, path: Path, size_bytes: int) -> None:
         return None
 
     def sync_file(self, path: Path) -> None:

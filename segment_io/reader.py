@@ -86,14 +86,18 @@ class HeaderWalk:
         for span in self.spans():
             yield span.rows
 
-    def spans(self) -> Iterator[BatchSpan]:
-        """The chunks; a span's buffer is valid until the next one is asked for."""
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+    def spans(self, descriptor: int | None = None) -> Iterator[BatchSpan]:
+        """The chunks; a span's buffer is valid until the next one is asked for.
+
+        A `descriptor` of the open file is read and left open; without one the file is opened here.
+        """
+        opened = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC) if descriptor is None else descriptor
         try:
-            size_bytes = os.fstat(descriptor).st_size if self._size_bytes is None else self._size_bytes
-            yield from self._walk(descriptor, size_bytes)
+            size_bytes = os.fstat(opened).st_size if self._size_bytes is None else self._size_bytes
+            yield from self._walk(opened, size_bytes)
         finally:
-            os.close(descriptor)
+            if descriptor is None:
+                os.close(opened)
 
     def _walk(self, descriptor: int, size_bytes: int) -> Iterator[BatchSpan]:
         buffer = padded_buffer(min(CHUNK_BYTES, max(size_bytes, LOG_OVERHEAD_BYTES)))

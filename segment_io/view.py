@@ -175,6 +175,8 @@ class _Opening:
         state = self._replayed(state, verified_end)
         known_replicated = log_start if high_watermark is None else high_watermark
         last_stable = state.last_stable_offset(known_replicated, log_start_offset=log_start)
+        if last_stable == log_start < log_end:
+            last_stable = self._first_batch_from(log_start)
         return LogView(
             listing=self.listing,
             segment_times=self._segment_times(tail, first_batch_timestamps),
@@ -234,6 +236,19 @@ class _Opening:
             largest_ms = max(int(rows["max_timestamp"].max()), tail.largest_timestamp_ms if tail else NO_TIMESTAMP)
             tail = _Tail(int(rows["last_offset"][-1]) + 1, largest_ms)
         return tail
+
+    def _first_batch_from(self, offset: int) -> int:
+        """Base offset of the first batch that reaches `offset`.
+
+        A transaction that was open below the log start offset is unstable from the batch on that a read of the log
+        start offset finds, which a gap can put far behind it.
+        """
+        for segment in self.listing.segments[self._holding(offset) :]:
+            for rows in self._batches(segment):
+                reaching = rows["base_offset"][rows["last_offset"] >= offset]
+                if reaching.size:
+                    return int(reaching[0])
+        return offset
 
     # --------------------------------------------------------------------------------------------------------- times
     def _segment_times(self, tail: _Tail, first_batch_timestamps: bool) -> tuple[SegmentTimes, ...]:

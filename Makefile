@@ -1,0 +1,46 @@
+# `make help` lists the targets.  Everything runs in .venv, which `make setup` makes from constraints.txt.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java demo test lint bench bench-quick conformance clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: java $(READY) ## make or update the virtual environment
+
+java:
+	@conf/check-java.sh
+
+$(READY): pyproject.toml constraints.txt
+	@python=$$(conf/find-python.sh) && { [ -x $(BIN)/python ] || "$$python" -m venv $(VENV); }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
+	@touch $@
+
+demo: setup ## compact what Kafka wrote, and look at the result
+	@$(BIN)/python -m tests.demo
+
+test: setup ## the test suite (ARGS: more arguments for pytest)
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(READY) ## style, types, import contracts
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: setup ## the race against Kafka's cleaner
+	@$(BIN)/python -m benchmarks.race
+
+bench-quick: setup ## the same on little data
+	@$(BIN)/python -m benchmarks.race --quick
+
+conformance: setup ## Kafka's own classes and Sediment on random logs, compared (brings Kafka's JARs once)
+	@$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
+
+clean: ## remove what tests and builds leave; the environment stays
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse
+	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Print the Python to make the environment with: $PYTHON, or the first on the PATH that runs and is 3.11 or newer.
+set -euo pipefail
+
+for python in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do
+    if "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        echo "$python"
+        exit 0
+    fi
+done
+echo "Sediment needs Python 3.11 or newer: sudo apt-get install python3 python3-venv, or name one in PYTHON" >&2
+exit 1

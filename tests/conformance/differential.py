@@ -1,0 +1,146 @@
+"""One random log cleaned by Kafka and by `sediment compact`: what must be equal, and which differences are wanted.
+
+Wanted differences are listed in docs/differences.md; each is a named outcome here, counted and never silently passed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.conformance.logs import SPEC, random_spec
+from tests.conformance.oracle import KafkaOracle
+from tests.conformance.rounds import PARTITION, CleanedRound, cleaned_rounds
+from tests.corpus import assert_same_batch, assert_same_log, assert_same_snapshots
+from tests.jobs.log_dirs import read_checkpoint, sediment, topic_sets, tree
+from tests.twin.segments import list_segments
+
+EQUAL = "equal"
+NOTHING_TO_CLEAN = "nothing to clean"
+OLD_FORMAT = "message format v0 or v1: left alone"
+KAFKA_THREW = "Kafka made the partition uncleanable"
+ABORTED_BELOW_START = "equal from the log start on; below it Kafka forgets aborted transactions"
+
+_TOPIC = PARTITION.rpartition("-")[0]
+_CHECKPOINT = "cleaner-offset-checkpoint"
+
+
+@dataclass
+class Tally:
+    """Outcomes of rounds, seconds spent by each side, and the differences that were found."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    logs: int = 0
+    rounds: int = 0
+    differences: dict[int, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items()))
+        return f"{self.logs} logs, {self.rounds} rounds: {parts}; {len(self.differences)} differences"
+
+
+def compare_log(oracle: KafkaOracle, seed: int, directory: Path, tally: Tally) -> None:
+    """Clean the log of `seed` round by round with both; raises AssertionError at the first difference."""
+    spec = {**SPEC, **random_spec(seed)}
+    tally.logs += 1
+    for number, given in enumerate(cleaned_rounds(oracle, seed, directory), 1):
+        ours = directory / f"ours-{number}"
+        shutil.copytree(given.before, ours)
+        tally.rounds += 1
+        try:
+            tally.outcomes[compare_round(given, ours, spec)] += 1
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, round {number}: {error}") from error
+
+
+def compare_round(given: CleanedRound, ours: Path, spec: Mapping[str, Any]) -> str:
+    """Clean `ours`, a copy of `given.before`, and compare it with what Kafka left; returns the outcome."""
+    outcome = sediment(
+        "compact", ours, "--json", "--quiet", "--force", "--now-ms", given.now_ms, *_settings(given)
+    )
+    report = outcome.partitions()[PARTITION]
+    partition, kafka = ours / PARTITION, given.after / PARTITION
+    if report["reason_code"] == "unsupported-data" and any(magic < 2 for magic in spec["magics"]):
+        assert tree(partition) == tree(given.before / PARTITION), "a partition left alone was changed"
+        return OLD_FORMAT
+    if given.attempt.error is not None:
+        return KAFKA_THREW
+    assert report["status"] != "failed", report["reason"]
+    cleaned = given.attempt.cleaned
+    if cleaned is None:
+        assert report["status"] == "skipped", report
+        assert tree(partition) == tree(given.before / PARTITION), "a partition with nothing to clean was changed"
+        return NOTHING_TO_CLEAN
+    assert report["status"] == "compacted", f"{report['reason_code']}: {report['reason']}"
+    if _forgets_aborted(given, spec):
+        return _equal_from_start(given, partition, kafka)
+    compressed = set(spec["codecs"]) != {"none"} or "compression.type" in given.configs
+    assert_same_log(partition, kafka, compressed)
+    assert_same_snapshots(partition, kafka)
+    assert sorted(tree(partition)) == sorted(tree(kafka))
+    found = {
+        "first_dirty_offset": report["first_dirty_offset"],
+        "first_uncleanable_offset": report["first_uncleanable_offset"],
+        "end_offset": report["next_dirty_offset"],
+        "messages_read": report["messages_read"],
+        "messages_written": report["messages_written"],
+    }
+    expected = {name: getattr(cleaned, name) for name in found}
+    assert found == expected
+    assert read_checkpoint(ours / _CHECKPOINT)[PARTITION] == cleaned.end_offset
+    return EQUAL
+
+
+def _forgets_aborted(given: CleanedRound, spec: Mapping[str, Any]) -> bool:
+    first = list_segments(given.before / PARTITION)[0].base_offset
+    return bool(spec["transactional"]) and given.log_start_offset > first
+
+
+def _equal_from_start(given: CleanedRound, partition: Path, kafka: Path) -> str:
+    """Every batch that reaches the log start offset is what Kafka left."""
+    found, expected = (
+        [
+            batch
+            for segment in list_segments(directory)
+            for _position, batch in segment.batches()
+            if batch.last_offset >= given.log_start_offset
+        ]
+        for directory in (partition, kafka)
+    )
+    assert [batch.base_offset for batch in found] == [batch.base_offset for batch in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_same_batch(ours, theirs, f"batch {ours.base_offset}")
+    return ABORTED_BELOW_START
+
+
+def _settings(given: CleanedRound) -> list[str]:
+    broker = {
+        "log.cleaner.dedupe.buffer.size": given.map_bytes,
+        "log.cleaner.io.buffer.load.factor": given.load_factor,
+        "producer.id.expiration.ms": given.producer_id_expiration_ms,
+    }
+    return [
+        *topic_sets(_TOPIC, given.configs),
+        *(f"--set={key}={value}" for key, value in broker.items() if value is not None),
+    ]
+
+
+def run_logs(oracle: KafkaOracle, seeds: range, scratch: Path, *, until: float | None = None) -> Tally:
+    """Compare the logs of `seeds`, going on behind differences; `until` (time.monotonic) ends the run early."""
+    tally = Tally()
+    for seed in seeds:
+        if until is not None and time.monotonic() > until:
+            break
+        directory = scratch / f"log-{seed}"
+        try:
+            compare_log(oracle, seed, directory, tally)
+        except AssertionError as difference:
+            tally.differences[seed] = str(difference)
+        else:
+            shutil.rmtree(directory)
+    return tally

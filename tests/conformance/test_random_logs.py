@@ -1,0 +1,27 @@
+"""Random logs, cleaned by Kafka 4.2.0's own classes and by `sediment compact`, must come out the same.
+
+SEDIMENT_CONFORMANCE_LOGS is how many (500), SEDIMENT_CONFORMANCE_SEED the first seed (0): `make conformance` and
+`make conformance-nightly` set them.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from sediment.jobs.session import spark_context
+
+from tests.conformance.differential import EQUAL, run_logs
+
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(0)]
+
+
+def test_random_logs_are_cleaned_as_kafka_cleans_them(oracle, tmp_path, capsys):
+    logs = int(os.environ.get("SEDIMENT_CONFORMANCE_LOGS", "500"))
+    first = int(os.environ.get("SEDIMENT_CONFORMANCE_SEED", "0"))
+    with spark_context("local[2]", "sediment conformance"):
+        tally = run_logs(oracle, range(first, first + logs), tmp_path)
+    with capsys.disabled():
+        print(f"\n{tally}")
+    assert not tally.differences, "\n".join(tally.differences.values())
+    assert tally.outcomes[EQUAL] > logs // 4

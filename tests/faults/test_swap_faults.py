@@ -1,0 +1,318 @@
+"""Every step of a replacement, and of the repair after it, cut off: killed, failed, torn, without power."""
+
+import errno
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from sediment.engine.swap import commit, discard_parts, finish_interrupted
+from sediment.segment_io.errors import CommitStateUnknownError, SourceChangedError
+from sediment.segment_io.fs import Fs
+from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Image, Kill, Killed, read_image, write_image
+from tests.faults.swap_scenario import (
+    TEMPORARY,
+    Scenario,
+    assert_run_completes,
+    assert_start_repairs,
+    assert_whole,
+    committed_groups,
+    full_scenario,
+    prepare,
+    survivor_scenario,
+    whole_run,
+)
+
+Work = Callable[[FaultyFs], object]
+
+STRAYS: dict[str, dict[str, bytes]] = {
+    "nothing": {},
+    "parts of a run that died": {
+        "00000000000000000000.log.dead-0.part": b"half",
+        "00000000000000000023.txnindex.dead-7.part": b"",
+    },
+    "a replacement that had not begun to rename": {
+        "00000000000000000009.log.cleaned": b"half a segment",
+        "00000000000000000009.index.cleaned": b"",
+    },
+    "a replacement in the middle of its renames": {
+        "00000000000000000020.log.cleaned": b"whatever",
+        "00000000000000000020.index.swap": b"whatever",
+        "00000000000000000023.log.swap": b"whatever",
+        "00000000000000000023.index.swap": b"whatever",
+    },
+    "deleted files": {
+        "00000000000000000003.log.deleted": b"old",
+        "00000000000000000003.snapshot.deleted": b"old",
+        "00000000000000000030.log.deleted": b"old",
+    },
+    "indexes without a log": {"00000000000000000005.index": b"", "00000000000000000035.txnindex": b""},
+}
+
+
+def kills(work: Work, lay_out: Callable[[], object], disk_of: Path | None = None) -> Iterator[FaultyFs]:
+    """`work` killed behind each of its operations, in a directory laid out anew each time."""
+    for number in count(1):
+        lay_out()
+        fs = FaultyFs(Kill(number), None if disk_of is None else Disk(disk_of))
+        try:
+            work(fs)
+        except Killed:
+            yield fs
+        else:
+            assert fs.operations == number - 1
+            return
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> tuple[Path, Scenario]:
+    return full_scenario(tmp_path)
+
+
+def with_strays(image: Image, strays: dict[str, bytes]) -> Image:
+    return image | {name: (content, 1) for name, content in strays.items()}
+
+
+# ------------------------------------------------------------------------------------------------------ nothing happens
+@pytest.mark.parametrize("left", STRAYS)
+def test_an_undisturbed_run_replaces_every_group_whatever_lies_there(left: str, scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    write_image(directory, with_strays(given.image, STRAYS[left]))
+    whole_run(directory, given, Fs())
+    assert {name: content for name, (content, _) in read_image(directory).items()} == given.cleaned_files()
+
+
+def test_names_of_two_groups_are_never_there_at_once(scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    swap = prepare(directory, given.groups, Fs())
+    with_parts = read_image(directory)
+    for _ in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
+        names = [path.name for path in directory.iterdir() if path.name.endswith((".cleaned", ".swap", ".deleted"))]
+        assert sum(bool(group.files_of(dict.fromkeys(names, b""))) for group in given.groups) <= 1
+
+
+# --------------------------------------------------------------------------------------------------------------- killed
+@pytest.mark.parametrize("left", STRAYS)
+def test_a_start_makes_whole_what_a_kill_behind_any_step_of_a_run_left(left: str, scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    start = with_strays(given.image, STRAYS[left])
+    committed = []
+    for _ in kills(lambda fs: whole_run(directory, given, fs), lambda: write_image(directory, start)):
+        committed.append(assert_start_repairs(directory, given))
+        assert_run_completes(directory, given)
+    assert committed == sorted(committed)
+    assert set(committed) == set(range(len(given.groups) + 1))
+
+
+def test_a_repair_killed_behind_any_step_is_completed_by_the_next(scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    swap = prepare(directory, given.groups, Fs())
+    with_parts = read_image(directory)
+    crashes = []
+    for _ in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
+        crashes.append(read_image(directory))
+    for crash in crashes:
+        write_image(directory, crash)
+        whole = assert_start_repairs(directory, given)
+        for _ in kills(lambda fs: finish_interrupted(directory, fs), lambda crash=crash: write_image(directory, crash)):
+            assert assert_start_repairs(directory, given) == whole
+
+
+def test_a_process_that_got_sigkill_behind_any_step_is_repaired_by_the_next_one(scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    swap = prepare(directory, given.groups, Fs())
+    with_parts = read_image(directory)
+    fork = multiprocessing.get_context("fork")
+    committed = []
+    for number in count(1):
+        write_image(directory, with_parts)
+        process = fork.Process(target=commit, args=(swap, FaultyFs(Kill(number, for_real=True))))
+        process.start()
+        process.join()
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        committed.append(assert_start_repairs(directory, given))
+    assert committed == sorted(committed)
+    assert set(committed) == set(range(len(given.groups) + 1))
+
+
+# -------------------------------------------------------------------------------------------------------- without power
+def test_a_start_makes_whole_whatever_prefix_of_unsynced_renames_reached_the_disk(scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    committed = set()
+    for fs in kills(
+        lambda fs: whole_run(directory, given, fs), lambda: write_image(directory, given.image), disk_of=directory
+    ):
+        before_the_loss = committed_after_start(directory, given)
+        for survivors in lost_power(fs):
+            write_image(directory, survivors)
+            found = assert_start_repairs(directory, given)
+            assert found <= before_the_loss
+            committed.add(found)
+    assert committed == set(range(len(given.groups) + 1))
+
+
+def test_power_lost_while_repairing_is_repaired_too(scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    swap = prepare(directory, given.groups, Fs())
+    with_parts = read_image(directory)
+    crashes = []
+    for _ in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
+        crashes.append(read_image(directory))
+    for crash in crashes:
+        write_image(directory, crash)
+        whole = assert_start_repairs(directory, given)
+        for fs in kills(
+            lambda fs: finish_interrupted(directory, fs),
+            lambda crash=crash: write_image(directory, crash),
+            disk_of=directory,
+        ):
+            for survivors in lost_power(fs):
+                write_image(directory, survivors)
+                assert assert_start_repairs(directory, given) == whole
+
+
+def test_a_group_is_durable_when_the_next_one_begins(scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    swap = prepare(directory, given.groups, Fs())
+    fs = FaultyFs(disk=Disk(directory))
+    durable: list[list[int]] = []
+
+    def look() -> None:
+        assert fs.disk is not None
+        now = read_image(directory)
+        durable.append([])
+        for survivors in fs.disk.after_power_loss():
+            write_image(directory, survivors)
+            durable[-1].append(committed_after_start(directory, given))
+        write_image(directory, now)
+
+    commit(swap, fs, before_group=look)
+    assert [set(found) for found in durable] == [{number} for number in range(len(given.groups))]
+
+
+def committed_after_start(directory: Path, given: Scenario) -> int:
+    finish_interrupted(directory, Fs())
+    return committed_groups(directory, given)
+
+
+def lost_power(fs: FaultyFs) -> list[Image]:
+    assert fs.disk is not None
+    return fs.disk.after_power_loss()
+
+
+# --------------------------------------------------------------------------------------------------- failing operations
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_an_error_leaves_everything_as_it_was_or_says_that_the_state_is_unknown(
+    code: int, scenario: tuple[Path, Scenario]
+):
+    directory, given = scenario
+    swap = prepare(directory, given.groups, Fs())
+    with_parts = read_image(directory)
+    outcomes = set()
+    for number in count(1):
+        write_image(directory, with_parts)
+        fs = FaultyFs(Fail(number, code))
+        try:
+            assert commit(swap, fs)
+        except OSError as error:
+            assert error.errno == code
+            outcomes.add("untouched")
+            committed = committed_groups(directory, given)
+            discard_parts(directory, "run", Fs())
+            assert assert_whole(directory, given) == committed
+        except CommitStateUnknownError as error:
+            assert error.partition == "topic-0"
+            assert isinstance(error.__cause__, OSError)
+            assert "next run" in str(error)
+            outcomes.add("unknown")
+            assert_start_repairs(directory, given)
+        else:
+            break
+    assert outcomes == {"untouched", "unknown"}
+
+
+def test_a_torn_part_is_removed_and_never_committed(scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    torn = 0
+    for number in count(1):
+        write_image(directory, given.image)
+        fs = FaultyFs(Fail(number, errno.ENOSPC, torn=True))
+        try:
+            prepare(directory, given.groups, fs)
+        except OSError:
+            torn += 1
+            discard_parts(directory, "run", Fs())
+            assert read_image(directory) == given.image
+        else:
+            break
+    assert torn > len(given.groups)
+
+
+def test_a_part_that_lost_its_end_is_refused_before_anything_is_renamed(scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    swap = prepare(directory, given.groups, Fs())
+    last = directory / swap.groups[-2].parts[0].files[0].part_name
+    last.write_bytes(last.read_bytes()[:-1])
+    before = read_image(directory)
+    with pytest.raises(SourceChangedError, match="another size"):
+        commit(swap, Fs())
+    assert read_image(directory) == before
+
+
+# ----------------------------------------------------------------------------- what Kafka's rule by numbers brings back
+def test_a_source_behind_the_end_of_the_new_segment_survives_a_crash_in_mid_swap(tmp_path: Path):
+    directory, given = survivor_scenario(tmp_path, kept=[31])
+    (group,) = given.groups
+    source = {name: content for name, content in group.old.items() if name.startswith(f"{33:020d}")}
+    swap = prepare(directory, given.groups, Fs())
+    with_parts = read_image(directory)
+    seen = set()
+    for fs in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
+        finish_interrupted(directory, Fs())
+        files = {name: content for name, (content, _) in read_image(directory).items()}
+        assert not any(name.endswith(TEMPORARY) for name in files)
+        found = group.files_of({name: content for name, content in files.items() if not name.endswith(".snapshot")})
+        if found == group.old:
+            seen.add("old")
+        elif found == group.new | source:
+            seen.add("survived")
+            assert not any(name.endswith(".deleted") and f"{33:020d}.log" in name for name in fs.log[-1:])
+        else:
+            assert found == group.new
+            seen.add("new")
+    assert seen == {"old", "survived", "new"}
+
+
+def test_a_crash_before_the_old_names_go_brings_the_source_behind_the_end_back_and_no_other(tmp_path: Path):
+    directory, given = survivor_scenario(tmp_path, kept=[31])
+    (group,) = given.groups
+    swap = prepare(directory, given.groups, Fs())
+    with_parts = read_image(directory)
+    for fs in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
+        if any(".log.deleted" in line for line in fs.log):
+            break
+        last_swap = directory / f"{30:020d}.timeindex.swap"
+        if last_swap.exists() and not list(directory.glob("*.cleaned")):
+            finish_interrupted(directory, Fs())
+            names = {path.name for path in directory.iterdir()}
+            assert {f"{33:020d}.log", f"{33:020d}.index", f"{33:020d}.snapshot"} <= names
+            assert (directory / f"{30:020d}.log").read_bytes() == group.new[f"{30:020d}.log"]
+
+
+@pytest.mark.parametrize("kept", [[], [30], [30, 31, 32, 34]], ids=["nothing", "one record", "records of both"])
+def test_no_index_of_the_old_segment_survives_beside_a_new_log_that_has_none(kept: list[int], tmp_path: Path):
+    directory, given = survivor_scenario(tmp_path, kept)
+    (group,) = given.groups
+    old_index = f"{30:020d}.txnindex"
+    assert old_index in group.old and old_index not in group.new
+    swap = prepare(directory, given.groups, Fs())
+    with_parts = read_image(directory)
+    for _ in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
+        finish_interrupted(directory, Fs())
+        is_new = (directory / f"{30:020d}.log").read_bytes() == group.new[f"{30:020d}.log"]
+        assert (directory / old_index).exists() is not is_new
