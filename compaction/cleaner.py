@@ -60,7 +60,7 @@ from sediment.segment_io.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.reader import HeaderWalk, batch_error, padded_buffer, read_into
 from sediment.segment_io.writer import SegmentImage, lay_out_segments, write_segment
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 2 << 20
 _LARGEST_INDEX_GAP = 8 * CHUNK_BYTES
 _MAP_SLOT_BYTES = 24  # what Kafka counts a key as: log.cleaner.dedupe.buffer.size is given in these
 _FIRST_RECORDS = 4096

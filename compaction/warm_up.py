@@ -13,7 +13,7 @@ from sediment.compaction.cleaner import clean_log
 from sediment.compaction.config import COMPACT, CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.policy import cleanable_range
-from sediment.segment_io.fs import Fs, PretendingFs
+from sediment.segment_io.fs import PretendingFs
 from sediment.segment_io.listing import list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import SegmentFileKind, TopicPartition, segment_file_name

@@ -248,10 +248,10 @@ def check_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
     """
     path = directory / RUN_TOKEN_FILE
     try:
-        found = fs.read_bytes(path)
+        is_ours = fs.read_bytes(path) == _token(directory, run_id, fs)
     except (FileNotFoundError, NotADirectoryError):
-        found = b""
-    if found != _token(directory, run_id, fs):
+        is_ours = False
+    if not is_ours:
         raise SourceChangedError(
             "this host has another disk under the same path, or the run that asked for this work is over",
             path=str(path),

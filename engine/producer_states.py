@@ -10,7 +10,7 @@ rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,16 +32,16 @@ from sediment.segment_io.reader import HeaderWalk, Rows
 class Snapshots:
     """The producer snapshots of a partition directory by their offsets.
 
-    New files get the owner, group and mode of `like`.  `repairs` says what was changed.
+    New files get the owner, group and mode of `like`.  What is changed is added to `repairs`.
     """
 
-    def __init__(self, directory: Path, offsets: Iterable[int], fs: Fs, *, like: Path) -> None:
+    def __init__(self, directory: Path, offsets: Iterable[int], fs: Fs, *, like: Path, repairs: list[Repair]) -> None:
         self._directory = directory
         self._fs = fs
         self._like = like
         self._offsets = set(offsets)
         self._dropped: dict[int, str] = {}
-        self.repairs: list[Repair] = []
+        self._repairs = repairs
 
     def offsets(self) -> tuple[int, ...]:
         """Those that count, ascending."""
@@ -69,20 +69,27 @@ class Snapshots:
         else:
             self._fs.replace_file(path, encode_snapshot(wanted.values()), like=self._like)
             action = "rewritten" if is_there else "written"
-            self.repairs.append(Repair(action, path.name, f"it holds the {len(wanted)} producers known there"))
+            self._repairs.append(Repair(action, path.name, f"it holds the {len(wanted)} producers known there"))
         self._dropped.pop(offset, None)
         self._offsets.add(offset)
 
     def drop(self, offset: int, why: str) -> None:
-        """Count a snapshot out; its file goes with `delete_dropped`."""
-        self._offsets.discard(offset)
-        self._dropped[offset] = why
+        """Count a snapshot out, if there is one; its file goes with `delete_dropped`."""
+        if offset in self._offsets:
+            self._offsets.remove(offset)
+            self._dropped[offset] = why
+
+    def believe_again(self, offsets: Iterable[int]) -> None:
+        """Take back that these were dropped."""
+        for offset in offsets:
+            self._dropped.pop(offset, None)
+            self._offsets.add(offset)
 
     def delete_dropped(self) -> None:
         """Remove the files of the snapshots that were dropped and not taken again."""
         for offset, why in sorted(self._dropped.items()):
             self._fs.unlink(self.path(offset), missing_ok=True)
-            self.repairs.append(Repair("deleted", self.path(offset).name, why))
+            self._repairs.append(Repair("deleted", self.path(offset).name, why))
         if self._dropped:
             self._fs.sync_directory(self._directory)
         self._dropped.clear()
@@ -142,14 +149,6 @@ class ProducerStateManager:
             self._snapshots.take(self.map_end_offset, self.state.entries.values())
             self._last_snapshot_offset = self.map_end_offset
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Forget everything.  Source: kafka-log 04 §3.1."""
-        for snapshot in self._snapshots.offsets():
-            self._snapshots.drop(snapshot, "the log was emptied")
-        self._last_snapshot_offset = 0
-        self.map_end_offset = offset
-        self.state = ProducerState.at(offset)
-
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
         """Drop the snapshots out of range and, unless the map ends there already, load the newest of the others.
 
@@ -159,7 +158,7 @@ class ProducerStateManager:
         """
         for offset in self._snapshots.offsets():
             if offset > log_end_offset:
-                self._snapshots.drop(offset, f"the log ended at {log_end_offset} when it was rebuilt")
+                self._snapshots.drop(offset, "it lies behind the end of the log")
             elif offset <= log_start_offset:
                 self._snapshots.drop(offset, f"the log starts at {log_start_offset}")
         if log_end_offset == self.map_end_offset:

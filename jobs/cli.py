@@ -10,6 +10,10 @@ from sediment import __version__
 
 COMMANDS = {
     "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy has compact."),
+    "delta-jars": ("sediment.jobs.delta_tables", "Fetch the JARs that Delta tables need, once per machine."),
+    "history": ("sediment.jobs.history", "Show the runs that a ledger holds."),
+    "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
+    "recover": ("sediment.jobs.recover", "Load partitions as a broker's start would and repair them."),
 }
 
 

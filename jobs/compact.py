@@ -42,6 +42,7 @@ from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import CLEANER_FILE, TopicPartition
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_STOP_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,17 +366,16 @@ def _cancel_when(stop: threading.Event, sc: Any, group: str) -> Iterator[None]:
 
     def watch() -> None:
         while not over.is_set():
-            if stop.wait(0.2):
+            if stop.wait(_STOP_POLL_SECONDS) and not over.is_set():
                 sc.cancelJobGroup(group)
                 return
 
-    watcher = threading.Thread(target=watch, name="sediment-stop", daemon=True)
-    watcher.start()
+    # Not joined: it ends by itself, and a short run would wait for it.
+    threading.Thread(target=watch, name="sediment-stop", daemon=True).start()
     try:
         yield
     finally:
         over.set()
-        watcher.join()
 
 
 @contextmanager

@@ -26,10 +26,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import platformdirs
 from rich.console import Console
 
 from sediment import __version__
+from sediment.jobs.delta_tables import INSTALL, is_delta_table, is_uri, outside_log_dirs
 from sediment.jobs.report import SCHEMA
 from sediment.segment_io.errors import SedimentError, UsageError
 
@@ -38,10 +40,15 @@ if TYPE_CHECKING:
 
 RUNS = "runs"
 PARTITIONS = "partitions"
-INSTALL = "pip install 'kafka-sediment[delta]'"
 
 _ATTEMPTS = 5
+_OTHER_PATH = "name a directory of its own for the ledger"
 _UNRECORDED = "unrecorded-runs"
+
+
+ledger_option = click.option(
+    "--ledger", "ledger_path", metavar="PATH", help="Append this run to the ledger at PATH, made if it is not there."
+)
 
 
 # ------------------------------------------------------------------------------------------------------------- checking
@@ -55,9 +62,9 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
     except ImportError as error:
-        raise UsageError("a ledger needs the Python package deltalake, which is missing", advice=INSTALL) from error
+        raise package_missing() from error
     outside_log_dirs(path, log_dirs)
-    if is_delta_table(path):
+    if not is_uri(path) and is_delta_table(path):
         raise UsageError("this is a Delta table, not a ledger of two", path=path, advice="name another directory")
     for name in (RUNS, PARTITIONS):
         table = f"{path}/{name}"
@@ -71,35 +78,9 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
             raise UsageError("this Delta table is not of a ledger", path=table, advice=_OTHER_PATH)
 
 
-_OTHER_PATH = "name a directory of its own for the ledger"
-
-
-def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
-    """Refuse to keep a table inside a log directory.
-
-    Raises:
-        UsageError: `path` is or lies in one of `log_dirs`.
-    """
-    if is_uri(path):
-        return
-    place = Path(path).resolve()
-    for log_dir in log_dirs:
-        if place.is_relative_to(log_dir.resolve()):
-            raise UsageError(
-                "a broker does not start on a log directory that holds another directory",
-                path=path,
-                advice=f"name a place outside {log_dir}",
-            )
-
-
-def is_uri(path: str) -> bool:
-    """Whether `path` names a scheme rather than a directory of this machine."""
-    return "://" in path
-
-
-def is_delta_table(path: str) -> bool:
-    """Whether the directory `path` is a Delta table; of a URI nothing is said."""
-    return not is_uri(path) and (Path(path) / "_delta_log").is_dir()
+def package_missing() -> UsageError:
+    """The error for a machine without the package that reads and writes ledgers."""
+    return UsageError("a ledger needs the Python package deltalake, which is missing", advice=INSTALL)
 
 
 def _holds_something(path: str) -> bool:
@@ -158,7 +139,7 @@ def _append_once(table_path: str, rows: pa.Table, run_id: str) -> bool:
         from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
         from deltalake.exceptions import CommitFailedError, DeltaError
     except ImportError as error:
-        raise UsageError("a ledger needs the Python package deltalake, which is missing", advice=INSTALL) from error
+        raise package_missing() from error
     once = CommitProperties(app_transactions=[Transaction(run_id, 1)])
     attempt = 0
     while True:

@@ -56,7 +56,7 @@ def common_options(command: _Command) -> _Command:
         quiet: bool,
         **own: Any,
     ) -> Any:
-        logging.basicConfig(stream=sys.stderr, level=logging.ERROR if quiet else logging.WARNING, format="%(message)s")
+        _log_to_stderr(quiet=quiet)
         with errors_as_exit_status():
             options = CommonOptions(
                 log_dirs=tuple(log_dirs),
@@ -93,6 +93,21 @@ def common_options(command: _Command) -> _Command:
         decorated = option(decorated)
     result: _Command = decorated
     return result
+
+
+def _log_to_stderr(*, quiet: bool) -> None:
+    """Warnings as sentences, each once; none with --quiet."""
+    said: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        fresh = message not in said
+        said.add(message)
+        return fresh
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(is_new)
+    logging.basicConfig(handlers=[handler], level=logging.ERROR if quiet else logging.WARNING, format="%(message)s")
 
 
 class errors_as_exit_status:  # noqa: N801 - reads as a statement

@@ -75,7 +75,7 @@ def human_bytes(size_bytes: int) -> str:
 
 def print_report(report: RunReport, console: Console) -> None:
     """The table for people."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column, justify in (
         ("partition", "left"),
         ("status", "left"),
@@ -84,7 +84,7 @@ def print_report(report: RunReport, console: Console) -> None:
         ("bytes", "right"),
         ("saved", "right"),
     ):
-        table.add_column(column, justify="right" if justify == "right" else "left", no_wrap=column != "status")
+        table.add_column(column, justify="right" if justify == "right" else "left", no_wrap=True, overflow="fold")
     for partition in report.partitions:
         table.add_row(*_cells(partition))
     console.print(table)

@@ -12,7 +12,8 @@ pyarrow is imported when the first table is taken, not before: a process that is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +77,7 @@ WANT_KEY = 1
 WANT_VALUE = 2
 WANT_HEADERS = 4
 
-# ------------------------------------------------------------------------------------------- bounds, int64[BOUND_FIELDS]
+# ------------------------------------------------------------------------------------------ bounds, int64[BOUND_FIELDS]
 FIRST_OFFSET = 0
 END_OFFSET = 1  # exclusive, as all ends
 FIRST_TIMESTAMP_MS = 2
@@ -155,13 +156,10 @@ def gather_records(
 
     OK, or NEEDS_TABLE_ROOM with nothing appended.
     """
-    base_offset = row["base_offset"]
-    base_timestamp = row["base_timestamp"]
-    append_time = (row["attributes"] & TIMESTAMP_TYPE_BIT) != 0
-    if row["magic"] < 2:
-        base_offset = 0
-        base_timestamp = 0
-        append_time = False
+    absolute = row["magic"] < 2
+    base_offset = np.int64(0) if absolute else row["base_offset"]
+    base_timestamp = np.int64(0) if absolute else row["base_timestamp"]
+    append_time = not absolute and (row["attributes"] & TIMESTAMP_TYPE_BIT) != 0
     appended_ms = row["max_timestamp"]
     first_offset, end_offset = bounds[FIRST_OFFSET], bounds[END_OFFSET]
     first_ms, end_ms = bounds[FIRST_TIMESTAMP_MS], bounds[END_TIMESTAMP_MS]
@@ -404,7 +402,7 @@ class _Room:
         self.header_value_data = np.empty(header_value_bytes, dtype=np.uint8)
         self.state = np.zeros(STATE_REGISTERS, dtype=np.int64)
 
-    def arrays(self) -> tuple[npt.NDArray[np.generic], ...]:
+    def arrays(self) -> tuple[Any, ...]:
         """In the order in which the kernels take them."""
         return (
             self.longs,
@@ -437,12 +435,11 @@ _HEADERS_AT_FIRST = TABLE_ROWS
 class RecordColumns:
     """Records of batches, gathered until a table is full.
 
-    `want` is a set of WANT_ bits; columns not wanted cannot be taken.  `bounds` is int64[BOUND_FIELDS].
+    `want` is a set of WANT_ bits; columns not wanted cannot be taken.
     """
 
-    def __init__(self, want: int, bounds: Int64s) -> None:
+    def __init__(self, want: int) -> None:
         self._want = want
-        self._bounds = bounds
         self._records = np.empty((4096, RECORD_FIELDS), dtype=np.int64)
         self._usual = (
             TABLE_BYTES if want & WANT_KEY else 0,
@@ -462,10 +459,11 @@ class RecordColumns:
         """Records gathered since the last `take`."""
         return int(self._room.state[ROWS])
 
-    def add(self, span: BatchSpan, first: int, skip: npt.NDArray[np.bool_]) -> int:
+    def add(self, span: BatchSpan, first: int, skip: npt.NDArray[np.bool_], bounds: Int64s) -> int:
         """Gather the batches span.rows[first:], those in `skip` left out; returns the number of batches done.
 
-        Fewer than there are: the table is full, `take` it and call again from there.
+        `bounds` is int64[BOUND_FIELDS].  Fewer are done than there are: the table is full, `take` it and call again
+        from there.
 
         Raises:
             BadBatchError: a batch is corrupt or of an unknown kind; those before it were gathered.
@@ -484,12 +482,12 @@ class RecordColumns:
                     counts,
                     self._records,
                     self._want,
-                    self._bounds,
+                    bounds,
                     *self._room.arrays(),
                 )
                 done = at
                 if status == NEEDS_PAYLOAD:
-                    counts[at], status = self._gather_compressed(span, at, shift)
+                    counts[at], status = self._gather_compressed(span, at, shift, bounds)
                     done += status == OK
                 if status == NEEDS_RECORD_ROOM:
                     self._grow_records(int(self._room.state[RECORDS_NEEDED]))
@@ -512,7 +510,7 @@ class RecordColumns:
         rows, *sizes = (max(pair) for pair in zip(needed, self._room.capacities(), strict=True))
         self._room = _Room(rows, tuple(sizes))
 
-    def _gather_compressed(self, span: BatchSpan, index: int, shift: int) -> tuple[int, int]:
+    def _gather_compressed(self, span: BatchSpan, index: int, shift: int, bounds: Int64s) -> tuple[int, int]:
         """(records added, status) of a compressed batch whose CRC is right."""
         row = span.rows[index]
         at, size_bytes = int(row["position"]) + shift, int(row["size_bytes"])
@@ -520,15 +518,14 @@ class RecordColumns:
             if row["magic"] < 2:
                 unwrapped = unwrap(span.buffer[at : at + size_bytes].tobytes(), limit_bytes=MAX_RECORDS_BYTES)
                 buffer, records, count = unwrapped.buffer, unwrapped.records, len(unwrapped.records)
+                row["base_offset"] = records[0, OFFSET_DELTA]  # the header has the last one
             else:
                 buffer, count = self._decompressed(span, row, at, size_bytes), int(row["record_count"])
                 records = self._records
         except SedimentError as error:
             raise BadBatchError(index, error) from error
         before = len(self)
-        status = gather_records(
-            buffer.ctypes.data, records, count, row, self._want, self._bounds, *self._room.arrays()
-        )
+        status = gather_records(buffer.ctypes.data, records, count, row, self._want, bounds, *self._room.arrays())
         return len(self) - before, status
 
     def _decompressed(self, span: BatchSpan, row: np.void, at: int, size_bytes: int) -> ByteArray:
@@ -618,9 +615,7 @@ class RecordTable:
         room = self._room
         count = int(room.state[HEADERS])
         keys = _utf8(room.header_ints[HEADER_KEY_OFFSETS], room.header_key_data, count)
-        values = _binary(
-            room.header_ints[HEADER_VALUE_OFFSETS], room.header_value_data, room.header_flags, count
-        )
+        values = _binary(room.header_ints[HEADER_VALUE_OFFSETS], room.header_value_data, room.header_flags, count)
         pairs = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
         kind = pa.list_(pa.field("element", pairs.type))
         missing, bitmap = _bitmap(room.flags[HEADERS_VALID], len(self))
@@ -649,6 +644,6 @@ def _utf8(offsets: Int32s, data: ByteArray, count: int) -> pa.Array:
 
     used = data[: offsets[count]]
     if used.size and used.max() > 127:
-        pieces = (used[start:end].tobytes() for start, end in zip(offsets[:count], offsets[1 : count + 1], strict=True))
+        pieces = (used[start:end].tobytes() for start, end in pairwise(offsets[: count + 1].tolist()))
         return pa.array([piece.decode(errors="replace") for piece in pieces], pa.string())
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets[: count + 1]), pa.py_buffer(used)])

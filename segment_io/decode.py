@@ -228,12 +228,14 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
         if address >= record_end:
             return BAD_VALUE_LENGTH
         row[HEADERS_START] = address - base
-        address = _skip_headers(address, record_end)
-        if address == 0:
+        behind = _skip_headers(address, record_end)
+        if behind == 0:
             return BAD_HEADERS
-        if address != record_end:
+        if behind != record_end:
             return RECORD_LENGTH_MISMATCH
-        row[RECORD_END] = address - base
+        row[RECORD_END] = record_end - base
+        # Equal to `behind`, but known as soon as the length is: the CPU can begin the next record meanwhile.
+        address = record_end
     return OK if address == limit else RECORDS_REMAIN
 
 

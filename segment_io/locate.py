@@ -81,7 +81,7 @@ def _expanded(paths: Sequence[str | Path]) -> Iterable[Path]:
         if Path(text).exists() or not glob.has_magic(text):
             yield Path(text)
             continue
-        matches = sorted(glob.glob(text))
+        matches = sorted(glob.glob(text))  # noqa: PTH207 - Path.glob takes no absolute pattern
         if not matches:
             raise UsageError("no path matches the pattern", path=text, advice=_WHAT_TO_NAME)
         # A broad pattern meets a log directory's checkpoint files too; a lone one that matches is still judged.

@@ -1,12 +1,12 @@
-"""Which bytes of which segments answer for a range of offsets and times, cut where indexes say that batches begin.
+r"""Which bytes of which segments answer for a range of offsets and times, cut where indexes say that batches begin.
 
     bounds ----> segments that can hold them        by base offsets, and by the largest timestamp that is indexed
-             \\-> first and last byte inside of one   by the entries of its offset and time index
-              \\-> cuts in between, every slice_bytes  each verified: a batch whose CRC is right begins there
+             \-> first and last byte inside of one   by the entries of its offset and time index
+              \-> cuts in between, every slice_bytes  each verified: a batch whose CRC is right begins there
 
-A log that is in use changes under its readers: segments roll, retention removes them, compaction replaces them.  A slice
-therefore answers for offsets; its positions hold as long as the file is the one they were taken from, and if it is not,
-`current_slices` takes them anew.
+A log that is in use changes under its readers: segments roll, retention removes them, compaction replaces them.  A
+slice therefore answers for offsets; its positions hold as long as the file is the one they were taken from, and if it
+is not, `current_slices` takes them anew.
 
 Invariants: indexes are hints, believed only where the log agrees; nothing that lies within the bounds is ever left out,
 what lies outside may be included; a listing never shows a replacement half done.  No compiled code is needed to plan.
@@ -17,28 +17,32 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import crc32c
+import numpy as np
 
 from sediment.segment_io.errors import NotALogDirectoryError, SourceChangedError
 from sediment.segment_io.format import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,
     BATCH_LENGTH,
-    BATCH_STRUCT,
     CODEC_MASK,
     CRC,
     INT64_MAX,
     LOG_OVERHEAD_BYTES,
     MAGIC,
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.indexes import OffsetIndex, TimeIndex, parse_offset_index, parse_time_index
+from sediment.segment_io.indexes import Int64s, OffsetIndex, TimeIndex, parse_offset_index, parse_time_index
 from sediment.segment_io.listing import LogListing, SegmentRef, list_log
 from sediment.segment_io.locate import Source
 from sediment.segment_io.names import CLEANED_SUFFIX, SWAP_SUFFIX, SegmentFileKind, segment_file_name
@@ -75,6 +79,9 @@ class Bounds:
     def is_empty(self) -> bool:
         """Whether no record can be within them."""
         return self.first_offset >= self.end_offset or self.first_timestamp_ms >= self.end_timestamp_ms
+
+
+ALL = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +255,8 @@ def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SL
     return tuple(
         piece
         for segment in live_segments(source, fs)
-        if _can_hold(source, segment, bounds, fs)
-        for piece in _cut(source, segment, bounds, fs, slice_bytes)
+        if _can_hold(source, segment, bounds)
+        for piece in _cut(source, segment, bounds, slice_bytes)
     )
 
 
@@ -267,7 +274,7 @@ def current_slices(stale: Slice, fs: Fs) -> tuple[Slice, ...]:
         ) from error
 
 
-def _can_hold(source: Source, segment: LiveSegment, bounds: Bounds, fs: Fs) -> bool:
+def _can_hold(source: Source, segment: LiveSegment, bounds: Bounds) -> bool:
     if segment.ref.log_bytes == 0 or segment.end_offset <= bounds.first_offset:
         return False
     if segment.base_offset >= bounds.end_offset:
@@ -275,22 +282,22 @@ def _can_hold(source: Source, segment: LiveSegment, bounds: Bounds, fs: Fs) -> b
     if segment.is_active or bounds.first_timestamp_ms == INT64_MIN:
         return True
     # The last entry of a segment that is no longer written to has its largest timestamp.
-    index = _time_index(source, segment, fs)
+    index = _time_index(source, segment)
     return not len(index) or index.last_entry.timestamp_ms >= bounds.first_timestamp_ms
 
 
-def _cut(source: Source, segment: LiveSegment, bounds: Bounds, fs: Fs, slice_bytes: int) -> Iterator[Slice]:
+def _cut(source: Source, segment: LiveSegment, bounds: Bounds, slice_bytes: int) -> Iterator[Slice]:
     path = segment.path(source.directory, SegmentFileKind.LOG)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         # Listed and gone: whoever reads the slice will look for its offsets anew.
-        yield Slice(source, segment, 0, 0, _first(segment, bounds), _end(segment, bounds), -1)
+        yield Slice(source, segment, 0, segment.ref.log_bytes, _first(segment, bounds), _end(segment, bounds), -1)
         return
     try:
         inode = os.fstat(descriptor).st_ino
-        cuts = _Cuts(source, segment, bounds, fs, descriptor).cuts(slice_bytes)
-        for (start, offset), (end, next_offset) in zip(cuts, cuts[1:], strict=False):
+        cuts = _Cuts(source, segment, bounds, descriptor).cuts(slice_bytes)
+        for (start, offset), (end, next_offset) in pairwise(cuts):
             yield Slice(source, segment, start, end, offset, next_offset, inode)
     finally:
         os.close(descriptor)
@@ -311,7 +318,6 @@ class _Cuts:
     source: Source
     segment: LiveSegment
     bounds: Bounds
-    fs: Fs
     descriptor: int
 
     def cuts(self, slice_bytes: int) -> list[tuple[int, int]]:
@@ -326,7 +332,7 @@ class _Cuts:
         )
         places: list[tuple[int, int]] = []
         if inside or size_bytes > slice_bytes:
-            index = _offset_index(self.source, segment, self.fs)
+            index = _offset_index(self.source, segment)
             start = self._start(index)
             end = self._end(index, start)
             places = self._between(index, start, end, slice_bytes)
@@ -336,9 +342,9 @@ class _Cuts:
         """The last verified entry that nothing within the bounds precedes; 0 where there is none."""
         target = self.bounds.first_offset
         if self.bounds.first_timestamp_ms != INT64_MIN:
-            times = _time_index(self.source, self.segment, self.fs)
+            times = _time_index(self.source, self.segment)
             target = max(target, times.lookup(self.bounds.first_timestamp_ms).offset)
-        slot = bisect_right(index.relative_offsets.tolist(), target - index.base_offset) - 1
+        slot = _search(index.relative_offsets, target - index.base_offset, "right") - 1
         while slot >= 0:
             if self._verified(index, slot) is not None:
                 return index[slot].position
@@ -350,7 +356,7 @@ class _Cuts:
 
         What follows an entry is above it, but the batch of the entry itself need not be.
         """
-        slot = bisect_left(index.relative_offsets.tolist(), self.bounds.end_offset - 1 - index.base_offset) + 1
+        slot = _search(index.relative_offsets, self.bounds.end_offset - 1 - index.base_offset, "left") + 1
         for later in range(slot, len(index)):
             if index[later].position > start and self._verified(index, later) is not None:
                 return index[later].position
@@ -358,20 +364,19 @@ class _Cuts:
 
     def _between(self, index: OffsetIndex, start: int, end: int, slice_bytes: int) -> list[tuple[int, int]]:
         places: list[tuple[int, int]] = []
-        positions = index.positions.tolist()
         last = start
         while last + slice_bytes < end:
-            slot = bisect_left(positions, last + slice_bytes)
             offset = None
-            while slot < len(positions) and positions[slot] < end:
+            for slot in range(_search(index.positions, last + slice_bytes, "left"), len(index)):
+                last = index[slot].position
+                if last >= end:
+                    return places
                 offset = self._verified(index, slot)
                 if offset is not None:
+                    places.append((last, offset))
                     break
-                slot += 1
             if offset is None:
-                break
-            last = positions[slot]
-            places.append((last, offset))
+                return places
         return places
 
     def _verified(self, index: OffsetIndex, slot: int) -> int | None:
@@ -407,31 +412,45 @@ def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int,
         stored = int.from_bytes(batch[_LEGACY_CRC : _LEGACY_CRC + 4], "big")
         good = zlib.crc32(memoryview(batch)[_LEGACY_CRC_START:]) == stored
         return base_offset if good and not batch[_LEGACY_ATTRIBUTES] & CODEC_MASK else None
-    good = crc32c.crc32c(memoryview(batch)[ATTRIBUTES:]) == BATCH_STRUCT.unpack_from(header)[4]
-    return base_offset if good else None
+    stored = int.from_bytes(batch[CRC : CRC + 4], "big")
+    return base_offset if crc32c.crc32c(memoryview(batch)[ATTRIBUTES:]) == stored else None
 
 
-assert BATCH_STRUCT.unpack_from(bytes(CRC) + b"\0\0\0\7".ljust(BATCH_HEADER_BYTES - CRC, b"\0"))[4] == 7
-
-
-def _offset_index(source: Source, segment: LiveSegment, fs: Fs) -> OffsetIndex:
-    content = _content(segment.path(source.directory, SegmentFileKind.OFFSET_INDEX), fs)
+def _offset_index(source: Source, segment: LiveSegment) -> OffsetIndex:
+    content = _entries(segment.path(source.directory, SegmentFileKind.OFFSET_INDEX), OFFSET_ENTRY_BYTES)
     return parse_offset_index(content, segment.base_offset, preallocated=True)
 
 
-def _time_index(source: Source, segment: LiveSegment, fs: Fs) -> TimeIndex:
+def _time_index(source: Source, segment: LiveSegment) -> TimeIndex:
     """The time index as far as its entries belong into the segment."""
-    content = _content(segment.path(source.directory, SegmentFileKind.TIME_INDEX), fs)
+    content = _entries(segment.path(source.directory, SegmentFileKind.TIME_INDEX), TIME_ENTRY_BYTES)
     index = parse_time_index(content, segment.base_offset, preallocated=True)
-    inside = bisect_left(index.relative_offsets.tolist(), segment.end_offset - segment.base_offset)
+    inside = _search(index.relative_offsets, segment.end_offset - segment.base_offset, "left")
     return replace(index, timestamps=index.timestamps[:inside], relative_offsets=index.relative_offsets[:inside])
 
 
-def _content(path: Path, fs: Fs) -> bytes:
+def _search(column: Int64s, target: int, side: Literal["left", "right"]) -> int:
+    """np.searchsorted for a target of any size."""
+    return int(np.searchsorted(column, max(min(target, INT64_MAX), INT64_MIN), side=side))
+
+
+def _entries(path: Path, entry_bytes: int) -> bytes:
+    """An index file up to its zero tail: one that is written to has megabytes of it."""
     try:
-        return fs.read_bytes(path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return b""
+    try:
+
+        def is_zero(slot: int) -> bool:
+            return not any(os.pread(descriptor, entry_bytes, slot * entry_bytes))
+
+        count = os.fstat(descriptor).st_size // entry_bytes
+        if count and is_zero(count - 1):
+            count = bisect_left(range(count), True, key=is_zero)
+        return os.pread(descriptor, count * entry_bytes, 0)
+    finally:
+        os.close(descriptor)
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

@@ -60,9 +60,7 @@ def compare_log(oracle: KafkaOracle, seed: int, directory: Path, tally: Tally) -
 
 def compare_round(given: CleanedRound, ours: Path, spec: Mapping[str, Any]) -> str:
     """Clean `ours`, a copy of `given.before`, and compare it with what Kafka left; returns the outcome."""
-    outcome = sediment(
-        "compact", ours, "--json", "--quiet", "--force", "--now-ms", given.now_ms, *_settings(given)
-    )
+    outcome = sediment("compact", ours, "--json", "--quiet", "--force", "--now-ms", given.now_ms, *_settings(given))
     report = outcome.partitions()[PARTITION]
     partition, kafka = ours / PARTITION, given.after / PARTITION
     if report["reason_code"] == "unsupported-data" and any(magic < 2 for magic in spec["magics"]):

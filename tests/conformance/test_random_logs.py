@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from sediment.jobs.session import spark_context
 
+from sediment.jobs.session import spark_context
 from tests.conformance.differential import EQUAL, run_logs
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(0)]

@@ -31,7 +31,7 @@ from sediment.segment_io.names import (
     part_file_name,
     segment_file_name,
 )
-from tests.faults.faulty_fs import Image, read_image
+from tests.faults.faulty_fs import FaultyFs, Image, read_image
 from tests.segments import NOW_MS, batch_bytes, write_segment, write_snapshot
 from tests.twin.indexes import AbortedTransaction
 
@@ -181,8 +181,8 @@ def _base_of(name: str) -> int:
 def prepare(
     directory: Path, groups: Sequence[Group], fs: Fs, *, run_id: str = "run", attempt: str = "1"
 ) -> PreparedSwap:
-    """What tasks do: write and sync the parts of `groups`; skipped segments make a group of their own."""
-    segments = {segment.base_offset: segment for segment in list_log(PARTITION, directory, Fs()).segments}
+    """What tasks do: write and sync the parts of `groups`; each other segment but the active one is skipped."""
+    segments = {segment.base_offset: segment for segment in list_log(PARTITION, directory, Fs()).segments[:-1]}
     replaced = {base for group in groups for base in group.bases}
     cleaned = [CleanedGroup((segment,), (), CleanStats()) for base, segment in segments.items() if base not in replaced]
     for group in groups:
@@ -240,15 +240,15 @@ def assert_whole(directory: Path, scenario: Scenario) -> int:
 
 def assert_start_repairs(directory: Path, scenario: Scenario) -> int:
     """A start makes the directory whole, a second start finds nothing to do; returns how many groups are new."""
-    finish_interrupted(directory, Fs())
+    finish_interrupted(directory, FaultyFs())
     committed = assert_whole(directory, scenario)
-    assert finish_interrupted(directory, Fs()) == ()
+    assert finish_interrupted(directory, FaultyFs()) == ()
     return committed
 
 
 def assert_run_completes(directory: Path, scenario: Scenario) -> None:
     """A run over what a crash left ends where an undisturbed run ends; stray snapshots may be left to the loader."""
-    whole_run(directory, scenario, Fs())
+    whole_run(directory, scenario, FaultyFs())
     assert assert_whole(directory, scenario) == len(scenario.groups)
 
 

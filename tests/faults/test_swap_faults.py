@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -67,6 +68,31 @@ def kills(work: Work, lay_out: Callable[[], object], disk_of: Path | None = None
             return
 
 
+class Starts:
+    """How many groups are new after a start over an image; what is known already is not tried again."""
+
+    def __init__(self, directory: Path, given: Scenario) -> None:
+        self._directory = directory
+        self._given = given
+        self._known: dict[frozenset[tuple[str, tuple[bytes, int]]], int] = {}
+
+    def committed(self, image: Image) -> int:
+        key = frozenset(image.items())
+        if key not in self._known:
+            write_image(self._directory, image)
+            self._known[key] = assert_start_repairs(self._directory, self._given)
+        return self._known[key]
+
+
+def crashes_of_a_commit(directory: Path, given: Scenario) -> list[Image]:
+    """What a kill behind each step of a commit leaves."""
+    swap = prepare(directory, given.groups, FaultyFs())
+    with_parts = read_image(directory)
+    return [
+        read_image(directory) for _ in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts))
+    ]
+
+
 @pytest.fixture
 def scenario(tmp_path: Path) -> tuple[Path, Scenario]:
     return full_scenario(tmp_path)
@@ -87,7 +113,7 @@ def test_an_undisturbed_run_replaces_every_group_whatever_lies_there(left: str, 
 
 def test_names_of_two_groups_are_never_there_at_once(scenario: tuple[Path, Scenario]):
     directory, given = scenario
-    swap = prepare(directory, given.groups, Fs())
+    swap = prepare(directory, given.groups, FaultyFs())
     with_parts = read_image(directory)
     for _ in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
         names = [path.name for path in directory.iterdir() if path.name.endswith((".cleaned", ".swap", ".deleted"))]
@@ -109,21 +135,16 @@ def test_a_start_makes_whole_what_a_kill_behind_any_step_of_a_run_left(left: str
 
 def test_a_repair_killed_behind_any_step_is_completed_by_the_next(scenario: tuple[Path, Scenario]):
     directory, given = scenario
-    swap = prepare(directory, given.groups, Fs())
-    with_parts = read_image(directory)
-    crashes = []
-    for _ in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
-        crashes.append(read_image(directory))
-    for crash in crashes:
-        write_image(directory, crash)
-        whole = assert_start_repairs(directory, given)
-        for _ in kills(lambda fs: finish_interrupted(directory, fs), lambda crash=crash: write_image(directory, crash)):
-            assert assert_start_repairs(directory, given) == whole
+    starts = Starts(directory, given)
+    for crash in crashes_of_a_commit(directory, given):
+        whole = starts.committed(crash)
+        for _ in kills(lambda fs: finish_interrupted(directory, fs), partial(write_image, directory, crash)):
+            assert starts.committed(read_image(directory)) == whole
 
 
 def test_a_process_that_got_sigkill_behind_any_step_is_repaired_by_the_next_one(scenario: tuple[Path, Scenario]):
     directory, given = scenario
-    swap = prepare(directory, given.groups, Fs())
+    swap = prepare(directory, given.groups, FaultyFs())
     with_parts = read_image(directory)
     fork = multiprocessing.get_context("fork")
     committed = []
@@ -143,42 +164,33 @@ def test_a_process_that_got_sigkill_behind_any_step_is_repaired_by_the_next_one(
 # -------------------------------------------------------------------------------------------------------- without power
 def test_a_start_makes_whole_whatever_prefix_of_unsynced_renames_reached_the_disk(scenario: tuple[Path, Scenario]):
     directory, given = scenario
+    starts = Starts(directory, given)
     committed = set()
     for fs in kills(
-        lambda fs: whole_run(directory, given, fs), lambda: write_image(directory, given.image), disk_of=directory
+        lambda fs: whole_run(directory, given, fs), partial(write_image, directory, given.image), disk_of=directory
     ):
-        before_the_loss = committed_after_start(directory, given)
-        for survivors in lost_power(fs):
-            write_image(directory, survivors)
-            found = assert_start_repairs(directory, given)
-            assert found <= before_the_loss
-            committed.add(found)
+        without_loss = starts.committed(read_image(directory))
+        found = [starts.committed(survivors) for survivors in lost_power(fs)]
+        assert max(found) <= without_loss
+        assert found == sorted(found)
+        committed.update(found)
     assert committed == set(range(len(given.groups) + 1))
 
 
 def test_power_lost_while_repairing_is_repaired_too(scenario: tuple[Path, Scenario]):
     directory, given = scenario
-    swap = prepare(directory, given.groups, Fs())
-    with_parts = read_image(directory)
-    crashes = []
-    for _ in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
-        crashes.append(read_image(directory))
-    for crash in crashes:
-        write_image(directory, crash)
-        whole = assert_start_repairs(directory, given)
+    starts = Starts(directory, given)
+    for crash in crashes_of_a_commit(directory, given):
+        whole = starts.committed(crash)
         for fs in kills(
-            lambda fs: finish_interrupted(directory, fs),
-            lambda crash=crash: write_image(directory, crash),
-            disk_of=directory,
+            lambda fs: finish_interrupted(directory, fs), partial(write_image, directory, crash), disk_of=directory
         ):
-            for survivors in lost_power(fs):
-                write_image(directory, survivors)
-                assert assert_start_repairs(directory, given) == whole
+            assert {starts.committed(survivors) for survivors in lost_power(fs)} == {whole}
 
 
 def test_a_group_is_durable_when_the_next_one_begins(scenario: tuple[Path, Scenario]):
     directory, given = scenario
-    swap = prepare(directory, given.groups, Fs())
+    swap = prepare(directory, given.groups, FaultyFs())
     fs = FaultyFs(disk=Disk(directory))
     durable: list[list[int]] = []
 
@@ -196,7 +208,7 @@ def test_a_group_is_durable_when_the_next_one_begins(scenario: tuple[Path, Scena
 
 
 def committed_after_start(directory: Path, given: Scenario) -> int:
-    finish_interrupted(directory, Fs())
+    finish_interrupted(directory, FaultyFs())
     return committed_groups(directory, given)
 
 
@@ -211,7 +223,7 @@ def test_an_error_leaves_everything_as_it_was_or_says_that_the_state_is_unknown(
     code: int, scenario: tuple[Path, Scenario]
 ):
     directory, given = scenario
-    swap = prepare(directory, given.groups, Fs())
+    swap = prepare(directory, given.groups, FaultyFs())
     with_parts = read_image(directory)
     outcomes = set()
     for number in count(1):
@@ -255,8 +267,8 @@ def test_a_torn_part_is_removed_and_never_committed(scenario: tuple[Path, Scenar
 
 def test_a_part_that_lost_its_end_is_refused_before_anything_is_renamed(scenario: tuple[Path, Scenario]):
     directory, given = scenario
-    swap = prepare(directory, given.groups, Fs())
-    last = directory / swap.groups[-2].parts[0].files[0].part_name
+    swap = prepare(directory, given.groups, FaultyFs())
+    last = directory / swap.groups[-1].parts[0].files[0].part_name
     last.write_bytes(last.read_bytes()[:-1])
     before = read_image(directory)
     with pytest.raises(SourceChangedError, match="another size"):
@@ -268,40 +280,22 @@ def test_a_part_that_lost_its_end_is_refused_before_anything_is_renamed(scenario
 def test_a_source_behind_the_end_of_the_new_segment_survives_a_crash_in_mid_swap(tmp_path: Path):
     directory, given = survivor_scenario(tmp_path, kept=[31])
     (group,) = given.groups
-    source = {name: content for name, content in group.old.items() if name.startswith(f"{33:020d}")}
-    swap = prepare(directory, given.groups, Fs())
+    survivor = {name: content for name, content in group.old.items() if name.startswith(f"{33:020d}")}
+    swap = prepare(directory, given.groups, FaultyFs())
     with_parts = read_image(directory)
-    seen = set()
+    seen = []
     for fs in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
-        finish_interrupted(directory, Fs())
+        complete = fs.log.count(f"rename {30:020d}.timeindex.cleaned {30:020d}.timeindex.swap") == 1
+        renamed = fs.log.count(f"rename {33:020d}.log {33:020d}.log.deleted") == 1
+        expected = group.new if renamed else group.new | survivor if complete else group.old
+        finish_interrupted(directory, FaultyFs())
         files = {name: content for name, (content, _) in read_image(directory).items()}
         assert not any(name.endswith(TEMPORARY) for name in files)
-        found = group.files_of({name: content for name, content in files.items() if not name.endswith(".snapshot")})
-        if found == group.old:
-            seen.add("old")
-        elif found == group.new | source:
-            seen.add("survived")
-            assert not any(name.endswith(".deleted") and f"{33:020d}.log" in name for name in fs.log[-1:])
-        else:
-            assert found == group.new
-            seen.add("new")
-    assert seen == {"old", "survived", "new"}
-
-
-def test_a_crash_before_the_old_names_go_brings_the_source_behind_the_end_back_and_no_other(tmp_path: Path):
-    directory, given = survivor_scenario(tmp_path, kept=[31])
-    (group,) = given.groups
-    swap = prepare(directory, given.groups, Fs())
-    with_parts = read_image(directory)
-    for fs in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
-        if any(".log.deleted" in line for line in fs.log):
-            break
-        last_swap = directory / f"{30:020d}.timeindex.swap"
-        if last_swap.exists() and not list(directory.glob("*.cleaned")):
-            finish_interrupted(directory, Fs())
-            names = {path.name for path in directory.iterdir()}
-            assert {f"{33:020d}.log", f"{33:020d}.index", f"{33:020d}.snapshot"} <= names
-            assert (directory / f"{30:020d}.log").read_bytes() == group.new[f"{30:020d}.log"]
+        live = {name: content for name, content in files.items() if not name.endswith(".snapshot")}
+        assert group.files_of(live) == expected
+        assert (f"{33:020d}.snapshot" in files) or renamed
+        seen.append((complete, renamed))
+    assert set(seen) == {(False, False), (True, False), (True, True)}
 
 
 @pytest.mark.parametrize("kept", [[], [30], [30, 31, 32, 34]], ids=["nothing", "one record", "records of both"])
@@ -310,9 +304,9 @@ def test_no_index_of_the_old_segment_survives_beside_a_new_log_that_has_none(kep
     (group,) = given.groups
     old_index = f"{30:020d}.txnindex"
     assert old_index in group.old and old_index not in group.new
-    swap = prepare(directory, given.groups, Fs())
+    swap = prepare(directory, given.groups, FaultyFs())
     with_parts = read_image(directory)
     for _ in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
-        finish_interrupted(directory, Fs())
+        finish_interrupted(directory, FaultyFs())
         is_new = (directory / f"{30:020d}.log").read_bytes() == group.new[f"{30:020d}.log"]
         assert (directory / old_index).exists() is not is_new

@@ -1,6 +1,7 @@
 """One SparkContext for the tests of a process: commands use the active one."""
 
 import pytest
+
 from sediment.jobs.session import spark_context
 
 

@@ -41,9 +41,7 @@ def log_dir(tmp_path, plain):
 
 
 def compact(log_dir, plain, *options):
-    return sediment(
-        "compact", log_dir, "--json", "--now-ms", NOW_MS, *topic_sets("plain", plain.configs), *options
-    )
+    return sediment("compact", log_dir, "--json", "--now-ms", NOW_MS, *topic_sets("plain", plain.configs), *options)
 
 
 def assert_refused(outcome, status, *words):
@@ -157,9 +155,7 @@ def test_data_is_cleaned_when_its_abort_marker_lies_in_the_active_segment(tmp_pa
     transaction = {"producer_id": 5, "producer_epoch": 0, "transactional": True, "leader_epoch": 0}
     data = encode_batch([Record(0, NOW_MS, b"a", b"1")], base_offset=0, base_sequence=0, **transaction)
     kept = encode_batch([Record(1, NOW_MS, b"b", b"1")], base_offset=1, leader_epoch=0)
-    abort = encode_batch(
-        [Record(2, NOW_MS, b"\0\0\0\0", b"\0\0\0\0\0\7")], base_offset=2, control=True, **transaction
-    )
+    abort = encode_batch([Record(2, NOW_MS, b"\0\0\0\0", b"\0\0\0\0\0\7")], base_offset=2, control=True, **transaction)
     directory = tmp_path / "source"
     directory.mkdir()
     states = ProducerStates()
@@ -167,9 +163,7 @@ def test_data_is_cleaned_when_its_abort_marker_lies_in_the_active_segment(tmp_pa
     write_segment(directory, 2, [parse_batch(abort)], states, LogShape())
     (directory / f"{3:020d}.snapshot").write_bytes(encode_snapshot(states.entries))
     log_dir = make_log_dir(tmp_path / "logs", {"t-0": directory})
-    outcome = sediment(
-        "compact", log_dir, "--json", "--force", "--now-ms", NOW_MS, "--set=t:cleanup.policy=compact"
-    )
+    outcome = sediment("compact", log_dir, "--json", "--force", "--now-ms", NOW_MS, "--set=t:cleanup.policy=compact")
     assert outcome.status == 0, outcome.stderr
     partition = outcome.partitions()["t-0"]
     # The data batch is the last of its producer, so its header stays; its record goes.
@@ -367,8 +361,10 @@ def test_sigterm_finishes_reports_and_exits_1(tmp_path):
     case = load_case("everything", tmp_path / "corpus")
     log_dir = make_log_dir(tmp_path / "logs", {f"everything-{number}": case.before for number in range(300)})
     process = subprocess.Popen(
-        [sys.executable, "-m", "sediment.jobs.cli", "compact", str(log_dir), "--json", "--force"]
-        + topic_sets("everything", case.configs),
+        [
+            *(sys.executable, "-m", "sediment.jobs.cli", "compact", str(log_dir), "--json", "--force"),
+            *topic_sets("everything", case.configs),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

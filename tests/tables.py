@@ -1,0 +1,98 @@
+"""Tables for tests: read without Spark, and what the corpus' dumps say they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.locate import locate
+from sediment.segment_io.tables import TableRequest, plan_table, read_table
+from tests.corpus import DumpedSegment
+
+TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
+
+
+def read_rows(
+    path: Path | str | Sequence[Path], request: TableRequest | None = None, *, task_bytes: int = 1 << 26, **options: Any
+) -> list[dict[str, Any]]:
+    """Rows of a table as dictionaries; timestamps as ms."""
+    return list(iterate_rows(path, request or TableRequest(**options), task_bytes=task_bytes))
+
+
+def iterate_rows(path: Path | str | Sequence[Path], request: TableRequest, *, task_bytes: int) -> Iterator[Any]:
+    paths = [path] if isinstance(path, Path | str) else list(path)
+    for task in plan_table(request, locate(paths, Fs()), Fs(), task_bytes=task_bytes):
+        for batch in read_table(request, task, Fs()):
+            batch.validate(full=True)
+            assert batch.num_rows
+            yield from in_ms(batch).to_pylist()
+
+
+def in_ms(batch: Any) -> Any:
+    """A record batch whose timestamps are int64 in ms."""
+    import pyarrow as pa
+
+    columns = []
+    for column in batch.columns:
+        is_time = pa.types.is_timestamp(column.type)
+        columns.append(pa.compute.divide(column.cast(pa.int64()), 1000) if is_time else column)
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def dumped_records(dump: Sequence[DumpedSegment], topic: str, partition: int) -> list[dict[str, Any]]:
+    """The rows of `records` that Kafka's dump of a partition asks for, without `size`."""
+    return [
+        {
+            "key": record.key,
+            "value": record.value,
+            "topic": topic,
+            "partition": partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "timestampType": TIMESTAMP_TYPES[batch.timestamp_type],
+            "headers": [{"key": h.key.decode(), "value": h.value} for h in record.headers] or None,
+            "batchBaseOffset": batch.base_offset,
+            "codec": batch.codec,
+            "producerId": batch.producer_id,
+            "producerEpoch": batch.producer_epoch,
+            "sequence": sequence,
+            "transactional": batch.is_transactional,
+            "control": batch.is_control,
+            "leaderEpoch": batch.leader_epoch,
+        }
+        for segment in dump
+        for batch in segment.batches
+        for record, sequence in zip(batch.records, batch.sequences, strict=True)
+    ]
+
+
+def dumped_batches(dump: Sequence[DumpedSegment], topic: str, partition: int) -> list[dict[str, Any]]:
+    """The columns of `batches` that Kafka's dump of a partition has."""
+    return [
+        {
+            "topic": topic,
+            "partition": partition,
+            "segment": segment.base_offset,
+            "position": batch.position,
+            "size": batch.size_bytes,
+            "baseOffset": batch.base_offset,
+            "lastOffset": batch.last_offset,
+            "recordCount": len(batch.records),
+            "magic": batch.magic,
+            "codec": batch.codec,
+            "timestampType": TIMESTAMP_TYPES[batch.timestamp_type],
+            "maxTimestamp": None if batch.max_timestamp == -1 else batch.max_timestamp,
+            "deleteHorizon": batch.delete_horizon_ms,
+            "producerId": batch.producer_id,
+            "producerEpoch": batch.producer_epoch,
+            "baseSequence": batch.base_sequence,
+            "transactional": batch.is_transactional,
+            "control": batch.is_control,
+            "leaderEpoch": batch.leader_epoch,
+            "valid": batch.is_valid,
+        }
+        for segment in dump
+        for batch in segment.batches
+    ]
