@@ -150,6 +150,46 @@ def scan_chunk(
 
 
 @kernel
+def _check_payload(size_bytes: int, codec: int, count: int, state: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """(OK, bytes of records), NEEDS_PAYLOAD, or BAD_RECORD_COUNT: only then is `count` a number to make room for."""
+    if codec != 0 and state[PAYLOAD_BYTES] < 0:
+        return NEEDS_PAYLOAD, 0
+    payload_bytes = state[PAYLOAD_BYTES] if codec != 0 else size_bytes - BATCH_HEADER_BYTES
+    return (BAD_RECORD_COUNT if count * MIN_RECORD_BYTES > payload_bytes else OK), payload_bytes
+
+
+@kernel
+def _decode_batch(
+    base: int,
+    position: int,
+    size_bytes: int,
+    codec: int,
+    count: int,
+    mapped: int,
+    payload: npt.NDArray[np.uint8],
+    directory: npt.NDArray[np.int64],
+    records: npt.NDArray[np.int64],
+    state: npt.NDArray[np.int64],
+) -> int:
+    """Decode the records of the batch at `position`, once their rows and `mapped` keys of them have room.
+
+    The payload was checked.  Positions in `records` count from `payload` for a compressed batch, else from `base`.  Returns OK, what is needed,
+    or what is wrong with the batch.
+    """
+    start = 0 if codec != 0 else position + BATCH_HEADER_BYTES
+    end = state[PAYLOAD_BYTES] if codec != 0 else position + size_bytes
+    if count > records.shape[0]:
+        state[NEEDED] = count
+        return NEEDS_RECORD_ROOM
+    if state[HEADROOM] < mapped:
+        state[HEADROOM] = headroom(directory)
+        if state[HEADROOM] < mapped:
+            state[NEEDED] = mapped
+            return NEEDS_MAP_ROOM
+    return decode_records(payload.ctypes.data if codec != 0 else base, start, end, count, records)
+
+
+@kernel
 def _hash_keys(
     payload: int,
     records: npt.NDArray[np.int64],
@@ -269,31 +309,21 @@ def sweep_chunk(
             continue
 
         # everything the batch needs, before it is judged
-        if codec != 0 and state[PAYLOAD_BYTES] < 0:
-            return NEEDS_PAYLOAD
-        records_base = payload.ctypes.data if codec != 0 else base
-        records_start = 0 if codec != 0 else position + BATCH_HEADER_BYTES
-        records_end = state[PAYLOAD_BYTES] if codec != 0 else position + size_bytes
-        if count * MIN_RECORD_BYTES > records_end - records_start:
-            return BAD_RECORD_COUNT
-        if count > records.shape[0]:
-            state[NEEDED] = count
-            return NEEDS_RECORD_ROOM
-        bound = max(size_bytes, rebuilt_bound(records_end - records_start, count))
+        status, payload_bytes = _check_payload(size_bytes, codec, count, state)
+        if status != OK:
+            return status
+        bound = max(size_bytes, rebuilt_bound(payload_bytes, count))
         if codec != 0 and raw.size < bound:
             state[NEEDED] = bound
             return NEEDS_RAW_ROOM
         if state[OUT_START] < bound:
             state[NEEDED] = bound
             return NEEDS_OUTPUT_ROOM
-        if not by_offset and state[HEADROOM] < count:
-            state[HEADROOM] = headroom(directory)
-            if state[HEADROOM] < count:
-                state[NEEDED] = count
-                return NEEDS_MAP_ROOM
-        status = decode_records(records_base, records_start, records_end, count, records)
+        mapped = 0 if by_offset else count
+        status = _decode_batch(base, position, size_bytes, codec, count, mapped, payload, directory, records, state)
         if status != OK:
             return status
+        records_base = payload.ctypes.data if codec != 0 else base
         if not by_offset and not _offsets_increase(records, count, last_delta):
             return OFFSETS_NOT_INCREASING
 
@@ -420,24 +450,14 @@ def fill_map(
         codec = attributes & CODEC_MASK
         skipped = attributes & CONTROL_BIT or (verdicts.size > 0 and verdicts[ordinal] & UNMAPPED)
         if count > 0 and not skipped and last_offset >= rules[FIRST_MAPPED_OFFSET]:
-            if codec != 0 and state[PAYLOAD_BYTES] < 0:
-                return NEEDS_PAYLOAD
-            records_base = payload.ctypes.data if codec != 0 else base
-            records_start = 0 if codec != 0 else position + BATCH_HEADER_BYTES
-            records_end = state[PAYLOAD_BYTES] if codec != 0 else position + size_bytes
-            if count * MIN_RECORD_BYTES > records_end - records_start:
-                return BAD_RECORD_COUNT
-            if count > records.shape[0]:
-                state[NEEDED] = count
-                return NEEDS_RECORD_ROOM
-            if state[HEADROOM] < count:
-                state[HEADROOM] = headroom(directory)
-                if state[HEADROOM] < count:
-                    state[NEEDED] = count
-                    return NEEDS_MAP_ROOM
-            status = decode_records(records_base, records_start, records_end, count, records)
+            status, _ = _check_payload(size_bytes, codec, count, state)
+            if status == OK:
+                status = _decode_batch(
+                    base, position, size_bytes, codec, count, count, payload, directory, records, state
+                )
             if status != OK:
                 return status
+            records_base = payload.ctypes.data if codec != 0 else base
             _hash_keys(records_base, records, count, seed, secrets.ctypes.data, directory, OFFSET_SLOT_BYTES, hashes)
             state[HEADROOM] -= count
             for index in range(count):

@@ -217,7 +217,7 @@ class _Loading:
         self.epochs: Epochs = ()
         self.repairs: list[Repair] = []
         self.damage: list[Damage] = []
-        self.snapshots = Snapshots(directory, (), fs, like=directory, repairs=self.repairs)
+        self.snapshots = Snapshots(directory, (), fs, like=self._like, repairs=self.repairs)
         self.snapshots_found: tuple[int, ...] = ()
 
     def load(self) -> LoadedLog:
@@ -360,7 +360,7 @@ class _Loading:
         listing = list_log(self.partition, self.directory, self.fs)
         self.segments = []
         self.snapshots_found = listing.snapshots
-        self.snapshots = Snapshots(self.directory, listing.snapshots, self.fs, like=self._like(), repairs=self.repairs)
+        self.snapshots = Snapshots(self.directory, listing.snapshots, self.fs, like=self._like, repairs=self.repairs)
         bases = [ref.base_offset for ref in listing.segments]
         unverified = self._unverified_from(bases)
         for place, ref in enumerate(listing.segments):
@@ -531,7 +531,11 @@ class _Loading:
             is_torn = is_last and self._walk_end(segment)[1] < segment.ref.log_bytes
             if not (is_torn or self.verify_trusted):
                 continue
-            scan = self._scan(segment, None, 0, stop_where_offsets_go_back=False)
+            try:
+                scan = self._scan(segment, None, 0, stop_where_offsets_go_back=False)
+            except IndexOffsetOverflowError as error:
+                self._note_overflow(segment, error)
+                continue
             if self._is_torn_tail(segment, scan):
                 if is_last:
                     self._recover_segment(segment, cut=False, reason="it did not match its log")
@@ -555,6 +559,9 @@ class _Loading:
         behind = look_behind(self._path(segment), scan.good_bytes, segment.ref.log_bytes, scan.next_offset)
         what = f"{scan.stop}; {behind.good_batches} good batches follow in this segment"
         self.damage.append(Damage(segment.name(), scan.good_bytes, scan.next_offset, what))
+
+    def _note_overflow(self, segment: _Segment, overflow: IndexOffsetOverflowError) -> None:
+        self.damage.append(Damage(segment.name(), overflow.position or 0, overflow.offset or 0, overflow.what))
 
     def _walk_end(self, segment: _Segment) -> tuple[int, int]:
         """(offset behind the last whole batch, position behind it), from the last offset index entry on.

@@ -10,7 +10,7 @@ rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,10 +32,12 @@ from sediment.segment_io.reader import HeaderWalk, Rows
 class Snapshots:
     """The producer snapshots of a partition directory by their offsets.
 
-    New files get the owner, group and mode of `like`.  What is changed is added to `repairs`.
+    New files get the owner, group and mode of the file that `like` names.  What is changed is added to `repairs`.
     """
 
-    def __init__(self, directory: Path, offsets: Iterable[int], fs: Fs, *, like: Path, repairs: list[Repair]) -> None:
+    def __init__(
+        self, directory: Path, offsets: Iterable[int], fs: Fs, *, like: Callable[[], Path], repairs: list[Repair]
+    ) -> None:
         self._directory = directory
         self._fs = fs
         self._like = like
@@ -67,7 +69,7 @@ class Snapshots:
         if is_there and self._holds(offset, wanted):
             self._fs.sync_file(path)
         else:
-            self._fs.replace_file(path, encode_snapshot(wanted.values()), like=self._like)
+            self._fs.replace_file(path, encode_snapshot(wanted.values()), like=self._like())
             action = "rewritten" if is_there else "written"
             self._repairs.append(Repair(action, path.name, f"it holds the {len(wanted)} producers known there"))
         self._dropped.pop(offset, None)

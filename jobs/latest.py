@@ -1,7 +1,7 @@
 """The latest record of each key in slices of partitions, as Spark rows: what a task of a snapshot does.
 
-    slice --committed records--> pyarrow batches --latest of each key so far--> emitted at the end or when it is much
-                                                                                and one account: records read, or why not
+    slice --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or when it is much
+                                                                                and an account: records read, or why not
 
 Of one key several rows may come, from several slices or because a slice had to emit early; the one with the highest
 offset is the latest.  Tombstones are rows like others.  Records without a key have no latest value and are left out.

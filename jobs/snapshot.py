@@ -1,7 +1,7 @@
 """`sediment snapshot LOG_DIR --to PATH`: the latest value of each key as a Delta table, refreshed from where it ended.
 
-    driver    progress in the table's last commit · plan                     check files · merge: rows and progress at once
-    tasks                                            latest of each key ·
+    driver    progress of the table · plan                      · check files · merge: rows and progress in one commit
+    tasks                                  · latest of each key
 
 Exactly once: one MERGE brings the rows, and the metadata of its commit say up to which offset of each partition.  So a
 killed run has either not happened or happened as a whole, and the next one goes on from what is true.  Of two runs that
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from rich import box
@@ -34,9 +34,12 @@ from sediment.jobs.latest import ACCOUNT_TOPIC, SPARK_SCHEMA, LatestPerKey, Numb
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options, errors_as_exit_status
 from sediment.jobs.report import FAILED, SCHEMA, SKIPPED
 from sediment.jobs.snapshot_plan import (
+    AS_OF,
+    LATEST,
     LogFacts,
     PartitionProgress,
     Progress,
+    Rebuild,
     Refresh,
     parse_progress,
     plan_refresh,
@@ -62,9 +65,6 @@ if TYPE_CHECKING:
 REFRESHED = "refreshed"
 REBUILT = "rebuilt"
 UNCHANGED = "unchanged"
-
-LATEST = "latest"
-AS_OF = "as-of"
 
 _KIND_PROPERTY = "sediment.snapshot"
 _APPLICATION = "sediment-snapshot"
@@ -320,78 +320,81 @@ class _SnapshotTable:
         self._spark = spark
         self.path = path if is_uri(path) else str(Path(path).absolute())
 
-    def open(self, kind: str) -> Progress | None:
-        """Make the table if there is none; its progress, None where it has not come to any.
+    def open(self, kind: str) -> Progress:
+        """Make the table if there is none; how far it is.
 
         Raises:
-            UsageError: something else is at the path.
+            UsageError: another table is at the path.
         """
         from delta.tables import DeltaTable
 
         if not DeltaTable.isDeltaTable(self._spark, self.path):
-            if not is_uri(self.path) and _holds_something(Path(self.path)):
-                raise UsageError(
-                    "this is no Delta table and not empty", path=self.path, advice="name a path that does not exist"
-                )
-            self._create(kind)
-            return None
-        properties = self._table().detail().select("properties").first()
-        found = (properties[0] if properties else {}).get(_KIND_PROPERTY)
-        if found is None:
-            raise UsageError(
-                "this Delta table was not made by snapshot", path=self.path, advice="name a path that does not exist"
-            )
-        if found != kind:
+            return self._create(kind)
+        progress = _first_progress(self._commits(_LIKELY_COMMITS)) or _first_progress(self._commits(None))
+        if progress is None:
+            progress = self._forgotten_progress()
+        if progress.kind != kind:
             raise UsageError(
                 "this table holds the latest values and is refreshed from where it ended"
-                if found == LATEST
+                if progress.kind == LATEST
                 else "this table holds the state at a moment and cannot be refreshed",
                 path=self.path,
                 advice="name another path",
             )
-        return self.progress()
+        return progress
 
-    def progress(self) -> Progress | None:
-        """What the last commit of ours says; None where there is none, or none any more."""
-        commits = self._commits(_LIKELY_COMMITS)
-        found = _first_progress(commits)
-        if found is None and len(commits) == _LIKELY_COMMITS:
-            found = _first_progress(self._commits(None))
-        return found
+    def _create(self, kind: str) -> Progress:
+        from delta.tables import DeltaTable
+        from pyspark.sql.types import StructType
+
+        columns = cast("StructType", StructType.fromDDL(SPARK_SCHEMA))
+        progress = Progress(kind, "", 0, {})
+        with _commit_settings(self._spark, progress):
+            (
+                DeltaTable.createIfNotExists(self._spark)
+                .location(self.path)
+                .addColumns(columns)
+                .partitionedBy("topic")
+                .property(_KIND_PROPERTY, kind)
+                .property("delta.enableDeletionVectors", "true")
+                .execute()
+            )
+        return progress
+
+    def _forgotten_progress(self) -> Progress:
+        """That of a table whose log no longer reaches back to a commit of ours: all has to be read again.
+
+        The number of a refresh never exceeds the version of its commit, so the table's version is one not used before.
+        """
+        properties = self._table().detail().select("properties").first()
+        kind = (properties[0] if properties else {}).get(_KIND_PROPERTY)
+        if kind is None:
+            raise UsageError(
+                "this Delta table was not made by snapshot", path=self.path, advice="name a path that does not exist"
+            )
+        return Progress(kind, "", self._commits(1)[0].version, {})
 
     def _commits(self, limit: int | None) -> list[Any]:
+        """Newest first."""
         table = self._table()
         history = table.history() if limit is None else table.history(limit)
-        return (
-            history.select("version", "userMetadata", "operationMetrics").orderBy("version", ascending=False).collect()
-        )
+        commits = history.select("version", "userMetadata", "operationMetrics").collect()
+        return sorted(commits, key=lambda commit: int(commit.version), reverse=True)
 
     def _table(self) -> DeltaTable:
         from delta.tables import DeltaTable
 
         return DeltaTable.forPath(self._spark, self.path)
 
-    def _create(self, kind: str) -> None:
-        from delta.tables import DeltaTable
-        from pyspark.sql.types import StructType
+    def fill(self, rows: DataFrame, progress: Progress) -> None:
+        """One commit: `rows` into the empty table."""
+        with _commit_settings(self._spark, progress):
+            rows.where("value is not null").write.format("delta").mode("append").save(self.path)
 
-        (
-            DeltaTable.createIfNotExists(self._spark)
-            .location(self.path)
-            .addColumns(StructType.fromDDL(SPARK_SCHEMA))
-            .partitionedBy("topic")
-            .property(_KIND_PROPERTY, kind)
-            .property("delta.enableDeletionVectors", "true")
-            .execute()
-        )
-
-    def next_sequence(self, progress: Progress | None) -> int:
-        """The number of the next refresh, above that of any before.
-
-        The number of a refresh never exceeds the version of its commit; so where the last one is not known any more,
-        the table's version will do.
-        """
-        return (progress.sequence if progress else self._commits(1)[0].version) + 1
+    def replace(self, rows: DataFrame, progress: Progress) -> None:
+        """One commit: `rows` become the table."""
+        with _commit_settings(self._spark, progress):
+            rows.where("value is not null").write.format("delta").mode("overwrite").save(self.path)
 
     def merge(self, rows: DataFrame, stale: Column | None, topics: Sequence[str], progress: Progress) -> None:
         """One commit: `rows` are the latest of their keys, `stale` which rows go when none of `rows` has their key."""
@@ -404,7 +407,7 @@ class _SnapshotTable:
             & (f.col("t.key") == f.col("s.key"))
         )
         is_tombstone = f.col("s.value").isNull()
-        is_other = (f.col("t.offset") != f.col("s.offset")) | (f.col("t.value") != f.col("s.value"))
+        is_other = f.struct("t.offset", "t.timestamp", "t.value") != f.struct("s.offset", "s.timestamp", "s.value")
         merge = (
             self._table()
             .alias("t")
@@ -417,12 +420,6 @@ class _SnapshotTable:
             merge = merge.whenNotMatchedBySourceDelete(stale)
         with _commit_settings(self._spark, progress):
             merge.execute()
-
-    def overwrite(self, rows: DataFrame, progress: Progress) -> None:
-        """One commit: `rows` become the table."""
-        rows = rows.where("value is not null")
-        with _commit_settings(self._spark, progress):
-            rows.write.format("delta").mode("overwrite").save(self.path)
 
     def outcome(self, run_id: str) -> tuple[int, Mapping[str, str]] | None:
         """Version and metrics of the commit of a run, None where it did not commit."""
@@ -458,7 +455,7 @@ def _commit_settings(spark: SparkSession, progress: Progress) -> Iterator[None]:
             spark.conf.unset(key)
 
 
-def _stale_rows(planned: Sequence[_Planned], *, is_new: bool) -> Column | None:
+def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
     """Rows of the table that go when nothing read has their key; None where there are none."""
     from pyspark.sql import functions as f
 
@@ -474,10 +471,9 @@ def _stale_rows(planned: Sequence[_Planned], *, is_new: bool) -> Column | None:
                 & (f.col("t.partition") == name.partition)
                 & (f.col("t.offset") < partition.refresh.drop_below_offset)
             )
-    if not is_new:
-        conditions += [
-            (f.col("t.topic") == topic) & f.col("t.partition").isin(numbers) for topic, numbers in rebuilt.items()
-        ]
+    conditions += [
+        (f.col("t.topic") == topic) & f.col("t.partition").isin(numbers) for topic, numbers in rebuilt.items()
+    ]
     stale = None
     for condition in conditions:
         stale = condition if stale is None else stale | condition
@@ -530,7 +526,7 @@ def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
     spark.conf.set(_SHUFFLE_PARTITIONS, str(max(slots, size_bytes // _SHUFFLED_BYTES)))
 
 
-# ------------------------------------------------------------------------------------------------------------ refreshing
+# ----------------------------------------------------------------------------------------------------------- refreshing
 def snapshot(options: CommonOptions, own: SnapshotOptions, spark: SparkSession) -> SnapshotReport:
     """Bring the table at `own.to` to what the selected partitions of `options.log_dirs` hold now.
 
@@ -560,11 +556,10 @@ class _Run:
         self._table = _SnapshotTable(spark, own.to)
 
     def refresh(self) -> SnapshotReport:
+        as_of = self._own.as_of is not None
         logs = _logs(self._options, self._fs)
-        before = self._table.open(LATEST if self._own.as_of is None else AS_OF)
-        if self._own.as_of is not None:
-            before = None
-        known = before.partitions if before else {}
+        before = self._table.open(AS_OF if as_of else LATEST)
+        known = {} if as_of else before.partitions
         planned: list[_Planned] = []
         reports: list[PartitionSnapshot] = []
         for log in logs:
@@ -573,47 +568,47 @@ class _Run:
                 planned.append(found)
             else:
                 reports.append(found)
-        wanted = planned
-        if self._own.as_of is None:
-            wanted = [partition for partition in planned if _is_needed(partition, known)]
-            reports += [_unchanged(partition) for partition in planned if not _is_needed(partition, known)]
-        if not wanted:
-            return self._report(reports, None)
-        _shuffle_by_size(self._spark, wanted)
-        rows, accounts = _read(self._spark, wanted)
-        good, failed = _settled(wanted, accounts)
-        _check_unchanged(good)
+        idle = [] if as_of else [partition for partition in planned if not partition.refresh.is_needed()]
+        wanted = [partition for partition in planned if partition not in idle]
+        reports += [_unchanged(partition) for partition in idle]
         outcome = None
-        if good or self._own.as_of is not None:
-            looked_at = [partition for partition in planned if partition not in wanted] + good
-            outcome = self._commit(rows, good, looked_at, before)
-        counts = {id(partition): account.messages_read for partition, account in zip(wanted, accounts, strict=True)}
-        reports += failed + [_refreshed(partition, counts[id(partition)], self._own) for partition in good]
+        if wanted:
+            _shuffle_by_size(self._spark, wanted)
+            rows, accounts = _read(self._spark, wanted)
+            good, failed = _settled(wanted, accounts)
+            _check_unchanged(good)
+            reports += failed + [
+                _refreshed(partition, account, self._own)
+                for partition, account in zip(wanted, accounts, strict=True)
+                if account.error is None
+            ]
+            if good:
+                outcome = self._commit(rows, good, [*idle, *good], before, known)
         return self._report(reports, outcome)
 
     def _commit(
-        self, rows: DataFrame, good: Sequence[_Planned], looked_at: Sequence[_Planned], before: Progress | None
+        self,
+        rows: DataFrame,
+        good: Sequence[_Planned],
+        looked_at: Sequence[_Planned],
+        before: Progress,
+        known: Mapping[str, PartitionProgress],
     ) -> tuple[int, Mapping[str, str]]:
         from delta.exceptions import DeltaConcurrentModificationException
-        from pyspark.sql import functions as f
 
         reached = {
             str(partition.log.partition): progress_after(partition.refresh, partition.facts, self._options.now_ms)
             for partition in looked_at
         }
-        sequence = self._table.next_sequence(before)
-        progress = Progress(self._run_id, sequence, {**(before.partitions if before else {}), **reached})
-        of_good = None
-        for topic, numbers in _by_topic(good).items():
-            condition = (f.col("topic") == topic) & f.col("partition").isin(numbers)
-            of_good = condition if of_good is None else of_good | condition
-        rows = rows.where(f.lit(False) if of_good is None else of_good)
+        progress = Progress(before.kind, self._run_id, before.sequence + 1, {**known, **reached})
+        rows = rows.where(_of_partitions(good))
         try:
-            if self._own.as_of is None:
-                topics = sorted(_by_topic(good))
-                self._table.merge(rows, _stale_rows(good, is_new=sequence == 1), topics, progress)
+            if before.kind == AS_OF:
+                self._table.replace(rows, progress)
+            elif before.sequence == 0:
+                self._table.fill(rows, progress)
             else:
-                self._table.overwrite(rows, progress)
+                self._table.merge(rows, _stale_rows(good), sorted(_by_topic(good)), progress)
         except DeltaConcurrentModificationException as error:
             raise _refreshed_by_another(self._own.to) from error
         outcome = self._table.outcome(self._run_id)
@@ -651,8 +646,13 @@ def _by_topic(planned: Sequence[_Planned]) -> dict[str, list[int]]:
     return topics
 
 
-def _is_needed(partition: _Planned, known: Mapping[str, PartitionProgress]) -> bool:
-    return partition.refresh.is_needed() or str(partition.log.partition) not in known
+def _of_partitions(planned: Sequence[_Planned]) -> Column:
+    from pyspark.sql import functions as f
+
+    chosen = f.lit(False)
+    for topic, numbers in _by_topic(planned).items():
+        chosen = chosen | ((f.col("topic") == topic) & f.col("partition").isin(numbers))
+    return chosen
 
 
 def _unchanged(partition: _Planned) -> PartitionSnapshot:
@@ -661,14 +661,17 @@ def _unchanged(partition: _Planned) -> PartitionSnapshot:
     return replace(report, first_offset=refresh.first_offset, next_offset=refresh.first_offset)
 
 
-def _refreshed(partition: _Planned, messages_read: int, own: SnapshotOptions) -> PartitionSnapshot:
+def _refreshed(partition: _Planned, account: _Account, own: SnapshotOptions) -> PartitionSnapshot:
     refresh, log = partition.refresh, partition.log
-    is_rebuilt = refresh.rebuild is not None and own.as_of is None and refresh.rebuild != "first-time"
+    is_rebuilt = refresh.rebuild not in (None, Rebuild.FIRST_TIME)
     report = log.report(REBUILT, refresh.rebuild) if is_rebuilt else log.report(REFRESHED)
     if own.as_of is not None:
         report = _told_what_is_gone(report, partition)
     return replace(
-        report, first_offset=refresh.first_offset, next_offset=refresh.end_offset, messages_read=messages_read
+        report,
+        first_offset=refresh.first_offset,
+        next_offset=refresh.end_offset,
+        messages_read=account.messages_read,
     )
 
 

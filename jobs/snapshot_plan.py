@@ -18,6 +18,9 @@ from typing import Any
 
 from sediment.segment_io.checkpoints import EpochEntry
 
+LATEST = "latest"
+AS_OF = "as-of"
+
 _FORMAT = 1
 _MARK = "sediment.snapshot"
 
@@ -39,8 +42,12 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a commit to the table says of itself: who made it, the how-manieth refresh it is, and what it leads to."""
+    """What a commit to the table says of itself: whose it is, its number among the refreshes, and what it leads to.
 
+    `kind` is LATEST or AS_OF; `sequence` is 0 where the table was made and still is empty.
+    """
+
+    kind: str
     run_id: str
     sequence: int
     partitions: Mapping[str, PartitionProgress]
@@ -105,11 +112,7 @@ class Refresh:
 
     def is_needed(self) -> bool:
         """Whether the table has to change."""
-        return (
-            self.first_offset < self.end_offset
-            or self.drop_below_offset is not None
-            or self.rebuild not in (None, Rebuild.FIRST_TIME)
-        )
+        return self.first_offset < self.end_offset or self.drop_below_offset is not None or self.rebuild is not None
 
 
 def plan_refresh(

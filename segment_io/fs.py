@@ -41,14 +41,6 @@ class Fs:
         """Whether `path` exists."""
         return path.exists()
 
-    def size_and_mtime_ns(self, path: Path) -> tuple[int, int] | None:
-        """Size in bytes and modification time of a file, None where there is none."""
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            return None
-        return status.st_size, status.st_mtime_ns
-
     def scan(self, directory: Path) -> list[FileEntry]:
         """Entries of `directory` in name order; an entry that vanishes meanwhile is left out."""
         entries = []

@@ -87,7 +87,7 @@ _ROWS = 11
 _EPOCHS = 12
 _FIELDS = 13
 
-_ROWS_PER_TABLE = 1 << 12
+_ROWS_PER_TABLE = 1 << 14
 _EPOCHS_PER_TABLE = 64
 
 
@@ -191,6 +191,7 @@ def _scan_batches(
     segment_base_offset: int,
     interval_bytes: int,
     stop_where_offsets_go_back: bool,
+    wants_rows: bool,
     progress: npt.NDArray[np.int64],
     offset_entries: npt.NDArray[np.uint8],
     time_entries: npt.NDArray[np.uint8],
@@ -201,8 +202,8 @@ def _scan_batches(
 
     Returns:
         (status, position behind the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the
-        end of the buffer, ROWS_FULL when `rows`, BATCH_ROW[n], or `epochs`, int64[n, 2] of (epoch, base offset), wants
-        to be emptied, or what is wrong with the batch at the position.
+        end of the buffer, ROWS_FULL when `rows`, BATCH_ROW[n] for `wants_rows`, or `epochs`, int64[n, 2] of (epoch,
+        base offset), wants to be emptied, or what is wrong with the batch at the position.
     """
     while True:
         if progress[_ROWS] == rows.size or progress[_EPOCHS] == epochs.shape[0]:
@@ -224,7 +225,7 @@ def _scan_batches(
         if last_offset - segment_base_offset > INT32_MAX:
             return _OFFSET_OVERFLOW, position, size_bytes
 
-        has_producer = not is_legacy and load_i64(address + PRODUCER_ID) >= 0
+        has_producer = wants_rows and not is_legacy and load_i64(address + PRODUCER_ID) >= 0
         if has_producer:
             row = progress[_ROWS]
             status, filled, _, _ = read_headers(
@@ -391,6 +392,7 @@ class _Scan:
             position, status = self._read(descriptor, stop_where_offsets_go_back, on_producer_batches)
         finally:
             os.close(descriptor)
+        self._hand_out(on_producer_batches)
         _append_time_entry(self._base_offset, self._progress, self._time_entries)
         progress = self._progress.tolist()
         is_whole = position == self._size_bytes
@@ -419,9 +421,7 @@ class _Scan:
             wanted = min(buffer.size - PADDING_BYTES, self._size_bytes - start)
             filled = read_into(descriptor, buffer, 0, wanted, start)
             at = 0
-            status = ROWS_FULL
-            needed = 0
-            while status == ROWS_FULL:
+            while True:
                 status, at, needed = _scan_batches(
                     buffer.ctypes.data,
                     at,
@@ -430,12 +430,15 @@ class _Scan:
                     self._base_offset,
                     self._interval_bytes,
                     stop_where_offsets_go_back,
+                    on_producer_batches is not None,
                     self._progress,
                     self._offset_entries,
                     self._time_entries,
                     self._rows,
                     self._epochs,
                 )
+                if status != ROWS_FULL:
+                    break
                 self._hand_out(on_producer_batches)
             if status != INCOMPLETE:
                 self._raise_what_is_no_damage(status, buffer, at, start + at)

@@ -329,6 +329,19 @@ def test_a_malformed_batch_with_a_right_crc_is_an_error_with_its_place(tmp_path,
     assert (raised.value.position, raised.value.offset) == (5 * len(batches[0]), 5)
 
 
+@pytest.mark.parametrize("map_bytes", [None, 24 * 100])
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_compressed_batch_that_claims_two_billion_records_is_an_error(tmp_path, codec, map_bytes):
+    batch = encode_batch([Record(0, START_MS, b"k", b"v")], base_offset=0, leader_epoch=0, codec=codec)
+    bad = resealed(batch[:57] + (2**31 - 1).to_bytes(4, "big") + batch[61:])
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    (directory / f"{0:020d}.log").write_bytes(bad)
+    write_segment(directory, 1, [], ProducerStates(), LogShape())
+    with pytest.raises(CorruptBatchError, match="record count"):
+        prepare(directory, Round(START_MS, map_bytes=map_bytes))
+
+
 def test_a_batch_that_expands_beyond_the_bound_is_an_error(tmp_path):
     records = [Record(0, START_MS, b"k", b"\0" * 4_000_000)]
     directory = write_log(tmp_path / "t-0", {0: [encode_batch(records, base_offset=0, leader_epoch=0, codec=4)]})
