@@ -9,7 +9,6 @@ group; whatever fails in one partition leaves that partition as it was and the o
 
 from __future__ import annotations
 
-import errno
 import signal
 import threading
 import time
@@ -31,6 +30,7 @@ from sediment.jobs.directories import LogDirectory, open_directory
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
 from sediment.jobs.progress import Progress
 from sediment.jobs.report import COMPACTED, FAILED, SKIPPED, PartitionReport, RunReport, print_report, report_json
+from sediment.jobs.sentences import told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import Answer, spread
 from sediment.segment_io.checkpoints import update_offset_checkpoint
@@ -92,30 +92,12 @@ def clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
     """View, plan and clean one partition; errors of this partition are part of the result."""
     try:
         return _clean_partition(task, attempt)
-    except SedimentError as error:
-        return _failure(type(error).__name__, str(error))
-    except OSError as error:
-        return _failure(
-            "NoSpaceError" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "OSError", _os_sentence(error)
-        )
+    except (SedimentError, OSError) as error:
+        return _failure(*told(error))
 
 
 def _failure(code: str, reason: str) -> CleaningResult:
-    return CleaningResult(None, None, None, None, _reason_code(code), reason, failed=True)
-
-
-def _reason_code(error_name: str) -> str:
-    """`CorruptBatchError` -> `corrupt-batch`."""
-    words = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in error_name.removesuffix("Error"))
-    return words.lstrip("-") if error_name != "OSError" else "io-error"
-
-
-def _os_sentence(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full ({error.filename}); free some space and run again, nothing was changed"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"no permission for {error.filename}; run as the broker's user or as root"
-    return f"{error.strerror} ({error.filename})"
+    return CleaningResult(None, None, None, None, code, reason, failed=True)
 
 
 def _clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
@@ -164,6 +146,13 @@ def _clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
         if not options.dry_run:
             discard_parts(listing.path, task.run_id, fs, attempt=attempt)
         raise
+    if options.dry_run and list_log(listing.partition, listing.path, fs).segments[:-1] != listing.segments[:-1]:
+        raise SourceChangedError(
+            "the segments changed while they were read",
+            partition=str(listing.partition),
+            path=str(listing.path),
+            advice="stop the broker or work on a copy; a dry run takes no lock",
+        )
     return found(swap=swap, reason_code=None, reason=None, failed=False)
 
 
@@ -191,83 +180,152 @@ def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event |
         UsageError: a directory or setting is wrong; nothing was touched.
         DirectoryInUseError: a broker or another run holds a directory.
     """
-    stop = stop or threading.Event()
     started = time.monotonic()
-    run_id = uuid.uuid4().hex[:12]
-    fs = Fs()
-    directories = [open_directory(path, options.partitions, fs) for path in options.log_dirs]
-    topics = {partition.topic for directory in directories for partition in directory.partitions}
-    options.settings.check_selection(topics, have_metadata=False)
     with ExitStack() as stack:
-        if not own.dry_run:
-            for directory in directories:
-                lock = stack.enter_context(DirectoryLock(directory.path))
-                lock.check()
-                place_run_token(directory.path, run_id)
-                stack.callback(remove_run_token, directory.path)
+        run = _Run(options, own, stop or threading.Event(), stack)
+        reports = run.perform()
+    ordered = tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
+    return RunReport(run.run_id, "compact", options.now_ms, time.monotonic() - started, own.dry_run, ordered)
+
+
+class _Run:
+    """One run of the command on the driver; the stack ends what it holds: locks, tokens, Spark."""
+
+    def __init__(self, options: CommonOptions, own: CompactOptions, stop: threading.Event, stack: ExitStack) -> None:
+        self.run_id = uuid.uuid4().hex[:12]
+        self._options = options
+        self._own = own
+        self._stop = stop
+        self._stack = stack
+        self._fs = Fs()
+        self._locks: dict[Path, DirectoryLock] = {}
+
+    def perform(self) -> list[PartitionReport]:
+        """Lock, list, clean, commit; a report for every selected partition."""
         reports: list[PartitionReport] = []
         tasks: list[CleaningTask] = []
-        for directory in directories:
-            for prepared in _prepare(directory, options, own, run_id, fs):
+        for directory in self._open_directories():
+            for prepared in self._prepare(directory):
                 if isinstance(prepared, CleaningTask):
                     tasks.append(prepared)
                 else:
                     reports.append(prepared)
         if tasks:
-            reports.extend(_clean_and_commit(tasks, options, own, run_id, fs, stop))
-    ordered = tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
-    return RunReport(run_id, "compact", options.now_ms, time.monotonic() - started, own.dry_run, ordered)
+            reports.extend(self._clean_and_commit(tasks))
+        return reports
 
+    def _open_directories(self) -> list[LogDirectory]:
+        """Check that every directory is one before any of them is touched; read them once they are ours."""
+        options = self._options
+        for path in options.log_dirs:
+            open_directory(path, options.partitions, self._fs)
+        if not self._own.dry_run:
+            for path in options.log_dirs:
+                self._locks[path] = self._stack.enter_context(DirectoryLock(path))
+                place_run_token(path, self.run_id)
+                self._stack.callback(remove_run_token, path)
+        directories = [open_directory(path, options.partitions, self._fs) for path in options.log_dirs]
+        topics = {partition.topic for directory in directories for partition in directory.partitions}
+        options.settings.check_selection(topics, have_metadata=False)
+        return directories
 
-def _clean_and_commit(
-    tasks: Sequence[CleaningTask],
-    options: CommonOptions,
-    own: CompactOptions,
-    run_id: str,
-    fs: Fs,
-    stop: threading.Event,
-) -> list[PartitionReport]:
-    reports = []
-    with ExitStack() as stack:
-        progress = stack.enter_context(
-            Progress(options.messages(), len(tasks), sum(task.listing.log_bytes() for task in tasks))
-        )
-        sc = stack.enter_context(spark_context(options.master, "sediment compact"))
-        stack.enter_context(_cancel_when(stop, sc, run_id))
-        for answers in _batches(spread(sc, tasks, clean_partition, CleaningTask.weight, group=run_id)):
-            for report in _commit_all(answers, own, fs, stop):
+    def _prepare(self, directory: LogDirectory) -> Iterator[CleaningTask | PartitionReport]:
+        """A task for each partition that is to be compacted, a report for each that is not."""
+        for partition in directory.partitions:
+            try:
+                yield self._prepare_partition(directory, partition)
+            except (SedimentError, OSError) as error:
+                code, sentence = told(error)
+                yield PartitionReport(str(partition), str(directory.path), FAILED, code, sentence)
+
+    def _prepare_partition(self, directory: LogDirectory, partition: TopicPartition) -> CleaningTask | PartitionReport:
+        path = directory.path / str(partition)
+        config = self._options.settings.for_topic(partition.topic)
+        listing = list_log(partition, path, self._fs)
+        if not config.compacts:
+            policy = ",".join(config.cleanup_policy) or "empty"
+            return _report(listing, SKIPPED, "not-compacted", f"cleanup.policy is {policy}")
+        if listing.leftovers and self._own.dry_run:
+            return _report(
+                listing,
+                SKIPPED,
+                "interrupted",
+                "an earlier run or broker was interrupted here; a run without --dry-run finishes that first",
+            )
+        if not self._own.dry_run and finish_interrupted(path, self._fs):
+            listing = list_log(partition, path, self._fs)
+        checkpoints = directory.checkpoints.of(partition)
+        return CleaningTask(listing, checkpoints, config.compaction, self._own, self._options.now_ms, self.run_id)
+
+    def _clean_and_commit(self, tasks: Sequence[CleaningTask]) -> list[PartitionReport]:
+        reports = []
+        total_bytes = sum(task.weight() for task in tasks)
+        progress = self._stack.enter_context(Progress(self._options.messages(), len(tasks), total_bytes))
+        sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
+        self._stack.enter_context(_cancel_when(self._stop, sc, self.run_id))
+        for answers in spread(sc, tasks, clean_partition, CleaningTask.weight, group=self.run_id):
+            for report in self._settle_all(answers):
                 reports.append(report)
                 progress.advance(report.bytes_before)
-    if not own.dry_run:
-        for task in tasks:
-            discard_parts(task.listing.path, run_id, fs)
-    return reports
+        if not self._own.dry_run:
+            for task in tasks:
+                discard_parts(task.listing.path, self.run_id, self._fs)
+        return reports
+
+    def _settle_all(self, answers: Sequence[Answer[CleaningTask, CleaningResult]]) -> list[PartitionReport]:
+        """Commit what a task prepared, then write each directory's checkpoint once."""
+        reports = []
+        checkpoints: dict[Path, dict[TopicPartition, int]] = {}
+        for answer in answers:
+            result = answer.result or _task_lost(answer.error)
+            report, offset = self._settle(answer.work, result)
+            reports.append(report)
+            if offset is not None and not self._own.dry_run:
+                checkpoints.setdefault(answer.work.listing.path.parent, {})[answer.work.listing.partition] = offset
+        for directory, offsets in checkpoints.items():
+            try:
+                update_offset_checkpoint(self._fs, directory / CLEANER_FILE, offsets)
+            except (SedimentError, OSError) as error:
+                late = f"its segments are clean, but the checkpoint was not written: {told(error)[1]}"
+                reports = [
+                    replace(report, status=FAILED, reason_code="checkpoint-not-written", reason=late)
+                    if report.log_dir == str(directory) and report.partition in map(str, offsets)
+                    else report
+                    for report in reports
+                ]
+        return reports
+
+    def _settle(self, task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
+        """Commit one partition: its report, and what its checkpoint is to become."""
+        report = replace(
+            _report(task.listing, FAILED if result.failed else SKIPPED, result.reason_code, result.reason),
+            first_dirty_offset=result.first_dirty_offset,
+            first_uncleanable_offset=result.first_uncleanable_offset,
+        )
+        swap = result.swap
+        if swap is None:
+            return report, None if result.failed else result.reset_checkpoint
+        if not self._own.dry_run:
+            where = "before this partition"
+            try:
+                finished = not self._stop.is_set()
+                if finished:
+                    self._locks[task.listing.path.parent].check()
+                    finished = commit(swap, self._fs, should_stop=self._stop.is_set)
+                    where = "in this partition"
+            except (SedimentError, OSError) as error:
+                code, sentence = told(error)
+                return replace(report, status=FAILED, reason_code=code, reason=sentence), None
+            if not finished:
+                return replace(
+                    report, status=FAILED, reason_code="stopped", reason=f"the run was stopped {where}"
+                ), None
+        return _compacted(report, task.listing, swap), swap.next_dirty_offset
 
 
-def _prepare(
-    directory: LogDirectory, options: CommonOptions, own: CompactOptions, run_id: str, fs: Fs
-) -> Iterator[CleaningTask | PartitionReport]:
-    """A task for each partition that is to be compacted, a report for each that is not."""
-    for partition in directory.partitions:
-        path = directory.path / str(partition)
-        try:
-            config = options.settings.for_topic(partition.topic)
-            if not config.compacts:
-                listing = list_log(partition, path, fs)
-                policy = ",".join(config.cleanup_policy) or "empty"
-                yield _report(listing, SKIPPED, "not-compacted", f"cleanup.policy is {policy}")
-                continue
-            if not own.dry_run:
-                finish_interrupted(path, fs)
-            listing = list_log(partition, path, fs)
-            yield CleaningTask(
-                listing, directory.checkpoints.of(partition), config.compaction, own, options.now_ms, run_id
-            )
-        except (SedimentError, OSError) as error:
-            sentence = _os_sentence(error) if isinstance(error, OSError) else str(error)
-            yield PartitionReport(
-                str(partition), str(directory.path), FAILED, _reason_code(type(error).__name__), sentence
-            )
+def _task_lost(error: Exception | None) -> CleaningResult:
+    sentence = str(error).strip().split("\n")[0] if error else "no reason given"
+    return _failure("task-lost", f"Spark gave up on the task: {sentence}")
 
 
 def _report(listing: LogListing, status: str, code: str | None, reason: str | None) -> PartitionReport:
@@ -283,61 +341,6 @@ def _report(listing: LogListing, status: str, code: str | None, reason: str | No
         segments_before=len(listing.segments),
         segments=tuple(segment.base_offset for segment in listing.segments),
     )
-
-
-def _batches(
-    answers: Iterator[Answer[CleaningTask, CleaningResult]],
-) -> Iterator[list[Answer[CleaningTask, CleaningResult]]]:
-    """Answers one by one, a list each: a checkpoint file is written once for all that are committed together."""
-    for answer in answers:
-        yield [answer]
-
-
-def _commit_all(
-    answers: Sequence[Answer[CleaningTask, CleaningResult]], own: CompactOptions, fs: Fs, stop: threading.Event
-) -> list[PartitionReport]:
-    """Commit what the tasks prepared, then write each directory's checkpoint once."""
-    reports = []
-    checkpoints: dict[Path, dict[TopicPartition, int]] = {}
-    for answer in answers:
-        task = answer.work
-        result = answer.result or _failure("TaskLostError", f"Spark gave up on the task: {answer.error}".split("\n")[0])
-        report = _settle(task, result, own, fs, stop)
-        reports.append(report)
-        if report.status == COMPACTED and result.swap is not None:
-            offset: int | None = result.swap.next_dirty_offset
-        else:
-            offset = None if result.failed else result.reset_checkpoint
-        if offset is not None and not own.dry_run:
-            checkpoints.setdefault(task.listing.path.parent, {})[task.listing.partition] = offset
-    for directory, offsets in checkpoints.items():
-        update_offset_checkpoint(fs, directory / CLEANER_FILE, offsets)
-    return reports
-
-
-def _settle(
-    task: CleaningTask, result: CleaningResult, own: CompactOptions, fs: Fs, stop: threading.Event
-) -> PartitionReport:
-    listing = task.listing
-    report = replace(
-        _report(listing, FAILED if result.failed else SKIPPED, result.reason_code, result.reason),
-        first_dirty_offset=result.first_dirty_offset,
-        first_uncleanable_offset=result.first_uncleanable_offset,
-    )
-    swap = result.swap
-    if swap is None:
-        return report
-    if stop.is_set():
-        return replace(report, status=FAILED, reason_code="stopped", reason="the run was stopped before this partition")
-    if not own.dry_run:
-        try:
-            finished = commit(swap, fs, should_stop=stop.is_set)
-        except (SedimentError, OSError) as error:
-            sentence = _os_sentence(error) if isinstance(error, OSError) else str(error)
-            return replace(report, status=FAILED, reason_code=_reason_code(type(error).__name__), reason=sentence)
-        if not finished:
-            return replace(report, status=FAILED, reason_code="stopped", reason="the run was stopped in this partition")
-    return _compacted(report, listing, swap)
 
 
 def _compacted(report: PartitionReport, listing: LogListing, swap: PreparedSwap) -> PartitionReport:

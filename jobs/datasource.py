@@ -117,7 +117,7 @@ class SourceOptions:
 
     paths: tuple[str, ...]
     request: TableRequest
-    task_bytes: int
+    task_bytes: int | None
     starting: str
     max_offsets_per_trigger: int | None
 
@@ -149,13 +149,12 @@ class SourceOptions:
             on_corruption=_one_of(given, "on_corruption", ON_CORRUPTION, FAIL),
         )
         request.selected()
-        most = given.get("max_offsets_per_trigger")
         return cls(
             paths=_paths(given),
             request=request,
-            task_bytes=_positive(given.get("task_bytes", str(SLICE_BYTES)), "task_bytes"),
+            task_bytes=_positive(given, "task_bytes"),
             starting=_one_of(given, "starting", (EARLIEST, LATEST), EARLIEST),
-            max_offsets_per_trigger=None if most is None else _positive(most, "max_offsets_per_trigger"),
+            max_offsets_per_trigger=_positive(given, "max_offsets_per_trigger"),
         )
 
 
@@ -194,7 +193,10 @@ def _one_of(given: Mapping[str, str], name: str, values: Sequence[str], default:
     return value
 
 
-def _positive(text: str, name: str) -> int:
+def _positive(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise UsageError(f"{name} cannot be {text!r}", advice="it is a number above 0")
     return int(text)
@@ -459,7 +461,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             request = replace(
                 self._request, bounds=self._request.bounds & Bounds(first_offset=first, end_offset=end[name])
             )
-            found = plan_pieces(request, source, fs, slice_bytes=self._options.task_bytes)
+            found = plan_pieces(request, source, fs, slice_bytes=self._options.task_bytes or SLICE_BYTES)
             pieces += [_TaskPartition(TableTask(pieces=(piece,))) for piece in found]
         return pieces
 

@@ -30,7 +30,6 @@ FETCH = "sediment delta-jars"
 
 _SCALA = "2.13"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-_EXTENSIONS_KEY = "spark.sql.extensions"
 _SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # A table's log is read by a Spark job of this many tasks; fifty, the default, take longer than most logs.
@@ -103,29 +102,36 @@ def _ivy_folder(given: Mapping[str, str]) -> Path:
 # -------------------------------------------------------------------------------------------------------------- session
 @contextmanager
 def delta_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
-    """A SparkSession that reads and writes Delta, on `spark_context`'s context.
+    """A SparkSession that reads and writes Delta, on `spark_context`'s context; another session there stays as it is.
 
     Raises:
-        UsageError: delta-spark or its JARs are missing, the active session has no Delta, or Spark does not start.
+        UsageError: delta-spark or its JARs are missing, or Spark does not start.
     """
     from pyspark.sql import SparkSession
 
     coordinate()
-    with spark_context(master, app_name, _with_delta) as sc:
+    with spark_context(master, app_name) as sc:
         settings = dict(sc.getConf().getAll())
-        if _EXTENSION not in settings.get(_EXTENSIONS_KEY, ""):
-            raise UsageError(
-                "the Spark session that is already there has no Delta",
-                advice=f"end it first, or start it with {_EXTENSIONS_KEY}={_EXTENSION}",
-            )
         _load_jars(sc, _ivy_folder(settings))
-        yield SparkSession.builder.getOrCreate()
-
-
-def _with_delta(given: Mapping[str, str]) -> dict[str, str]:
-    extensions = [name for name in given.get(_EXTENSIONS_KEY, "").split(",") if name and name != _EXTENSION]
-    wanted = {key: value for key, value in _SETTINGS.items() if key not in given}
-    return {_EXTENSIONS_KEY: ",".join([*extensions, _EXTENSION]), **wanted}
+        if _EXTENSION in settings.get("spark.sql.extensions", ""):
+            yield SparkSession.builder.getOrCreate()
+            return
+        jvm: Any = sc._jvm
+        sessions = jvm.org.apache.spark.sql.classic.SparkSession
+        active, default = sessions.getActiveSession(), sessions.getDefaultSession()
+        sessions.clearActiveSession()
+        sessions.clearDefaultSession()
+        builder = sessions.builder().withExtensions(jvm.io.delta.sql.DeltaSparkSessionExtension())
+        for key, value in _SETTINGS.items():
+            if key not in settings:
+                builder.config(key, value)
+        try:
+            yield SparkSession(sc, builder.getOrCreate())
+        finally:
+            if default.isDefined():
+                sessions.setDefaultSession(default.get())
+            if active.isDefined():
+                sessions.setActiveSession(active.get())
 
 
 def _load_jars(sc: Any, ivy_folder: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from sediment.jobs.sentences import told
 from sediment.jobs.settings import Settings
 from sediment.segment_io.errors import SedimentError, UsageError
 
@@ -117,9 +118,6 @@ class errors_as_exit_status:  # noqa: N801 - reads as a statement
         return None
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
-        if isinstance(error, SedimentError):
-            click.echo(f"sediment: {error}", err=True)
+        if isinstance(error, (SedimentError, OSError)):
+            click.echo(f"sediment: {told(error)[1]}", err=True)
             sys.exit(EXIT_WRONG_USE if isinstance(error, UsageError) else EXIT_FAILED)
-        if isinstance(error, PermissionError):
-            click.echo(f"sediment: no permission for {error.filename}; run as the broker's user or as root", err=True)
-            sys.exit(EXIT_FAILED)

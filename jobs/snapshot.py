@@ -622,8 +622,9 @@ class _Run:
         version, metrics = outcome or (None, {})
 
         def rows(*names: str) -> int | None:
-            found = [int(metrics[name]) for name in names if name in metrics]
-            return sum(found) if found else (0 if outcome is None else None)
+            if outcome is None:
+                return 0
+            return next((int(metrics[name]) for name in names if name in metrics), None)
 
         return SnapshotReport(
             run_id=self._run_id,

@@ -50,8 +50,8 @@ def spread(
     weight: Callable[[Work], int],
     *,
     group: str,
-) -> Iterator[Answer[Work, Result]]:
-    """Perform `works` on the executors of the SparkContext `sc` and yield answers as tasks finish.
+) -> Iterator[list[Answer[Work, Result]]]:
+    """Perform `works` on the executors of the SparkContext `sc` and yield the answers of each task as it finishes.
 
     `perform(work, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
     the Spark job group, by which a caller can cancel what is still running.
@@ -73,7 +73,7 @@ def spread(
         for task in tasks:
             pool.submit(submit, task)
         for _ in tasks:
-            yield from answers.get()
+            yield answers.get()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -266,7 +266,7 @@ def _walk_behind(base: int, position: int, end: int, least_offset: int) -> tuple
     """
     good = 0
     last_offset = -1
-    while position < end:
+    while end - position >= BATCH_HEADER_BYTES:
         status, size_bytes = _verified_batch_at(base, position, end)
         if status in (OK, LEGACY_MAGIC) and load_i64(base + position + BASE_OFFSET) >= least_offset:
             good += 1
@@ -275,26 +275,20 @@ def _walk_behind(base: int, position: int, end: int, least_offset: int) -> tuple
                 last_offset += load_i32(base + position + LAST_OFFSET_DELTA)
             position += size_bytes
             continue
-        if status == INCOMPLETE and _looks_like_batch(base + position, end - position, least_offset):
+        if status == INCOMPLETE and _looks_like_batch(base + position, least_offset):
             return INCOMPLETE, position, size_bytes, good, last_offset
         if status == BAD_CRC and _verified_batch_at(base, position + size_bytes, end)[0] in (OK, LEGACY_MAGIC):
             position += size_bytes
             continue
         position += 1
-        while end - position >= BATCH_HEADER_BYTES and not _looks_like_batch(
-            base + position, end - position, least_offset
-        ):
+        while end - position >= BATCH_HEADER_BYTES and not _looks_like_batch(base + position, least_offset):
             position += 1
-        if end - position < BATCH_HEADER_BYTES:
-            break
     return OK, position, 0, good, last_offset
 
 
 @kernel
-def _looks_like_batch(address: int, remaining: int, least_offset: int) -> bool:
-    """Whether a header of magic 2 may lie at `address`, as far as its bytes are there."""
-    if remaining < BATCH_HEADER_BYTES:
-        return False
+def _looks_like_batch(address: int, least_offset: int) -> bool:
+    """Whether a header of magic 2 may lie at `address`; its bytes are there."""
     offset = load_i64(address + BASE_OFFSET)
     looks: bool = (
         load_i8(address + MAGIC) == 2

@@ -48,7 +48,7 @@ from sediment.segment_io.locate import Source
 from sediment.segment_io.names import CLEANED_SUFFIX, SWAP_SUFFIX, SegmentFileKind, segment_file_name
 
 INT64_MIN = -INT64_MAX - 1
-SLICE_BYTES = 64 << 20
+SLICE_BYTES = 128 << 20
 LARGEST_VERIFIED_BYTES = 64 << 20
 
 _LISTING_ATTEMPTS = 20

@@ -47,6 +47,7 @@ SKIP = "skip"
 ROWS = "rows"
 ON_CORRUPTION = (FAIL, SKIP, ROWS)
 
+_BATCHES_TASK_BYTES = 512 << 20  # headers cost a fraction of what records do
 _OPEN_SEGMENT_BYTES = 1 << 20  # what opening a segment costs a task, in bytes read
 _SOURCES_PER_TASK = 64
 
@@ -283,14 +284,18 @@ class TableTask:
 
 
 def plan_table(
-    request: TableRequest, sources: Sequence[Source], fs: Fs, *, task_bytes: int = SLICE_BYTES
+    request: TableRequest, sources: Sequence[Source], fs: Fs, *, task_bytes: int | None = None
 ) -> list[TableTask]:
-    """The tasks whose rows together are the table, each of about `task_bytes`, in the order of `sources` and offsets.
+    """The tasks whose rows together are the table, in the order of `sources` and offsets.
+
+    `task_bytes` is about how much of segments one of them reads; None: what suits the table.
 
     Raises:
         SedimentError: a directory went away, or READ_COMMITTED cannot be told because a log is corrupt.
     """
     wanted = [source for source in sources if request.wants(source)]
+    if task_bytes is None:
+        task_bytes = _BATCHES_TASK_BYTES if request.what == "batches" else SLICE_BYTES
     if request.what not in SLICED_TABLES:
         groups = range(0, len(wanted), _SOURCES_PER_TASK)
         return [TableTask(sources=tuple(wanted[start : start + _SOURCES_PER_TASK])) for start in groups]

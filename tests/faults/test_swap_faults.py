@@ -188,6 +188,15 @@ def test_power_lost_while_repairing_is_repaired_too(scenario: tuple[Path, Scenar
             assert {starts.committed(survivors) for survivors in lost_power(fs)} == {whole}
 
 
+def test_a_repair_is_durable_when_it_returns(scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    for crash in crashes_of_a_commit(directory, given):
+        write_image(directory, crash)
+        fs = FaultyFs(disk=Disk(directory))
+        finish_interrupted(directory, fs)
+        assert lost_power(fs) == [read_image(directory)]
+
+
 def test_a_group_is_durable_when_the_next_one_begins(scenario: tuple[Path, Scenario]):
     directory, given = scenario
     swap = prepare(directory, given.groups, FaultyFs())

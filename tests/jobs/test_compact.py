@@ -183,7 +183,36 @@ def test_owner_group_and_mode_of_the_replaced_files_are_kept(log_dir, plain):
         assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (nobody.pw_uid, nobody.pw_gid, 0o640)
 
 
+def leave_complete_swap(partition: Path) -> None:
+    """The files of a replacement whose new segment was complete when the process died."""
+    for suffix in (".log", ".index", ".timeindex"):
+        name = f"{0:020d}{suffix}"
+        (partition / (name + ".swap")).write_bytes((partition / name).read_bytes())
+        (partition / name).unlink()
+
+
+def test_what_was_interrupted_is_finished_before_anything_else(log_dir, plain, tmp_path):
+    untouched = make_log_dir(tmp_path / "untouched", {plain.partition: plain.before})
+    leave_complete_swap(log_dir / "plain-0")
+    (log_dir / "plain-0" / f"{448:020d}.log.an-old-run-0.part").write_bytes(b"half")
+    assert compact(log_dir, plain).status == 0
+    assert compact(untouched, plain).status == 0
+    assert tree(log_dir / "plain-0") == tree(untouched / "plain-0")
+
+
+def test_a_dry_run_leaves_what_was_interrupted_to_a_real_one(log_dir, plain):
+    leave_complete_swap(log_dir / "plain-0")
+    before = tree(log_dir)
+    assert compact(log_dir, plain, "--dry-run").partitions()["plain-0"]["reason_code"] == "interrupted"
+    assert tree(log_dir) == before
+
+
 # ----------------------------------------------------------------------------------------------------------- bad input
+def test_a_checkpoint_that_cannot_be_read_is_one_sentence(log_dir, plain):
+    (log_dir / "cleaner-offset-checkpoint").mkdir()
+    assert_refused(compact(log_dir, plain), 1, "cleaner-offset-checkpoint")
+
+
 def test_a_missing_directory_is_refused(tmp_path):
     assert_refused(sediment("compact", tmp_path / "nowhere"), 2, "no such directory", str(tmp_path / "nowhere"))
 
