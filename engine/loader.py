@@ -263,7 +263,7 @@ class _Loading:
             self._recover_from(self.recovery_point_checkpoint)
         return self._settle_ends()
 
-    # ------------------------------------------------------------------------------------------------------ the files
+    # -------------------------------------------------------------------------------------------------------- the files
     def _path(self, segment: _Segment, kind: SegmentFileKind = _LOG) -> Path:
         return self.directory / segment.name(kind)
 
@@ -349,7 +349,7 @@ class _Loading:
         entry = self.fs.entry(path)
         return 0 if entry is None else entry.mtime_ns
 
-    # --------------------------------------------------------------------------------------------------------- pass 4
+    # ----------------------------------------------------------------------------------------------------------- pass 4
     def _load_segment_files(self) -> None:
         """Take in the segments, ascending; one that lacks its offset index is recovered at once.
 
@@ -403,7 +403,7 @@ class _Loading:
             return len(base_offsets)
         return max(bisect_right(base_offsets, self.recovery_point_checkpoint) - 1, 0)
 
-    # ------------------------------------------------------------------------------------------------------- recovery
+    # --------------------------------------------------------------------------------------------------------- recovery
     def _recover_from(self, recovery_point: int) -> None:
         """Verify the segments from `recovery_point` on; behind the first damage nothing is left of the log.
 
@@ -518,7 +518,7 @@ class _Loading:
         if doomed:
             self.fs.sync_directory(self.directory)
 
-    # -------------------------------------------------------------------------------------------------------- trusted
+    # ---------------------------------------------------------------------------------------------------------- trusted
     def _check_trusted(self) -> None:
         """After a clean stop: the end of the log always, every batch if asked for.
 
@@ -597,7 +597,7 @@ class _Loading:
             return 0, None
         return position, segment.base_offset + relative_offset
 
-    # ----------------------------------------------------------------------------------------------------------- ends
+    # ------------------------------------------------------------------------------------------------------------- ends
     def _settle_ends(self) -> tuple[int, int]:
         """(recovery point, log end offset), with at least one segment.  Source: kafka-log 05 §3 steps 3 to 5."""
         if self.segments:
@@ -643,7 +643,7 @@ class _Loading:
         path = self._path(segment, _TRANSACTION_INDEX)
         return parse_transaction_index(self.fs.read_bytes(path), path=str(path)).transactions()
 
-    # ------------------------------------------------------------------------------------------------------ producers
+    # -------------------------------------------------------------------------------------------------------- producers
     def _manager(self) -> ProducerStateManager:
         return ProducerStateManager(
             self.snapshots, now_ms=self.now_ms, expiration_ms=self.config.producer_id_expiration_ms
@@ -665,7 +665,7 @@ class _Loading:
         self.snapshots.delete_dropped()
         return manager
 
-    # ---------------------------------------------------------------------------------------------------------- split
+    # ------------------------------------------------------------------------------------------------------------ split
     def _split_and_retry(self, step: Callable[[], _Result]) -> _Result:
         """`step`, again after each split of a segment whose offsets do not fit it.  Source: kafka-log 05 §2 pass 4."""
         while True:

@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 
 from sediment.jobs.sentences import told
+from sediment.jobs.session import under_spark_submit
 from sediment.jobs.settings import Settings
 from sediment.segment_io.errors import SedimentError, UsageError
 
@@ -57,6 +58,8 @@ def common_options(command: _Command) -> _Command:
         quiet: bool,
         **own: Any,
     ) -> Any:
+        # spark-submit sends a Python driver's stderr to stdout, where --json promises nothing but the object.
+        quiet = quiet or (as_json and under_spark_submit())
         _log_to_stderr(quiet=quiet)
         with errors_as_exit_status():
             options = CommonOptions(

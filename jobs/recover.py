@@ -160,7 +160,7 @@ def _damage_sentence(log: LoadedLog) -> str:
     )
 
 
-# --------------------------------------------------------------------------------------------------------- a partition
+# ---------------------------------------------------------------------------------------------------------- a partition
 @dataclass(frozen=True, slots=True)
 class _Work:
     """A log to load: `name` is that of its directory, live or of a future replica."""
@@ -249,7 +249,7 @@ def _os_sentence(error: OSError) -> str:
     return f"{error.strerror} ({error.filename}); run again when that is mended"
 
 
-# --------------------------------------------------------------------------------------------------------- a directory
+# ---------------------------------------------------------------------------------------------------------- a directory
 def _works(directory: LogDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_Work], bool]:
     """The selected logs of a directory, and whether they are all that a broker would go on writing to."""
     works = []

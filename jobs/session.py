@@ -94,6 +94,11 @@ def create_session(master: str | None, app_name: str, more: MoreSettings | None 
         yield SparkSession.builder.getOrCreate()
 
 
+def under_spark_submit() -> bool:
+    """Whether spark-submit started this process."""
+    return _UNDER_SPARK_SUBMIT in os.environ
+
+
 def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
     """The Spark settings to add to those `given` for a run on `master`."""
     wanted = _EVERYWHERE | (_LOCALLY if master.startswith("local") else {})
@@ -110,7 +115,7 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
     interrupt = signal.getsignal(signal.SIGINT)
     chatter = _Chatter()
     try:
-        if SparkContext._gateway is not None or _UNDER_SPARK_SUBMIT in os.environ:
+        if SparkContext._gateway is not None or under_spark_submit():
             gateway = SparkContext._gateway or launch_gateway()  # type: ignore[no-untyped-call]
             conf = SparkConf(_jvm=gateway.jvm)
             _complete(conf, master, app_name, dict(conf.getAll()), more)

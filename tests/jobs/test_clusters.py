@@ -147,6 +147,28 @@ def test_a_standalone_master_with_two_workers_gives_the_same_bytes(cases, expect
     assert_all_as_expected(outcome, log_dir, cases, expected)
 
 
+def shell_environment(**more: str) -> dict[str, str]:
+    """The environment of a shell: without what a SparkContext of this process has put there."""
+    return {name: value for name, value in os.environ.items() if "SPARK" not in name} | more
+
+
+def test_spark_submit_takes_the_same_arguments(cases, expected, tmp_path):
+    log_dir = fresh_log_dir(tmp_path / "logs", cases)
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    script = Path(__file__).parents[2] / "jobs" / "compact.py"
+    process = subprocess.Popen(
+        [
+            *(str(submit), "--master", "local[2]", str(script), str(log_dir), "--json", "--force"),
+            *("--now-ms=1700001000000", *settings(cases)),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=shell_environment(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable),
+    )
+    assert_all_as_expected(finish(process), log_dir, cases, expected)
+
+
 def descendants(process: subprocess.Popen[str], word: str) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
