@@ -65,7 +65,8 @@ def main() -> None:
         for gigabytes in given.gigabytes:
             with tempfile.TemporaryDirectory(dir=given.scratch, prefix="sediment-memory-") as scratch:
                 directory = Path(scratch) / "bench-0"
-                write_partition(directory, Shape(total_bytes=int(gigabytes * 1000 * MEGABYTE), keys=keys, value_bytes=90))
+                total_bytes = int(gigabytes * 1000 * MEGABYTE)
+                write_partition(directory, Shape(total_bytes=total_bytes, keys=keys, value_bytes=90))
                 command = [sys.executable, __file__, str(directory)]
                 found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             bound = FIXED_MB * MEGABYTE + KEY_BYTES * found["keys"] + 2 * found["segment_bytes"]

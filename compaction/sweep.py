@@ -173,8 +173,8 @@ def _decode_batch(
 ) -> int:
     """Decode the records of the batch at `position`, once their rows and `mapped` keys of them have room.
 
-    The payload was checked.  Positions in `records` count from `payload` for a compressed batch, else from `base`.  Returns OK, what is needed,
-    or what is wrong with the batch.
+    The payload was checked.  Positions in `records` count from `payload` for a compressed batch, else from `base`.
+    Returns OK, what is needed, or what is wrong with the batch.
     """
     start = 0 if codec != 0 else position + BATCH_HEADER_BYTES
     end = state[PAYLOAD_BYTES] if codec != 0 else position + size_bytes

@@ -26,6 +26,7 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.handoff import PreparedSwap
 from sediment.engine.lock import DirectoryLock, check_run_token, place_run_token, remove_run_token
 from sediment.engine.swap import commit, discard_parts, finish_interrupted
+from sediment.jobs import ledger
 from sediment.jobs.directories import LogDirectory, open_directory
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
 from sediment.jobs.progress import Progress
@@ -405,11 +406,16 @@ def stop_on_signals() -> Iterator[threading.Event]:
 @click.option("--force", is_flag=True, help="Ignore the dirty ratio; an empty dirty range still changes nothing.")
 @click.option("--dry-run", is_flag=True, help="Clean in memory, write nothing, report what would be.")
 @click.option("--from-start", is_flag=True, help="Ignore the cleaner checkpoint: everything is dirty.")
-def command(options: CommonOptions, force: bool, dry_run: bool, from_start: bool) -> None:
+@ledger.ledger_option
+def command(options: CommonOptions, force: bool, dry_run: bool, from_start: bool, ledger_path: str | None) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy has compact."""
     own = CompactOptions(force=force, dry_run=dry_run, from_start=from_start)
+    if ledger_path is not None:
+        ledger.check(ledger_path, options.log_dirs)
     with stop_on_signals() as stop:
         report = compact(options, own, stop)
+    if ledger_path is not None:
+        ledger.record(report_json(report), ledger_path, options.messages())
     if options.as_json:
         click.echo(report_json(report))
     else:

@@ -10,7 +10,6 @@ one partition leaves the others alone.
 
 from __future__ import annotations
 
-import errno
 import fnmatch
 import json
 import logging
@@ -37,6 +36,7 @@ from sediment.jobs.directories import LogDirectory, open_directory
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
 from sediment.jobs.progress import Progress
 from sediment.jobs.report import FAILED, SCHEMA, human_bytes
+from sediment.jobs.sentences import told
 from sediment.segment_io.checkpoints import format_offset_checkpoint, read_offset_checkpoint
 from sediment.segment_io.errors import LockLostError, SedimentError, UsageError
 from sediment.segment_io.fs import Fs
@@ -228,25 +228,16 @@ def _recover(work: _Work, lock: DirectoryLock | None, stop: threading.Event, opt
     except LockLostError:
         stop.set()
         raise
-    except SedimentError as error:
-        return failed(_reason_code(error), str(error))
-    except OSError as error:
-        return failed("io-error", _os_sentence(error))
+    except (SedimentError, OSError) as error:
+        return failed(*_told(error))
     return _Outcome(work, _report_of(work.name, work.directory.path, log), log)
 
 
-def _reason_code(error: SedimentError) -> str:
-    """`CorruptBatchError` -> `corrupt-batch`."""
-    words = type(error).__name__.removesuffix("Error")
-    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in words).lstrip("-")
-
-
-def _os_sentence(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full ({error.filename}); free some space and run again, which goes on with the repair"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"no permission for {error.filename}; run as the broker's user or as root"
-    return f"{error.strerror} ({error.filename}); run again when that is mended"
+def _told(error: SedimentError | OSError) -> tuple[str, str]:
+    code, sentence = told(error)
+    if code == "no-space" and isinstance(error, OSError):
+        sentence = f"the disk is full ({error.filename}); free some space and run again, which goes on with the repair"
+    return code, sentence
 
 
 # ---------------------------------------------------------------------------------------------------------- a directory

@@ -178,10 +178,8 @@ def _base_of(name: str) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------------- the work
-def prepare(
-    directory: Path, groups: Sequence[Group], fs: Fs, *, run_id: str = "run", attempt: str = "1"
-) -> PreparedSwap:
-    """What tasks do: write and sync the parts of `groups`; each other segment but the active one is skipped."""
+def prepare(directory: Path, groups: Sequence[Group], fs: Fs, *, synced: bool = True) -> PreparedSwap:
+    """What tasks do: write the parts of `groups`, and sync them if they do as they should; each other segment but the active one is skipped."""
     segments = {segment.base_offset: segment for segment in list_log(PARTITION, directory, Fs()).segments[:-1]}
     replaced = {base for group in groups for base in group.bases}
     cleaned = [CleanedGroup((segment,), (), CleanStats()) for base, segment in segments.items() if base not in replaced]
@@ -193,9 +191,10 @@ def prepare(
                 name = segment_file_name(base, kind)
                 if name not in group.new:
                     continue
-                part_name = part_file_name(base, kind, run_id, attempt)
+                part_name = part_file_name(base, kind, "run", "1")
                 fs.write_new(directory / part_name, [group.new[name]])
-                fs.sync_file(directory / part_name)
+                if synced:
+                    fs.sync_file(directory / part_name)
                 files.append(PartFile(part_name, name, len(group.new[name])))
             parts.append(PartSegment(base, tuple(files)))
         cleaned.append(CleanedGroup(tuple(segments[base] for base in group.bases), tuple(parts), CleanStats()))

@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sediment.jobs.spread import pack_by_weight, spread
 
 
