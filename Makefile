@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test lint bench bench-quick conformance clean
+.PHONY: help setup java demo test lint bench bench-quick bench-memory conformance conformance-nightly clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 setup: java $(READY) ## make or update the virtual environment
 
@@ -40,6 +40,12 @@ bench-quick: setup ## the same on little data
 
 conformance: setup ## Kafka's own classes and Sediment on random logs, compared (brings Kafka's JARs once)
 	@$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
+
+conformance-nightly: setup ## the same over 10,000 logs
+	@SEDIMENT_CONFORMANCE_LOGS=10000 $(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
+
+bench-memory: setup ## peak memory of a worker over sizes and keys
+	@$(BIN)/python -m benchmarks.memory
 
 clean: ## remove what tests and builds leave; the environment stays
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse

@@ -111,10 +111,15 @@ def clean_log(
     filled = plan.config.dedupe_buffer_bytes is not None
     try:
         while True:
+            written: list[Path] = []
             try:
                 with ExitStack() as stack:
-                    return _Cleaning(plan, fs, run_id, attempt, report, stack).run(walked=walked, filled=filled)
+                    cleaning = _Cleaning(plan, fs, run_id, attempt, report, written, stack)
+                    return cleaning.run(walked=walked, filled=filled)
             except _WayDoesNotHoldError as broken:
+                # The groups that were finished before it broke; the writer has ended with the stack.
+                for path in written:
+                    fs.unlink(path, missing_ok=True)
                 if broken.status == sweep.OFFSETS_NOT_INCREASING:
                     filled = True
                 walked = True
@@ -137,7 +142,14 @@ class _Cleaning:
     """One attempt at one partition, in one of the three ways."""
 
     def __init__(
-        self, plan: CleaningPlan, fs: Fs, run_id: str, attempt: str, progress: Progress, stack: ExitStack
+        self,
+        plan: CleaningPlan,
+        fs: Fs,
+        run_id: str,
+        attempt: str,
+        progress: Progress,
+        written: list[Path],
+        stack: ExitStack,
     ) -> None:
         self._plan = plan
         self._config: CompactionConfig = plan.config
@@ -145,6 +157,7 @@ class _Cleaning:
         self._run_id = run_id
         self._attempt = attempt
         self._progress = progress
+        self._written = written
         self._directory = plan.view.listing.path
         self._files = _SourceFiles(self._directory, stack)
         self._reader = _lazy_pool(stack, "sediment-read")
@@ -504,23 +517,21 @@ class _Cleaning:
         )
         if len(group.segments) == 1 and not changed and self._equals_source(group.segments[0], images):
             return CleanedGroup(group.segments, (), stats)
-        last = group.segments[-1]
-        parts = tuple(
-            PartSegment(
-                image.base_offset,
-                write_segment(
-                    image,
-                    self._directory,
-                    like=self._files.path(last),
-                    mtime_ns=last.mtime_ns,
-                    run_id=self._run_id,
-                    attempt=self._attempt,
-                    fs=self._fs,
-                ),
-            )
-            for image in images
-        )
+        parts = tuple(self._write(image, group.segments[-1]) for image in images)
         return CleanedGroup(group.segments, parts, stats)
+
+    def _write(self, image: SegmentImage, last: SegmentRef) -> PartSegment:
+        files = write_segment(
+            image,
+            self._directory,
+            like=self._files.path(last),
+            mtime_ns=last.mtime_ns,
+            run_id=self._run_id,
+            attempt=self._attempt,
+            fs=self._fs,
+        )
+        self._written.extend(self._directory / file.part_name for file in files)
+        return PartSegment(image.base_offset, files)
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
         """Whether the indexes would come out as they are too; the log does, since no batch changed."""

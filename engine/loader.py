@@ -20,18 +20,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
-from sediment.compaction.handoff import CleanedGroup, CleanStats, PartSegment, PreparedSwap
 from sediment.engine.config import LogConfig
 from sediment.engine.leader_epochs import Epochs, assign, latest_epoch, truncate_from_end, truncate_from_start
+from sediment.engine.overflow import split_segment
 from sediment.engine.producer_states import ProducerStateManager, ReplayedSegment, Snapshots
-from sediment.engine.swap import Repair, commit, finish_interrupted
+from sediment.engine.swap import Repair, finish_interrupted
 from sediment.segment_io.checkpoints import format_leader_epochs, read_leader_epochs
 from sediment.segment_io.errors import (
     CorruptBatchError,
@@ -64,15 +61,13 @@ from sediment.segment_io.names import (
     parse_segment_file,
     segment_file_name,
 )
-from sediment.segment_io.producers import FIRST_MAGIC_WITH_PRODUCERS, ProducerState
+from sediment.segment_io.producers import ProducerState
 from sediment.segment_io.reader import HeaderWalk
 from sediment.segment_io.scan import SegmentScan, look_behind, scan_segment
-from sediment.segment_io.writer import lay_out_segments, write_segment
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 _INDEX_KINDS = (_OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX)
 _NS_PER_MS = 1_000_000
-_SPLIT_RUN = "split"
 
 _Result = TypeVar("_Result")
 
@@ -513,7 +508,7 @@ class _Loading:
             if segment.base_offset in self.snapshots_found:
                 self.snapshots.drop(segment.base_offset, why)
             self.repairs.append(
-                Repair(f"with {segment.ref.log_bytes} bytes, and its indexes, renamed to .deleted", segment.name(), why)
+                Repair(f"and its indexes renamed to .deleted, {segment.ref.log_bytes} bytes", segment.name(), why)
             )
         if doomed:
             self.fs.sync_directory(self.directory)
@@ -675,74 +670,6 @@ class _Loading:
                 name = parse_segment_file(Path(error.path or "").name)
                 if name is None:
                     raise
-                self._split(name.base_offset, error)
-
-    def _split(self, base_offset: int, overflow: IndexOffsetOverflowError) -> None:
-        """Distribute an overfull segment over as many as its offsets need; the bytes stay the same.
-
-        The segment is read as a whole: it is of a broker before 2.1 and there are few of them.
-
-        Raises:
-            CorruptBatchError: the offset that does not fit does not fit the next segment either.
-            UnsupportedDataError: it holds message sets of magic 0 or 1, whose wrappers do not tell their first offset.
-
-        Source: kafka-log 02 §8.2.
-        """
-        listing = list_log(self.partition, self.directory, self.fs)
-        source, *following = (ref for ref in listing.segments if ref.base_offset >= base_offset)
-        path = self.directory / segment_file_name(base_offset, _LOG)
-        if following and (overflow.offset or 0) >= following[0].base_offset:
-            raise CorruptBatchError(
-                f"a batch lies behind the next segment's base offset {following[0].base_offset}",
-                partition=str(self.partition),
-                path=str(path),
-                position=overflow.position,
-                offset=overflow.offset,
-                advice="restore the segment from a replica or a backup; nothing was cut off",
-            ) from overflow
-        walk = HeaderWalk(path, size_bytes=source.log_bytes)
-        with suppress(CorruptBatchError):
-            for rows in walk:
-                if (rows["magic"] < FIRST_MAGIC_WITH_PRODUCERS).any():
-                    raise UnsupportedDataError(
-                        "a segment of message format v0 or v1 has offsets more than 2^31 apart",
-                        partition=str(self.partition),
-                        path=str(path),
-                        advice="let a broker start on the directory once",
-                    )
-        content = np.frombuffer(self.fs.read_bytes(path), dtype=np.uint8)
-        aborted = self._aborted_in(_Segment(source, None))
-        images = lay_out_segments(
-            content[: walk.end_position],
-            base_offset,
-            aborted,
-            index_interval_bytes=self.config.index_interval_bytes,
-            segment_index_bytes=self.config.segment_index_bytes,
-        )
-        last = images[-1]
-        tail_start = walk.end_position - last.log.size
-        images = (*images[:-1], replace(last, log=content[tail_start:]))
-        parts = tuple(
-            PartSegment(
-                image.base_offset,
-                write_segment(
-                    image,
-                    self.directory,
-                    like=path,
-                    mtime_ns=source.mtime_ns,
-                    run_id=_SPLIT_RUN,
-                    attempt=str(base_offset),
-                    fs=self.fs,
-                ),
-            )
-            for image in images
-        )
-        group = CleanedGroup((source,), parts, CleanStats())
-        commit(PreparedSwap(self.partition, str(self.directory), (group,), base_offset), self.fs)
-        self.repairs.append(
-            Repair(
-                f"split into segments {', '.join(str(image.base_offset) for image in images)}",
-                path.name,
-                "its offsets span more than 2^31",
-            )
-        )
+                self.repairs.append(
+                    split_segment(self.partition, self.directory, name.base_offset, error, self.config, self.fs)
+                )

@@ -201,9 +201,13 @@ def _check_shape(partition: TopicPartition, groups: Sequence[CleanedGroup]) -> N
         if not sources or bases[0] != sources[0] or not _ascend(sources) or not _ascend(bases):
             raise _malformed(partition, f"segments {sources} cannot be replaced by {bases}")
         for segment in group.parts:
-            kinds = [parse_segment_file(part.final_name) for part in segment.files]
-            places = [_KINDS.index(kind.kind) for kind in kinds if kind is not None and not kind.state]
-            if len(places) != len(kinds) or places[:1] != [0] or not _ascend(places):
+            parsed = [parse_segment_file(part.final_name) for part in segment.files]
+            places = [
+                _KINDS.index(name.kind)
+                for name in parsed
+                if name is not None and not name.state and name.base_offset == segment.base_offset
+            ]
+            if len(places) != len(parsed) or places[:1] != [0] or not _ascend(places):
                 names = ", ".join(part.final_name for part in segment.files)
                 raise _malformed(partition, f"the files of segment {segment.base_offset} are out of order: {names}")
     ends = [(group.sources[0].base_offset, max(_bases(group))) for group in groups]

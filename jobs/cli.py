@@ -11,6 +11,7 @@ from sediment import __version__
 COMMANDS = {
     "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy has compact."),
     "delta-jars": ("sediment.jobs.delta_tables", "Fetch the JARs that Delta tables need, once per machine."),
+    "dump": ("sediment.jobs.dump", "Show what segments and the files beside them hold."),
     "history": ("sediment.jobs.history", "Show the runs that a ledger holds."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
     "recover": ("sediment.jobs.recover", "Load partitions as a broker's start would and repair them."),

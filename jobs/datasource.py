@@ -70,6 +70,7 @@ from sediment.segment_io.tables import (
     Damage,
     TableRequest,
     TableTask,
+    parse_range,
     plan_pieces,
     plan_table,
     read_table,
@@ -156,26 +157,6 @@ class SourceOptions:
             starting=_one_of(given, "starting", (EARLIEST, LATEST), EARLIEST),
             max_offsets_per_trigger=_positive(given, "max_offsets_per_trigger"),
         )
-
-
-def parse_range(text: str | None, name: str) -> tuple[int, int]:
-    """`A:B` as (A, B); an empty side is open, and so is None.
-
-    Raises:
-        UsageError: `text` is no range of numbers.
-    """
-    first, end = ALL.first_offset, ALL.end_offset
-    if text is None:
-        return first, end
-    try:
-        left, colon, right = text.partition(":")
-        if not colon:
-            raise ValueError(text)
-        return int(left) if left.strip() else first, int(right) if right.strip() else end
-    except ValueError as error:
-        raise UsageError(
-            f"{name} {text!r} is no range", advice="write A:B, from A to below B; either side may be empty"
-        ) from error
 
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:

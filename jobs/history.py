@@ -72,9 +72,9 @@ def _rows(path: str, name: str, condition: Any) -> list[dict[str, Any]]:
 
 # -------------------------------------------------------------------------------------------------------------- showing
 def _print_runs(runs: Sequence[dict[str, Any]], console: Console) -> None:
-    table = _table(("time", "run", "command", "partitions", "bytes", "seconds"), right=2)
+    table = _table(("time (UTC)", "run", "command", "partitions", "bytes", "seconds"), right=2)
     for run in runs:
-        command = f"{run['command']} (dry run)" if run["dry_run"] else run["command"]
+        command = f"{run['command']} (dry)" if run["dry_run"] else run["command"]
         statuses = ", ".join(f"{count} {status}" for status, count in run["statuses"].items()) or "none"
         table.add_row(
             _time(run["now_ms"]),
@@ -89,7 +89,9 @@ def _print_runs(runs: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def _print_one_run(run: dict[str, Any], partitions: Sequence[dict[str, Any]], console: Console) -> None:
-    console.print(f"{run['command']} at {_time(run['now_ms'])}, {run['seconds']:.1f} s, on {run['host']}", markup=False)
+    console.print(
+        f"{run['command']} at {_time(run['now_ms'])} UTC, {run['seconds']:.1f} s, on {run['host']}", markup=False
+    )
     table = _table(("partition", "status", "dirty from", "to", "records", "bytes"), right=4)
     for partition in partitions:
         table.add_row(
@@ -105,7 +107,7 @@ def _print_one_run(run: dict[str, Any], partitions: Sequence[dict[str, Any]], co
 
 
 def _print_partitions(partitions: Sequence[dict[str, Any]], console: Console) -> None:
-    table = _table(("time", "run", "partition", "status", "bytes"), right=1)
+    table = _table(("time (UTC)", "run", "partition", "status", "bytes"), right=1)
     for partition in partitions:
         table.add_row(
             _time(partition["now_ms"]),
@@ -124,7 +126,7 @@ def _table(columns: Sequence[str], *, right: int) -> Table:
     for index, column in enumerate(columns):
         number = index >= len(columns) - right
         table.add_column(
-            column, justify="right" if number else "left", no_wrap=column in ("time", "run"), overflow="fold"
+            column, justify="right" if number else "left", no_wrap=column in ("time (UTC)", "run"), overflow="fold"
         )
     return table
 
@@ -138,7 +140,7 @@ def _style(partition: dict[str, Any]) -> str | None:
 
 
 def _time(now_ms: int) -> str:
-    return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _number(value: int | None) -> str:

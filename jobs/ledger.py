@@ -71,7 +71,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
         if not _holds_something(table):
             continue
         try:
-            columns = {field.name for field in DeltaTable(table, without_files=True).schema().fields}
+            columns = {field.name for field in DeltaTable(table).schema().fields}
         except (DeltaError, OSError) as error:
             raise UsageError(f"this is no Delta table: {_first_line(error)}", path=table, advice=_OTHER_PATH) from error
         if "run_id" not in columns:

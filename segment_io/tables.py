@@ -236,6 +236,26 @@ class TableRequest:
         )
 
 
+def parse_range(text: str | None, name: str) -> tuple[int, int]:
+    """`A:B` as (A, B); an empty side is open, and so is None.
+
+    Raises:
+        UsageError: `text` is no range of numbers.
+    """
+    first, end = ALL.first_offset, ALL.end_offset
+    if text is None:
+        return first, end
+    try:
+        left, colon, right = text.partition(":")
+        if not colon:
+            raise ValueError(text)
+        return int(left) if left.strip() else first, int(right) if right.strip() else end
+    except ValueError as error:
+        raise UsageError(
+            f"{name} {text!r} is no range", advice="write A:B, from A to below B; either side may be empty"
+        ) from error
+
+
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
     """The pyarrow schema of `columns`: timestamps in UTC microseconds, everything nullable."""
     import pyarrow as pa

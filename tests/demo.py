@@ -39,6 +39,8 @@ def main() -> int:
     command = ["sediment", "compact", str(log_dir), "--force", *sets]
     print("$ " + shlex.join(command[:4]) + " --set=<each topic's own config> …\n", flush=True)
     status = subprocess.run([sys.executable, "-m", "sediment.jobs.cli", *command[1:]], check=False).returncode
+    print("\nrecords: read by the cleaner → kept.  Segments without records left stay, empty, until the next round")
+    print("groups them with their neighbours, as Kafka does.")
     print(f"\nThe directory is what a broker's own cleaner would have left; look at it: ls -l {log_dir}/plain-0")
     return status
 

@@ -201,6 +201,22 @@ def test_offsets_that_do_not_increase_take_the_careful_path(tmp_path):
     clean_both(directory, NOW, compressed=False)
 
 
+def test_transactions_met_after_groups_were_finished_start_over_and_leave_no_stray_files(tmp_path):
+    transaction = {"producer_id": 5, "producer_epoch": 0, "transactional": True, "leader_epoch": 0}
+    old = [
+        encode_batch([Record(n, START_MS, b"k", b"v")], base_offset=n, base_sequence=n, **transaction) for n in range(3)
+    ]
+    commit = encode_batch([Record(3, START_MS, b"\0\0\0\1", b"\0" * 6)], base_offset=3, control=True, **transaction)
+    segments = {0: [*old, commit]} | {
+        10 * n: [batch_of(10 * n + m, b"k%d" % (m % 3)) for m in range(10)] for n in range(1, 8)
+    }
+    directory = write_log(tmp_path / "t-0", segments)
+    # So late that no producer is active any more: nothing but the oldest segment itself tells of transactions.
+    given = Round(START_MS + 10 * 86_400_000, segment_bytes=100)
+    clean_both(directory, given, compressed=False)
+    assert not list(directory.glob("*.part"))
+
+
 def test_a_map_grows_through_many_sizes(tmp_path):
     records = [
         Record(n, START_MS, b"key-%d" % ((n * 7919) % 150_000), b"v" if n % 11 else None) for n in range(200_000)

@@ -557,6 +557,23 @@ def test_a_torn_tail_of_a_split_segment_goes_and_its_transactions_stay(tmp_path)
     assert path_of(tmp_path, far).read_bytes() == b"".join(batches[2:])
 
 
+def test_a_flipped_offset_is_no_reason_to_split(tmp_path):
+    write_log(tmp_path, 0, 3, end=9)
+    flip(path_of(tmp_path, 3), 71 + 2)
+    before = contents(tmp_path)
+    with pytest.raises(CorruptBatchError, match="far above those around it"):
+        load(tmp_path, recovery_point=3)
+    assert {name: contents(tmp_path)[name] for name in before} == before
+
+
+def test_messages_of_magic_1_are_not_split(tmp_path):
+    far = Record(1 << 32, 1, b"k", b"v")
+    write_segment(tmp_path, 0)
+    path_of(tmp_path, 0).write_bytes(encode_legacy([Record(0, 1, b"k", b"v"), far], magic=1))
+    with pytest.raises(UnsupportedDataError, match="v0 or v1"):
+        load(tmp_path)
+
+
 def test_an_offset_behind_the_next_segment_is_no_reason_to_split(tmp_path):
     write_log(tmp_path, 0, 3, end=6)
     with path_of(tmp_path, 0).open("ab") as file:

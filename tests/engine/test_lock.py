@@ -3,6 +3,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -259,12 +260,11 @@ def as_nobody(directory: Path) -> str:
 
 
 @pytest.fixture
-def open_directory(tmp_path: Path) -> Path:
-    """A directory that anyone can reach and write to, and that belongs to root."""
-    for path in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
-        path.chmod(0o755)
-    tmp_path.chmod(0o777)
-    return tmp_path
+def open_directory() -> Iterator[Path]:
+    """A directory that anyone can reach and write to, and that belongs to root; `tmp_path` is closed to others."""
+    with tempfile.TemporaryDirectory() as path:
+        Path(path).chmod(0o777)
+        yield Path(path)
 
 
 @only_root

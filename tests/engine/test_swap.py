@@ -435,6 +435,7 @@ def malformed(swap: PreparedSwap) -> Mapping[str, tuple[CleanedGroup, ...]]:
         "an index before its log": (replace(merged, parts=(disordered,)),),
         "no segment file": (replace(merged, parts=(misnamed,)),),
         "a temporary name": (replace(merged, parts=(half_named,)),),
+        "names of another segment": (replace(rewritten, parts=(replace(new, base_offset=9),)),),
         "no files": (replace(merged, parts=(PartSegment(0, ()),)),),
     }
 
@@ -452,6 +453,7 @@ def malformed(swap: PreparedSwap) -> Mapping[str, tuple[CleanedGroup, ...]]:
         "an index before its log",
         "no segment file",
         "a temporary name",
+        "names of another segment",
         "no files",
     ],
 )

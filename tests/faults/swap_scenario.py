@@ -179,7 +179,10 @@ def _base_of(name: str) -> int:
 
 # ------------------------------------------------------------------------------------------------------------- the work
 def prepare(directory: Path, groups: Sequence[Group], fs: Fs, *, synced: bool = True) -> PreparedSwap:
-    """What tasks do: write the parts of `groups`, and sync them if they do as they should; each other segment but the active one is skipped."""
+    """What tasks do: write the parts of `groups`, `synced` as they should; the other segments are skipped.
+
+    The active segment is in no group.
+    """
     segments = {segment.base_offset: segment for segment in list_log(PARTITION, directory, Fs()).segments[:-1]}
     replaced = {base for group in groups for base in group.bases}
     cleaned = [CleanedGroup((segment,), (), CleanStats()) for base, segment in segments.items() if base not in replaced]

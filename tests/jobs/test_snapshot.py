@@ -313,7 +313,7 @@ def test_progress_that_the_tables_log_has_forgotten_is_made_anew(spark, log_dir,
     refresh(spark, log_dir, to)
     jvm = spark.sparkContext._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(to)).checkpoint()
-    spark.sql(f"ALTER TABLE delta.`{to}` SET TBLPROPERTIES ('owner' = 'someone')")
+    spark.sql(f"ALTER TABLE delta.`{to}` SET TBLPROPERTIES ('kept.by' = 'someone')")
     for version in (0, 1):
         (to / "_delta_log" / f"{version:020d}.json").unlink()
     Log(log_dir / "t-0").append(b="2", c="2").write()
