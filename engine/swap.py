@@ -22,7 +22,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from sediment.compaction.handoff import CleanedGroup, PartFile, PreparedSwap
-from sediment.segment_io.checkpoints import update_offset_checkpoint
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
     CorruptBatchError,
@@ -45,7 +44,6 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import SegmentRef, list_log
 from sediment.segment_io.names import (
     CLEANED_SUFFIX,
-    CLEANER_FILE,
     DELETED_SUFFIX,
     PART_SUFFIX,
     SWAP_SUFFIX,
@@ -99,7 +97,7 @@ def commit(
 
     Nothing waits for step 8 to be durable, because the next start removes what it leaves.  A group without parts is
     left as it is.  With `keep_deleted` the old files stay under their `.deleted` names.  The cleaner checkpoint is the
-    caller's to write, after the last group (`commit_checkpoint`).
+    caller's to write, after the last group.
 
     Returns:
         True when every group is done, False when `should_stop` said so before one of them.
@@ -179,20 +177,6 @@ def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
         return False
 
 
-def commit_checkpoint(log_dir: Path, partition: TopicPartition, next_dirty_offset: int, fs: Fs) -> None:
-    """Set the partition's first dirty offset, after its last group; entries of other partitions stay.
-
-    A crash before it cleans the same range again, which changes delete horizons at most.
-
-    Raises:
-        CorruptCheckpointError: the cleaner checkpoint is there and malformed.
-
-    Source: kafka-log 02 §2.5, 05 §7.1.
-    """
-    update_offset_checkpoint(fs, log_dir / CLEANER_FILE, {partition: next_dirty_offset})
-
-
-# ----------------------------------------------------------------------------------------------- checks before a commit
 def _check_shape(partition: TopicPartition, groups: Sequence[CleanedGroup]) -> None:
     """What the steps rely on: groups and segments ascend, a group keeps its first base, a log precedes its indexes."""
     for group in groups:

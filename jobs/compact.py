@@ -311,8 +311,8 @@ class _Run:
             try:
                 finished = not self._stop.is_set()
                 if finished:
-                    self._locks[task.listing.path.parent].check()
-                    finished = commit(swap, self._fs, should_stop=self._stop.is_set)
+                    lock = self._locks[task.listing.path.parent]
+                    finished = commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set)
                     where = "in this partition"
             except (SedimentError, OSError) as error:
                 code, sentence = told(error)

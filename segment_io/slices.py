@@ -156,7 +156,7 @@ def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
     ]
     named += [(_segment_ref(listing.path, base, SWAP_SUFFIX), name) for base, name in swaps]
     named.sort(key=lambda pair: pair[0].base_offset)
-    ends = [ref.base_offset for ref, _ in named[1:]] + [INT64_MAX]
+    ends = [*(ref.base_offset for ref, _ in named[1:]), INT64_MAX][: len(named)]
     segments = tuple(
         LiveSegment(ref, name, end, end == INT64_MAX) for (ref, name), end in zip(named, ends, strict=True)
     )

@@ -10,12 +10,10 @@ from sediment.compaction.handoff import CleanedGroup, CleanStats, PartSegment, P
 from sediment.engine.swap import (
     Repair,
     commit,
-    commit_checkpoint,
     discard_parts,
     finish_interrupted,
     next_offset_of,
 )
-from sediment.segment_io.checkpoints import read_offset_checkpoint
 from sediment.segment_io.errors import (
     CorruptBatchError,
     CorruptDataError,
@@ -24,7 +22,7 @@ from sediment.segment_io.errors import (
     UsageError,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.names import PartFile, TopicPartition
+from sediment.segment_io.names import PartFile
 from tests.corpus import load_loading_case
 from tests.faults.faulty_fs import Fail, FaultyFs, read_image
 from tests.faults.swap_scenario import Scenario, committed_groups, full_scenario, prepare
@@ -505,13 +503,3 @@ def test_parts_of_any_run_go_when_a_run_begins(directory: Path):
     (directory / name(7, ".txnindex.cd-0-1.part")).write_bytes(b"")
     finish_interrupted(directory, Fs())
     assert names(directory) == segment_names(0)
-
-
-def test_a_checkpoint_keeps_the_entries_of_other_partitions(tmp_path: Path):
-    log_dir = tmp_path
-    (log_dir / "cleaner-offset-checkpoint").write_text("0\n2\nother 1 7\ntopic 0 3\n")
-    commit_checkpoint(log_dir, TopicPartition("topic", 0), 40, Fs())
-    assert read_offset_checkpoint(Fs(), log_dir / "cleaner-offset-checkpoint") == {
-        TopicPartition("other", 1): 7,
-        TopicPartition("topic", 0): 40,
-    }

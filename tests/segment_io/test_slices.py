@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def bytes_read(monkeypatch):
     pread, preadv = os.pread, os.preadv
 
     def count(descriptor, size):
-        name = os.readlink(f"/proc/self/fd/{descriptor}").rpartition("/")[2]
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
         if ".log" in name:
             counts[name] += size
 
@@ -83,7 +84,7 @@ def offsets(directory, bounds, **options):
 LOG_BYTES = BATCHES * len(batch_bytes(0, "abc", value=b"v" * 60, timestamp=START_MS))
 
 
-# --------------------------------------------------------------------------------------------------------- pushed bounds
+# -------------------------------------------------------------------------------------------------------- pushed bounds
 def test_an_unbounded_scan_reads_every_byte_once(partition, bytes_read):
     assert offsets(partition, ALL) == list(range(1800))
     assert bytes_read == {f"{base:020d}.log": LOG_BYTES for base in (0, 600, 1200)}
@@ -116,9 +117,7 @@ def test_a_column_less_selection_by_partition_opens_no_other(partition, bytes_re
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.integers(-5, 1900), st.integers(-5, 1900), st.integers(-5, 1900), st.integers(-5, 1900), st.integers(500, 20000)
-)
+@given(*[st.integers(-5, 1900)] * 4, st.integers(500, 20000))
 def test_any_bounds_give_exactly_the_records_within(shared_partition, first, end, first_ms, end_ms, task_bytes):
     bounds = Bounds(first, end, START_MS + first_ms, START_MS + end_ms)
     expected = list(range(max(first, first_ms, 0), min(end, end_ms, 1800)))
@@ -213,7 +212,7 @@ def test_an_index_written_before_4_1_names_the_last_offset_of_an_append(partitio
     cuts = [piece for piece in slices(partition, slice_bytes=2000) if piece.segment.base_offset == 0]
     assert len(cuts) > 5
     for first in (14, 15, 29, 31, 44, 45, 599):
-        assert offsets(partition, Bounds(first, first + 2)) == [o for o in (first, first + 1)]
+        assert offsets(partition, Bounds(first, first + 2)) == [first, first + 1]
 
 
 def test_a_segment_of_compressed_messages_of_magic_1_is_not_cut(tmp_path):
@@ -234,7 +233,7 @@ def test_the_zeros_of_a_preallocated_index_are_not_read(partition, bytes_read, m
     assert bytes_read[f"{1200:020d}.log"] < LOG_BYTES / 4
 
 
-# --------------------------------------------------------------------------------------------------------- changing logs
+# -------------------------------------------------------------------------------------------------------- changing logs
 def test_a_slice_of_a_segment_that_grew_is_still_good(partition):
     path = partition / f"{1200:020d}.log"
     for suffix in (".log", ".index", ".timeindex"):
@@ -260,9 +259,8 @@ def test_a_slice_of_a_replaced_segment_is_stale_and_its_offsets_are_found_again(
 
 
 def read_planned(tasks, request, **options):
-    return [
-        row["offset"] for task in tasks for b in read_table(request, task, Fs(), **options) for row in b.to_pylist()
-    ]
+    batches = [batch for task in tasks for batch in read_table(request, task, Fs(), **options)]
+    return [row["offset"] for batch in batches for row in batch.to_pylist()]
 
 
 def test_rows_planned_before_a_compaction_are_those_that_it_left(partition):
@@ -312,7 +310,7 @@ def test_a_segment_listed_and_gone_before_it_was_opened_is_looked_for_anew(parti
     assert read_planned(tasks, request) == list(range(1800))
 
 
-# ------------------------------------------------------------------------------------------------ interrupted replacements
+# ---------------------------------------------------------------------------------------------- interrupted replacements
 def swap_in_progress(partition, *, deleted=(), suffix=".swap"):
     """The merge of the first two segments as a replacement that stopped leaves it; returns the offsets it keeps."""
     kept = list(range(0, 1200, 6))
@@ -370,7 +368,7 @@ def test_a_replacement_in_progress_is_waited_for(partition):
     assert offsets(partition, ALL) == kept + list(range(1200, 1800))
 
 
-# ------------------------------------------------------------------------------------------------------- single segments
+# ------------------------------------------------------------------------------------------------------ single segments
 def test_a_named_segment_is_read_alone(partition):
     assert offsets(partition / f"{600:020d}.log", ALL) == list(range(600, 1200))
     assert offsets(partition / f"{600:020d}.index", ALL) == list(range(600, 1200))
