@@ -25,6 +25,7 @@ def unpack(case: str, log_dir: Path, scratch: Path) -> list[str]:
     topic = partition.rpartition("-")[0]
     return [f"--set={topic}:{key}={value}" for key, value in about["configs"].items()]
 
+
 def main() -> int:
     """Run the demo; returns the exit status of `sediment compact`."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -310,7 +310,7 @@ def test_a_segment_listed_and_gone_before_it_was_opened_is_looked_for_anew(parti
     assert read_planned(tasks, request) == list(range(1800))
 
 
-# ---------------------------------------------------------------------------------------------- interrupted replacements
+# --------------------------------------------------------------------------------------------- interrupted replacements
 def swap_in_progress(partition, *, deleted=(), suffix=".swap"):
     """The merge of the first two segments as a replacement that stopped leaves it; returns the offsets it keeps."""
     kept = list(range(0, 1200, 6))
