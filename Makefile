@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test lint bench bench-quick bench-memory conformance conformance-nightly clean
+.PHONY: help setup java demo test test-delta lint bench bench-quick bench-memory conformance conformance-nightly clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -24,7 +24,10 @@ demo: setup ## compact what Kafka wrote, and look at the result
 	@$(BIN)/python -m tests.demo
 
 test: setup ## the test suite (ARGS: more arguments for pytest)
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 -m "not delta" $(ARGS)
+
+test-delta: setup ## the tests of Delta tables on Spark; brings Delta's JARs once
+	@$(BIN)/python -m pytest -m delta $(ARGS)
 
 lint: $(READY) ## style, types, import contracts
 	@$(BIN)/ruff check
