@@ -7,8 +7,8 @@
 
 Invariants
 * Where a broker would cut the log because it does not trust it (at and above the recovery point after a stop that was
-  not clean), the log is cut; where it trusts, nothing is ever cut but a torn tail of the last segment, which no broker
-  could read either.  Damage found in a trusted part is reported.
+  not clean), the log is cut; where it trusts, nothing is cut but a tail that is no batch and hides none.  Damage found
+  in a trusted part is reported.
 * Every change leaves a directory that loads, by us and by a broker, and loading it again after a crash anywhere ends in
   the same directory: what follows a cut goes before the cut, a segment's offset index is put in place after all that
   its absence asks for.
@@ -303,7 +303,7 @@ class _Loading:
             self.fs.replace_file(path, content, like=self._path(segment))
             if before is None:
                 self.repairs.append(Repair("created", path.name, "it was missing"))
-            elif before.rstrip(b"\0") == content.rstrip(b"\0"):
+            elif len(before) > len(content) and before.rstrip(b"\0") == content.rstrip(b"\0"):
                 self.repairs.append(Repair(f"trimmed to {len(content)} bytes", path.name, "its entries end there"))
             else:
                 self.repairs.append(Repair("rewritten", path.name, why))

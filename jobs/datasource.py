@@ -111,6 +111,16 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(KafkaLogSource)
 
 
+def settings_for_rows(given: Mapping[str, str]) -> dict[str, str]:
+    """Spark settings, beside those `given`, of a local session that reads tables.
+
+    Rows by the million pay for an optimising compiler.  Over Unix domain sockets the Python processes that planned a
+    query leave a traceback on stderr when Spark stops.
+    """
+    own = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC", "spark.python.unix.domain.socket.enabled": "false"}
+    return {name: given.get(name, value) for name, value in own.items()}
+
+
 # ------------------------------------------------------------------------------------------------------------- options
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
@@ -251,15 +261,18 @@ class KafkaLogSource(DataSource):
         options = SourceOptions.parse(self.options)
         return KafkaLogReader(replace(options, request=_with_schema(options.request, schema)))
 
-    @_in_one_sentence
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """For a streaming query, of `records` only."""
-        options = SourceOptions.parse(self.options)
-        if options.request.what != "records":
-            raise UsageError(
-                f"table {options.request.what!r} cannot be streamed", advice="stream 'records', or read it as a batch"
-            )
-        return KafkaLogStreamReader(replace(options, request=_with_schema(options.request, schema)))
+        try:
+            options = SourceOptions.parse(self.options)
+            if options.request.what != "records":
+                raise UsageError(
+                    f"table {options.request.what!r} cannot be streamed",
+                    advice="stream 'records', or read it as a batch",
+                )
+            return KafkaLogStreamReader(replace(options, request=_with_schema(options.request, schema)))
+        except SedimentError as error:
+            return _RefusedStreamReader(error)
 
 
 class _TaskPartition(InputPartition):
@@ -439,6 +452,9 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = start.get(name, ALL.first_offset)
             if name not in end or first >= end[name]:
                 continue
+            begins = self._ends.first(name)
+            if name in start and first < min(begins, end[name]):
+                _tell_loss(source, first, begins)
             request = replace(
                 self._request, bounds=self._request.bounds & Bounds(first_offset=first, end_offset=end[name])
             )
@@ -451,12 +467,37 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._request, partition, _warn_of_loss)
 
 
+class _RefusedStreamReader(DataSourceStreamReader):
+    """Says what is wrong when it is first asked; Spark 4.2 loses an error that is raised any earlier."""
+
+    def __init__(self, error: SedimentError) -> None:
+        self._error = error
+
+    @_in_one_sentence
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Raises the error."""
+        raise self._error
+
+    @_in_one_sentence
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Raises the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raises the error."""
+        raise self._error
+
+
 def _warn_of_loss(piece: Slice, first_offset: int) -> None:
+    _tell_loss(piece.source, piece.start_offset, first_offset)
+
+
+def _tell_loss(source: Source, first_offset: int, next_offset: int) -> None:
     _log.warning(
         "%s: offsets %d to %d were removed by retention before the stream read them",
-        piece.source.partition,
-        piece.start_offset,
-        first_offset - 1,
+        source.partition,
+        first_offset,
+        next_offset - 1,
     )
 
 

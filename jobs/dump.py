@@ -69,7 +69,7 @@ _DIRECTORY_TABLE = "segments"
 
 # What a person is shown where no columns are asked for; the others have it all.
 _SHOWN = {
-    "records": ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "control"),
+    "records": ("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
     "batches": (
         "topic",
         "partition",
@@ -102,7 +102,7 @@ _SHOWN = {
         "largestTimestamp",
     ),
 }
-_KEYS_ONLY = ("topic", "partition", "offset", "timestamp", "key", "control", "size")
+_KEYS_ONLY = ("topic", "partition", "offset", "timestamp", "key", "size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,20 +136,27 @@ def dump(request: TableRequest, sources: Sequence[Source], options: DumpOptions)
     elif options.master is not None:
         raise UsageError("--master is of use only with --to", advice="what is printed is read without Spark")
     damages: list[Damage] = []
-    batches = _batches(request, tasks, fs, damages)
     if options.to is not None:
+        batches = _batches(request, tasks, fs, damages)
         _write_parquet(batches, arrow_schema(request.selected()), options.to)
         status = EXIT_DONE
-    elif options.as_json:
-        status = _print_json(batches, request, options)
     else:
-        status = _print_table(batches, request, options)
+        batches = _batches(_with_what_decoding_needs(request), tasks, fs, damages)
+        status = (_print_json if options.as_json else _print_table)(batches, request, options)
     if damages:
         count, size_bytes = len(damages), sum(damage.end_position - damage.position for damage in damages)
         options.messages().print(
             f"{count} unreadable batches, {size_bytes} bytes; the first: {damages[0].error}", markup=False
         )
     return status
+
+
+def _with_what_decoding_needs(request: TableRequest) -> TableRequest:
+    """`request` with the columns that tell how keys and values are to be decoded; they are not shown for that."""
+    names = tuple(column.name for column in request.selected())
+    if request.what != "records" or not {"key", "value"} & set(names):
+        return request
+    return replace(request, columns=(*names, *(name for name in ("key", "topic", "control") if name not in names)))
 
 
 def _batches(
@@ -176,10 +183,10 @@ def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, to: Pat
 
 
 def _write_with_spark(request: TableRequest, sources: Sequence[Source], options: DumpOptions) -> int:
-    from sediment.jobs.datasource import FORMAT, register
+    from sediment.jobs.datasource import FORMAT, register, settings_for_rows
     from sediment.jobs.session import create_session
 
-    with create_session(options.master, "sediment dump", _for_rows) as spark:
+    with create_session(options.master, "sediment dump", settings_for_rows) as spark:
         register(spark)
         spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         reader = spark.read.format(FORMAT)
@@ -193,12 +200,6 @@ def _path(source: Source) -> str:
     if source.base_offset is None:
         return str(source.directory)
     return str(source.directory / (source.log_name or segment_file_name(source.base_offset, SegmentFileKind.LOG)))
-
-
-def _for_rows(given: Mapping[str, str]) -> dict[str, str]:
-    """Rows by the million pay for an optimising compiler, which short commands do without."""
-    own = given.get("spark.driver.extraJavaOptions")
-    return {"spark.driver.extraJavaOptions": own or "-XX:+UseParallelGC"}
 
 
 def _as_options(request: TableRequest) -> dict[str, str]:
@@ -221,9 +222,10 @@ def _as_options(request: TableRequest) -> dict[str, str]:
 
 # ---------------------------------------------------------------------------------------------------------- JSON lines
 def _print_json(batches: Iterator[pa.RecordBatch], request: TableRequest, options: DumpOptions) -> int:
+    names = [column.name for column in request.selected()]
     rows = _Checked(_rows(batches))
     for row in islice(rows, options.limit):
-        click.echo(json.dumps(_plain(row), ensure_ascii=False, separators=(",", ":")))
+        click.echo(json.dumps(_plain(row, names), ensure_ascii=False, separators=(",", ":")))
     return rows.finish(request, options)
 
 
@@ -266,10 +268,10 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _plain(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """A row for JSON: text where bytes are text, else their hexadecimal form in an object; known records decoded."""
     decoded = _decoded(row)
-    return {name: decoded.get(name, _plain_value(value)) for name, value in row.items()}
+    return {name: decoded[name] if name in decoded else _plain_value(row[name]) for name in names}
 
 
 def _plain_value(value: Any) -> Any:
@@ -282,17 +284,17 @@ def _plain_value(value: Any) -> Any:
 
 
 def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Key and value of a record that a coordinator or the cluster itself wrote, as far as they are columns."""
+    """Key and value of a record that a coordinator or the cluster itself wrote, else nothing."""
     if "key" not in row:
         return {}
-    found: dict[str, Any] = {}
-    if row.get("control"):
-        marker = decode_control_record(row["key"], row.get("value"))
-        found = {} if marker is None else {"key": marker, "value": None}
-    elif row.get("topic") in COORDINATOR_TOPICS:
-        record = decode_coordinator_record(row["topic"], row["key"], row.get("value"))
-        found = {} if record is None else {"key": record.key, "value": record.value}
-    return {name: value for name, value in found.items() if name in row}
+    key, value = row["key"], row.get("value")
+    if row["control"]:
+        marker = decode_control_record(key, value)
+        return {} if marker is None else {"key": marker, "value": None}
+    if row["topic"] in COORDINATOR_TOPICS:
+        record = decode_coordinator_record(row["topic"], key, value)
+        return {} if record is None else {"key": record.key, "value": record.value}
+    return {}
 
 
 def _text(value: bytes) -> str | None:
@@ -310,9 +312,7 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
     limit = options.limit
     shown = list(islice(rows, limit))
     is_more = limit is not None and any(True for _ in rows)
-    selected = request.selected()
-    has_keys = any(column.name == "key" for column in selected)
-    columns = [column for column in selected if not (has_keys and column.name == "control")]
+    columns = request.selected()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         numeric = column.kind in ("int", "long", "timestamp")

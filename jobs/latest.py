@@ -1,19 +1,21 @@
-"""The latest record of each key in slices of partitions, as Spark rows: what a task of a snapshot does.
+"""The latest record of each key in parts of partitions, as Spark rows: what a task of a snapshot does.
 
-    slice --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or when it is much
-                                                                                and an account: records read, or why not
+    slices --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or when it is much
+                                                                             and an account: records read, or why not
 
-Of one key several rows may come, from several slices or because a slice had to emit early; the one with the highest
-offset is the latest.  Tombstones are rows like others.  Records without a key have no latest value and are left out.
+A part is some slices of one partition that follow each other.  Of one key each part, and each time that it has to emit
+early, may give a row; the one with the highest offset is the latest.  Tombstones are rows like others.  Records without
+a key have no latest value and are left out.
 
-Invariants: a slice has exactly one account row, after its records; a slice that cannot be read fails alone, by its
-account; memory is bounded by a few times HELD_BYTES and the largest batch.
+Invariants: a part has exactly one account, after its records; a part that cannot be read fails alone, by its account;
+memory is bounded by a few times HELD_BYTES and the largest batch.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from sediment.segment_io.errors import SedimentError
@@ -33,31 +35,45 @@ SPARK_SCHEMA = (
     "headers array<struct<key: string, value: binary>>"
 )
 
-# An account is a row of this topic, which no topic can have: its `partition` is the number of the slice, `offset` the
-# records read, `value` the error or null.  Its key is unique, so that it survives where rows are merged by key.
+# An account is a row of this topic, which no topic can have: `partition` is the number of the part, `value` JSON.
 ACCOUNT_TOPIC = ""
 
-HELD_BYTES = 64 << 20
+HELD_BYTES = 128 << 20
 _LOOK_ROWS = 1 << 18
 _EMITTED_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class NumberedPiece:
-    """A slice to read; `number` is that of its account."""
+class Part:
+    """Slices of one partition, ascending; `number` is that of its account."""
 
     number: int
-    piece: Piece
+    pieces: tuple[Piece, ...]
 
     def size_bytes(self) -> int:
-        """Of the slice: what tasks are packed by."""
-        return self.piece.slice.size_bytes
+        """Of the slices: what tasks are packed by."""
+        return sum(piece.slice.size_bytes for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What became of a part: its rows came in `emissions` times, each with a key once; `error_name` is a class's."""
+
+    messages_read: int = 0
+    emissions: int = 0
+    error_name: str | None = None
+    error: str | None = None
+
+
+def parse_account(value: bytes) -> Account:
+    """An account from the `value` of its row."""
+    return Account(**json.loads(value))
 
 
 class LatestPerKey:
     """What `mapInArrow` runs on rows of task numbers: the rows of `tasks` with these numbers."""
 
-    def __init__(self, tasks: Sequence[Sequence[NumberedPiece]]) -> None:
+    def __init__(self, tasks: Sequence[Sequence[Part]]) -> None:
         self._tasks = tasks
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -65,45 +81,39 @@ class LatestPerKey:
         fs = Fs()
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                for piece in self._tasks[task]:
-                    yield from read_latest(piece, fs)
+                for part in self._tasks[task]:
+                    yield from read_latest(part, fs)
 
 
-def read_latest(piece: NumberedPiece, fs: Fs) -> Iterator[pa.RecordBatch]:
-    """The rows of one slice, of `arrow_schema(REQUEST.selected())`: its records, then its account."""
-    records = 0
-    error: str | None = None
+def read_latest(part: Part, fs: Fs) -> Iterator[pa.RecordBatch]:
+    """The rows of one part, of `arrow_schema(REQUEST.selected())`: its records, then its account."""
+    messages_read = 0
+    error: tuple[str | None, str | None] = None, None
     held = _Held()
     try:
-        for batch in read_table(REQUEST, TableTask(pieces=(piece.piece,)), fs):
-            records += batch.num_rows
+        for batch in read_table(REQUEST, TableTask(pieces=part.pieces), fs):
+            messages_read += batch.num_rows
             yield from held.add(batch)
         yield from held.take()
     except SedimentError as failure:
-        error = f"{type(failure).__name__}\n{failure}"
+        error = type(failure).__name__, str(failure)
     except OSError as failure:
-        error = f"OSError\n{failure.strerror} ({failure.filename})"
-    yield _account(piece.number, records, error)
+        error = "OSError", f"{failure.strerror} ({failure.filename})"
+    yield _account_row(part.number, Account(messages_read, held.emissions, *error))
 
 
-def _account(number: int, records: int, error: str | None) -> pa.RecordBatch:
+def _account_row(number: int, account: Account) -> pa.RecordBatch:
     import pyarrow as pa
 
-    row = {
-        "key": str(number).encode(),
-        "value": None if error is None else error.encode(),
-        "topic": ACCOUNT_TOPIC,
-        "partition": number,
-        "offset": records,
-    }
-    schema = arrow_schema(REQUEST.selected())
-    return pa.RecordBatch.from_pylist([row], schema=schema)
+    row = {"value": json.dumps(asdict(account)).encode(), "topic": ACCOUNT_TOPIC, "partition": number}
+    return pa.RecordBatch.from_pylist([row], schema=arrow_schema(REQUEST.selected()))
 
 
 class _Held:
     """Records in log order, of which only the latest of each key are kept whenever their number has doubled."""
 
     def __init__(self) -> None:
+        self.emissions = 0
         self._latest: list[pa.RecordBatch] = []
         self._new: list[pa.RecordBatch] = []
 
@@ -120,6 +130,7 @@ class _Held:
         if self._new:
             self._look()
         latest, self._latest = self._latest, []
+        self.emissions += bool(latest)
         yield from latest
 
     def _look(self) -> None:

@@ -30,7 +30,7 @@ from rich.table import Table
 from sediment.jobs import ledger
 from sediment.jobs.delta_tables import delta_session, is_delta_table, is_uri, outside_log_dirs
 from sediment.jobs.directories import LogDirectory, open_directory
-from sediment.jobs.latest import ACCOUNT_TOPIC, SPARK_SCHEMA, LatestPerKey, NumberedPiece
+from sediment.jobs.latest import ACCOUNT_TOPIC, SPARK_SCHEMA, Account, LatestPerKey, Part, parse_account
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options, errors_as_exit_status
 from sediment.jobs.report import FAILED, SCHEMA, SKIPPED
 from sediment.jobs.snapshot_plan import (
@@ -75,7 +75,7 @@ _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 _ATTEMPTS = 3
 _LIKELY_COMMITS = 10
-_SLICE_BYTES = 256 << 20
+_PART_BYTES = 64 << 20
 _SHUFFLED_BYTES = 64 << 20
 _TASKS_PER_SLOT = 3
 
@@ -279,7 +279,7 @@ def _plan(
         if own.as_of is not None:
             bounds &= own.as_of.bounds(str(log.partition))
             refresh = replace(refresh, end_offset=max(min(refresh.end_offset, bounds.end_offset), refresh.first_offset))
-        slices = plan_slices(source, bounds, fs, slice_bytes=_SLICE_BYTES)
+        slices = plan_slices(source, bounds, fs)
     except (SedimentError, OSError) as error:
         return log.failure(error)
     pieces = tuple(
@@ -482,41 +482,60 @@ def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
 
 # -------------------------------------------------------------------------------------------------------------- reading
 @dataclass(frozen=True, slots=True)
-class _Account:
-    """What became of the slices of a partition."""
+class _Read:
+    """What the tasks read: `rows` of all partitions, held by Spark, and the accounts of each by its parts."""
 
-    messages_read: int
-    error_name: str | None
-    error: str | None
+    rows: DataFrame
+    accounts: tuple[tuple[Account, ...], ...]
 
 
-def _read(spark: SparkSession, planned: Sequence[_Planned]) -> tuple[DataFrame, list[_Account]]:
-    """The latest record of each key in all pieces, read and held by Spark; and an account per partition.
+def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
+    """Read what is planned; the rows of a partition with an error are incomplete."""
+    from pyspark.sql import functions as f
 
-    The rows of a partition with an error are incomplete.
-    """
+    slots = spark.sparkContext.defaultParallelism
+    parts: list[Part] = []
+    owners: list[int] = []
+    for owner, pieces in _cut(planned, slots):
+        parts.append(Part(len(parts), pieces))
+        owners.append(owner)
+    tasks = pack_by_weight(parts, Part.size_bytes, slots * _TASKS_PER_SLOT)
+    rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
+    # Held without a way to compute it anew: what the table gets is what the accounts are about.
+    held = rows.localCheckpoint()
+    accounts: list[list[Account]] = [[] for _ in planned]
+    for row in held.where(f.col("topic") == ACCOUNT_TOPIC).select("partition", "value").collect():
+        accounts[owners[row.partition]].append(parse_account(bytes(row.value)))
+    return _Read(held, tuple(map(tuple, accounts)))
+
+
+def _cut(planned: Sequence[_Planned], slots: int) -> Iterator[tuple[int, tuple[Piece, ...]]]:
+    """(index of the partition, slices that one task reads together); few, because each gives a row for a key."""
+    total_bytes = sum(piece.slice.size_bytes for partition in planned for piece in partition.pieces)
+    part_bytes = max(total_bytes // slots, _PART_BYTES)
+    for owner, partition in enumerate(planned):
+        pieces: list[Piece] = []
+        size_bytes = 0
+        for piece in partition.pieces:
+            if pieces and size_bytes + piece.slice.size_bytes > part_bytes:
+                yield owner, tuple(pieces)
+                pieces, size_bytes = [], 0
+            pieces.append(piece)
+            size_bytes += piece.slice.size_bytes
+        if pieces:
+            yield owner, tuple(pieces)
+
+
+def _latest(read: _Read, planned: Sequence[_Planned]) -> DataFrame:
+    """The rows of `planned`, one a key."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    owners = [index for index, partition in enumerate(planned) for _ in partition.pieces]
-    pieces = [piece for partition in planned for piece in partition.pieces]
-    numbered = [NumberedPiece(number, piece) for number, piece in enumerate(pieces)]
-    slots = spark.sparkContext.defaultParallelism
-    tasks = pack_by_weight(numbered, NumberedPiece.size_bytes, slots * _TASKS_PER_SLOT)
-    rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
+    rows = read.rows.where(_of_partitions(planned))
+    if all(sum(account.emissions for account in accounts) <= 1 for accounts in read.accounts):
+        return rows
     newest = Window.partitionBy("topic", "partition", "key").orderBy(f.col("offset").desc())
-    latest = rows.withColumn("place", f.row_number().over(newest)).where("place = 1").drop("place")
-    # Held without a way to compute it anew: what the table gets is what the accounts are about.
-    held = latest.localCheckpoint()
-    accounts = [_Account(0, None, None)] * len(planned)
-    for row in held.where(f.col("topic") == ACCOUNT_TOPIC).select("partition", "offset", "value").collect():
-        owner = owners[row.partition]
-        before = accounts[owner]
-        name, _, sentence = bytes(row.value).decode().partition("\n") if row.value is not None else (None, None, None)
-        accounts[owner] = _Account(
-            before.messages_read + row.offset, before.error_name or name, before.error or sentence
-        )
-    return held.where(f.col("topic") != ACCOUNT_TOPIC), accounts
+    return rows.withColumn("place", f.row_number().over(newest)).where("place = 1").drop("place")
 
 
 def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
@@ -574,16 +593,15 @@ class _Run:
         outcome = None
         if wanted:
             _shuffle_by_size(self._spark, wanted)
-            rows, accounts = _read(self._spark, wanted)
-            good, failed = _settled(wanted, accounts)
+            read = _read(self._spark, wanted)
+            good, failed = _settled(wanted, read.accounts)
             _check_unchanged(good)
-            reports += failed + [
-                _refreshed(partition, account, self._own)
-                for partition, account in zip(wanted, accounts, strict=True)
-                if account.error is None
-            ]
+            reports += failed
+            for partition, accounts in zip(wanted, read.accounts, strict=True):
+                if partition in good:
+                    reports.append(_refreshed(partition, sum(a.messages_read for a in accounts), self._own))
             if good:
-                outcome = self._commit(rows, good, [*idle, *good], before, known)
+                outcome = self._commit(_latest(read, good), good, [*idle, *good], before, known)
         return self._report(reports, outcome)
 
     def _commit(
@@ -601,7 +619,6 @@ class _Run:
             for partition in looked_at
         }
         progress = Progress(before.kind, self._run_id, before.sequence + 1, {**known, **reached})
-        rows = rows.where(_of_partitions(good))
         try:
             if before.kind == AS_OF:
                 self._table.replace(rows, progress)
@@ -662,7 +679,7 @@ def _unchanged(partition: _Planned) -> PartitionSnapshot:
     return replace(report, first_offset=refresh.first_offset, next_offset=refresh.first_offset)
 
 
-def _refreshed(partition: _Planned, account: _Account, own: SnapshotOptions) -> PartitionSnapshot:
+def _refreshed(partition: _Planned, messages_read: int, own: SnapshotOptions) -> PartitionSnapshot:
     refresh, log = partition.refresh, partition.log
     is_rebuilt = refresh.rebuild not in (None, Rebuild.FIRST_TIME)
     report = log.report(REBUILT, refresh.rebuild) if is_rebuilt else log.report(REFRESHED)
@@ -672,7 +689,7 @@ def _refreshed(partition: _Planned, account: _Account, own: SnapshotOptions) -> 
         report,
         first_offset=refresh.first_offset,
         next_offset=refresh.end_offset,
-        messages_read=account.messages_read,
+        messages_read=messages_read,
     )
 
 
@@ -690,7 +707,7 @@ def _told_what_is_gone(report: PartitionSnapshot, partition: _Planned) -> Partit
 
 
 def _settled(
-    planned: Sequence[_Planned], accounts: Sequence[_Account]
+    planned: Sequence[_Planned], accounts: Sequence[Sequence[Account]]
 ) -> tuple[list[_Planned], list[PartitionSnapshot]]:
     """The partitions that were read, and reports of those that could not be.
 
@@ -698,13 +715,14 @@ def _settled(
         SourceChangedError: a log changed while it was read.
     """
     good, failed = [], []
-    for partition, account in zip(planned, accounts, strict=True):
-        if account.error_name == SourceChangedError.__name__:
-            raise _changed(str(partition.log.partition), None)
-        if account.error_name is None:
+    for partition, parts in zip(planned, accounts, strict=True):
+        broken = next((account for account in parts if account.error_name is not None), None)
+        if broken is None:
             good.append(partition)
+        elif broken.error_name == SourceChangedError.__name__:
+            raise _changed(str(partition.log.partition), None)
         else:
-            failed.append(partition.log.report(FAILED, _reason_code(account.error_name), account.error))
+            failed.append(partition.log.report(FAILED, _reason_code(str(broken.error_name)), broken.error))
     return good, failed
 
 

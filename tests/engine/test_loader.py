@@ -1,5 +1,6 @@
 """Loading a partition: Kafka's scenarios, Kafka's own results, and every step cut off."""
 
+import errno
 import random
 import shutil
 import struct
@@ -434,6 +435,19 @@ def test_a_batch_of_an_unknown_magic_with_a_right_checksum_is_not_cut(tmp_path):
     assert path_of(tmp_path, 0).read_bytes() == data
 
 
+def test_an_io_error_fails_the_partition_and_cuts_nothing(tmp_path, monkeypatch):
+    write_log(tmp_path, 0, 3, end=6)
+    before = contents(tmp_path)
+
+    def fail(*_arguments):
+        raise OSError(errno.EIO, "Input/output error", str(path_of(tmp_path, 3)))
+
+    monkeypatch.setattr("sediment.segment_io.scan.read_into", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        load(tmp_path)
+    assert contents(tmp_path) == before
+
+
 def test_a_torn_tail_after_a_clean_stop_is_cut_where_its_batches_end(tmp_path):
     write_log(tmp_path, 0, 3, end=6, snapshots=(3, 6), index_interval_bytes=0)
     data = path_of(tmp_path, 3).read_bytes()
@@ -519,6 +533,12 @@ def test_a_log_that_ends_below_its_start_begins_anew(tmp_path):
 def test_the_high_watermark_is_the_checkpoint_within_the_log(tmp_path, checkpoint, expected):
     write_log(tmp_path, 3, 6, end=8)
     assert load(tmp_path, high_watermark=checkpoint).high_watermark == expected
+
+
+def test_the_last_stable_offset_is_never_below_the_log_start(tmp_path):
+    write_segment(tmp_path, 0, [batch_bytes(0, "abcd", producer_id=1, transactional=True)])
+    log = load(tmp_path, log_start=2)
+    assert (log.first_unstable_offset, log.last_stable_offset) == (2, 2)
 
 
 def test_rc_23_a_directory_being_deleted_loads_without_recovery(tmp_path):

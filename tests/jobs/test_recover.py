@@ -126,7 +126,6 @@ def test_a_case_of_kafkas_ends_as_kafka_left_it(recovered, name):
     assert sorted(os.listdir(partition)) == sorted(os.listdir(case.after))
     assert read_checkpoint(log_dir / RECOVERY_POINTS) == {case.partition: case.kafka.log_end_offset}
     assert (log_dir / MARKER).exists()
-    assert (log_dir / MARKER).exists()
 
 
 def test_hazard_torn_tail_clean_is_cut_and_told(recovered):

@@ -103,6 +103,15 @@ def test_refreshes_of_a_growing_log_lead_where_a_new_table_does(spark, tmp_path,
         assert_holds(spark, to, latest_rows(partition))
 
 
+def test_a_partition_that_several_tasks_read_has_one_row_a_key(spark, log_dir, to, monkeypatch):
+    monkeypatch.setattr(snapshots, "_PART_BYTES", 1)
+    directory = log_dir / "t-0"
+    write_random_log(directory, 31, LogShape(batches=80, segment_bytes=1500))
+    for from_start in (False, True):
+        refresh(spark, log_dir, to, from_start=from_start)
+        assert_holds(spark, to, latest_rows(directory))
+
+
 def test_a_refresh_reads_only_what_was_appended_and_commits_nothing_when_nothing_was(spark, log_dir, to):
     log = Log(log_dir / "t-0").append(a="1", b="1").append(c="1")
     log.write()

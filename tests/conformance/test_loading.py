@@ -1,0 +1,225 @@
+"""Random damage: what Kafka 4.2.0's loader makes of a directory and what ours makes of a copy must be the same.
+
+SEDIMENT_CONFORMANCE_LOADS is how many (300), SEDIMENT_CONFORMANCE_SEED the first seed (0).  Left out are the cases that
+docs/differences.md names, and those in which Kafka does not load at all.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from sediment.compaction.config import CompactionConfig
+from sediment.engine.config import LogConfig
+from sediment.engine.loader import LoadedLog, load_log
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.log_dir import PartitionCheckpoints
+from sediment.segment_io.names import TopicPartition
+from sediment.segment_io.producers import encode_snapshot
+from tests.conformance.oracle import KafkaFailedError, KafkaOracle, LogState
+from tests.corpus import assert_same_log
+from tests.logs import START_MS, LogShape, write_random_log
+from tests.twin.errors import TwinError
+from tests.twin.segments import list_snapshots
+from tests.twin.snapshots import parse_snapshot
+
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(0)]
+
+NOW_MS = START_MS + 500_000
+PARTITION = TopicPartition("t", 0)
+EPOCHS = ("0\n0\n", "0\n2\n0 0\n3 5000\n", "0\n1\n0 700\n")
+
+
+# --------------------------------------------------------------------------------------------------------------- damage
+def _one(chance: random.Random, directory: Path, pattern: str) -> Path | None:
+    found = sorted(directory.glob(pattern))
+    return chance.choice(found) if found else None
+
+
+def _change(pattern: str, change: Callable[[random.Random, bytes], bytes]) -> Callable[[random.Random, Path], None]:
+    def apply(chance: random.Random, directory: Path) -> None:
+        path = _one(chance, directory, pattern)
+        if path is not None:
+            path.write_bytes(change(chance, path.read_bytes()))
+
+    return apply
+
+
+def _remove(pattern: str, probability: float = 0.0) -> Callable[[random.Random, Path], None]:
+    def apply(chance: random.Random, directory: Path) -> None:
+        for path in sorted(directory.glob(pattern)) if probability else [_one(chance, directory, pattern)]:
+            if path is not None and (not probability or chance.random() < probability):
+                path.unlink()
+
+    return apply
+
+
+def _flip(chance: random.Random, data: bytes) -> bytes:
+    changed = bytearray(data)
+    if changed:
+        changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
+
+
+def _leave_behind(chance: random.Random, directory: Path) -> None:
+    log = _one(chance, directory, "*.log")
+    state = chance.choice([".cleaned", ".swap", ".swap", ".deleted"])
+    for suffix in (".log", ".index", ".timeindex"):
+        source = directory / f"{log.stem}{suffix}" if log else directory
+        if source.is_file():
+            shutil.copy(source, source.with_name(source.name + state))
+
+
+def _nothing(_chance: random.Random, _directory: Path) -> None:
+    pass
+
+
+def _orphan_index(_chance: random.Random, directory: Path) -> None:
+    (directory / f"{5:020d}.index").write_bytes(b"12345678")
+
+
+def _stray_snapshot(chance: random.Random, directory: Path) -> None:
+    (directory / f"{chance.randrange(2000):020d}.snapshot").write_bytes(encode_snapshot(()))
+
+
+DAMAGE: tuple[Callable[[random.Random, Path], None], ...] = (
+    _change("*.log", _flip),
+    _change("*.log", lambda chance, data: data[: chance.randrange(len(data) + 1)]),
+    _change("*.log", lambda chance, data: data + chance.randbytes(chance.randrange(1, 400))),
+    _change("*.log", lambda chance, data: data + bytes(chance.randrange(1, 4000))),
+    _remove("*.index"),
+    _remove("*.timeindex"),
+    _remove("*.txnindex"),
+    _remove("*.snapshot", 0.6),
+    _change("*.snapshot", lambda chance, data: data[:-1] + b"!"),
+    _change("*.index", lambda chance, data: data + bytes(chance.randrange(1, 100))),
+    _change("*.timeindex", lambda chance, data: data[:-5]),
+    _change("leader-epoch-checkpoint", lambda chance, data: chance.choice(EPOCHS).encode()),
+    _nothing,
+    _orphan_index,
+    _stray_snapshot,
+    _leave_behind,
+)
+
+
+# ----------------------------------------------------------------------------------------------------------- comparison
+def _differences(ours: LoadedLog, kafka: LogState, mine: Path, theirs: Path, log_start: int) -> list[str]:
+    found = []
+    for name in ("log_start_offset", "log_end_offset", "recovery_point"):
+        if getattr(ours, name) != getattr(kafka, name):
+            found.append(f"{name} {getattr(ours, name)}, Kafka's {getattr(kafka, name)}")
+    if not log_start and ours.first_unstable_offset != kafka.first_unstable_offset:
+        found.append(f"first unstable offset {ours.first_unstable_offset}, Kafka's {kafka.first_unstable_offset}")
+    segments = [(s.base_offset, s.log_bytes, s.offset_index_entries, s.time_index_entries) for s in ours.segments]
+    expected = [(s.base_offset, s.log_bytes, s.offset_index_entries, s.time_index_entries) for s in kafka.segments]
+    if segments != expected:
+        found.append(f"segments {segments}, Kafka's {expected}")
+    producers = tuple((key, entry.last_sequence) for key, entry in sorted(ours.producers.entries.items()))
+    if producers != kafka.producers:
+        found.append(f"producers {producers}, Kafka's {kafka.producers}")
+    try:
+        assert_same_log(mine, theirs, compressed=False)
+    except AssertionError as error:
+        found.append(str(error)[:200])
+    except TwinError:
+        pass  # the twin does not read damaged batches
+    found += _snapshot_differences(mine, theirs)
+    names = [sorted(path.name for path in side.iterdir() if path.suffix != ".deleted") for side in (mine, theirs)]
+    if names[0] != names[1]:
+        found.append(f"files {sorted(set(names[0]) ^ set(names[1]))} are only in one of the directories")
+    epochs = [(side / "leader-epoch-checkpoint").read_text() for side in (mine, theirs)]
+    if epochs[0] != epochs[1]:
+        found.append(f"leader epochs {epochs[0]!r}, Kafka's {epochs[1]!r}")
+    return found
+
+
+def _snapshot_differences(mine: Path, theirs: Path) -> list[str]:
+    if list_snapshots(mine) != list_snapshots(theirs):
+        return [f"snapshots at {list_snapshots(mine)}, Kafka's at {list_snapshots(theirs)}"]
+    for offset in list_snapshots(mine):
+        ours, kafkas = ((side / f"{offset:020d}.snapshot").read_bytes() for side in (mine, theirs))
+        if ours != kafkas and parse_snapshot(ours) != parse_snapshot(kafkas):
+            return [f"snapshot {offset} holds other producers"]
+    return []
+
+
+def _is_known_difference(ours: LoadedLog, clean: bool) -> bool:
+    return bool(ours.damage) or (clean and any("cut from" in str(repair) for repair in ours.repairs))
+
+
+def _load_both(oracle: KafkaOracle, seed: int, scratch: Path) -> tuple[str, list[str]]:
+    """(what came of it, differences)."""
+    chance = random.Random(seed)
+    shape = LogShape(
+        batches=chance.choice([5, 30, 60]),
+        segment_bytes=chance.choice([600, 2500, 10_000]),
+        interval_bytes=chance.choice([0, 100, 300]),
+        codecs=chance.choice([(0,), (0, 1, 2, 3, 4)]),
+    )
+    mine, theirs = scratch / "mine" / "t-0", scratch / "theirs" / "t-0"
+    for side in (mine, theirs):
+        shutil.rmtree(side, ignore_errors=True)
+    end = write_random_log(mine, seed, shape)
+    for _ in range(chance.choice([0, 1, 1, 2, 3])):
+        chance.choice(DAMAGE)(chance, mine)
+    clean = chance.random() < 0.3
+    recovery_point = chance.choice([0, 0, end, chance.randrange(end + 50)])
+    log_start = chance.choice([0, 0, 0, chance.randrange(end + 1), end + chance.randrange(30)])
+    shutil.copytree(mine, theirs)
+    kafka: LogState | None = None
+    with suppress(KafkaFailedError):
+        kafka = oracle.load(
+            theirs,
+            now_ms=NOW_MS,
+            configs={
+                "index.interval.bytes": str(shape.interval_bytes),
+                "segment.bytes": "1048576",
+                "segment.index.bytes": str(10 << 20),
+            },
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start,
+        )
+    try:
+        ours = load_log(
+            PARTITION,
+            mine,
+            LogConfig(compaction=CompactionConfig(index_interval_bytes=shape.interval_bytes)),
+            PartitionCheckpoints(log_start=log_start, recovery_point=recovery_point, clean_shutdown=clean),
+            Fs(),
+            now_ms=NOW_MS,
+            verify_trusted=clean,
+        )
+    except SedimentError as error:
+        return "refused", [] if kafka is None or "checksum" in str(error) or "batch lies" in str(error) else [
+            str(error)
+        ]
+    if kafka is None:
+        return "refused by Kafka", []
+    if _is_known_difference(ours, clean):
+        return "known difference", []
+    found = _differences(ours, kafka, mine, theirs, log_start)
+    return ("different" if found else "equal"), found
+
+
+def test_damaged_logs_are_loaded_as_kafka_loads_them(oracle, tmp_path, capsys):
+    loads = int(os.environ.get("SEDIMENT_CONFORMANCE_LOADS", "300"))
+    first = int(os.environ.get("SEDIMENT_CONFORMANCE_SEED", "0"))
+    tally: Counter[str] = Counter()
+    differences = []
+    for seed in range(first, first + loads):
+        outcome, found = _load_both(oracle, seed, tmp_path)
+        tally[outcome] += 1
+        differences += [f"seed {seed}: {difference}" for difference in found]
+    with capsys.disabled():
+        print(f"\n{dict(tally)}")
+    assert not differences, "\n".join(differences)
+    assert tally["equal"] > loads // 2
