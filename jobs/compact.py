@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,7 +37,7 @@ from sediment.jobs.spread import Answer, spread
 from sediment.segment_io.checkpoints import update_offset_checkpoint
 from sediment.segment_io.errors import NoSpaceError, SedimentError, SourceChangedError
 from sediment.segment_io.format import INT64_MAX
-from sediment.segment_io.fs import Fs, PretendingFs
+from sediment.segment_io.fs import Buffer, Fs, PretendingFs
 from sediment.segment_io.listing import LogListing, list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import CLEANER_FILE, TopicPartition
@@ -89,6 +89,18 @@ class CleaningResult:
 
 
 # ------------------------------------------------------------------------------------------------------------ in a task
+class _RunFs(Fs):
+    """Writes only as long as the run's token is there: a task that outlives its run leaves nothing behind."""
+
+    def __init__(self, log_dir: Path, run_id: str) -> None:
+        self._log_dir = log_dir
+        self._run_id = run_id
+
+    def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
+        check_run_token(self._log_dir, self._run_id)
+        return super().write_new(path, chunks)
+
+
 def clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
     """View, plan and clean one partition; errors of this partition are part of the result."""
     try:
@@ -109,7 +121,7 @@ def _clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
     from sediment.segment_io.view import open_view
 
     options, config, now_ms = task.options, task.config, task.now_ms
-    fs = PretendingFs() if options.dry_run else Fs()
+    fs = PretendingFs() if options.dry_run else _RunFs(task.listing.path.parent, task.run_id)
     listing = list_log(task.listing.partition, task.listing.path, fs)
     if not options.dry_run:
         check_run_token(listing.path.parent, task.run_id)
@@ -269,6 +281,9 @@ class _Run:
                 reports.append(report)
                 progress.advance(report.bytes_before)
         if not self._own.dry_run:
+            # The tokens first: an attempt that lost, frozen on a host that has not noticed, may still want to write.
+            for path in self._locks:
+                remove_run_token(path)
             for task in tasks:
                 discard_parts(task.listing.path, self.run_id, self._fs)
         return reports
