@@ -25,14 +25,18 @@ from sediment.segment_io.columns import BadBatchError, RecordColumns, RecordTabl
 from sediment.segment_io.decode import NO_CONTROL_RECORD, OFFSET_DELTA
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError
 from sediment.segment_io.format import (
+    BATCH_LENGTH,
     CODEC_MASK,
     CODEC_NAMES,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
+    INT64_MAX,
+    LOG_OVERHEAD_BYTES,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.indexes import parse_offset_index
 from sediment.segment_io.legacy import unwrap
 from sediment.segment_io.locate import Source
 from sediment.segment_io.names import SegmentFileKind
@@ -432,9 +436,10 @@ def _spans(piece: Piece, descriptor: int) -> Iterator[tuple[Piece, BatchSpan] | 
                 yield piece, span
         except CorruptBatchError as found:
             error = found
-        if error is None and (walk.end_position == end or is_last):
+        if walk.end_position == end or _only_zeros(descriptor, walk.end_position, end):
             return
-        if _only_zeros(descriptor, walk.end_position, end):
+        position = _next_good(piece, descriptor, walk.end_position)
+        if error is None and is_last and position == end:
             return
         error = error or CorruptBatchError(
             "the segment ends inside of a batch",
@@ -442,7 +447,6 @@ def _spans(piece: Piece, descriptor: int) -> Iterator[tuple[Piece, BatchSpan] | 
             position=walk.end_position,
             advice="restore the segment from a replica or a backup, or leave this partition out",
         )
-        position = _next_indexed(piece, descriptor, walk.end_position)
         yield Damage(piece, walk.end_position, position, error)
 
 
@@ -455,11 +459,19 @@ def _only_zeros(descriptor: int, position: int, end: int) -> bool:
     return True
 
 
-def _next_indexed(piece: Piece, descriptor: int, position: int) -> int:
-    """Where the index knows of a batch behind `position`, else the slice's end."""
-    from sediment.segment_io.indexes import parse_offset_index
+def _next_good(piece: Piece, descriptor: int, position: int) -> int:
+    """Where a batch with a right CRC begins behind the bad one at `position`, else the slice's end.
 
+    Tried are where its length leads to, and the entries of the offset index.
+    """
     segment, end = piece.slice.segment, piece.slice.end_position
+    base_offset, size_bytes = segment.base_offset, segment.ref.log_bytes
+    length = int.from_bytes(os.pread(descriptor, 4, position + BATCH_LENGTH), "big", signed=True)
+    behind = position + LOG_OVERHEAD_BYTES + max(length, 0)
+    if behind == end or (
+        behind < end and verified_batch(descriptor, behind, size_bytes, base_offset, INT64_MAX) is not None
+    ):
+        return behind
     try:
         content = segment.path(piece.slice.source.directory, SegmentFileKind.OFFSET_INDEX).read_bytes()
     except FileNotFoundError:
@@ -469,8 +481,7 @@ def _next_indexed(piece: Piece, descriptor: int, position: int) -> int:
         entry = index[slot]
         if entry.position >= end:
             break
-        base, size_bytes = segment.base_offset, segment.ref.log_bytes
-        if verified_batch(descriptor, entry.position, size_bytes, base, entry.offset) is not None:
+        if verified_batch(descriptor, entry.position, size_bytes, base_offset, entry.offset) is not None:
             return entry.position
     return end
 

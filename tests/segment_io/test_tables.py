@@ -2,8 +2,11 @@
 
 import contextlib
 import logging
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sediment.segment_io.errors import CorruptBatchError, CorruptIndexError, UsageError
 from sediment.segment_io.fs import Fs
@@ -19,6 +22,7 @@ from sediment.segment_io.tables import (
     timestamps_from_ms,
 )
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
+from tests.logs import LogShape, write_random_log
 from tests.segments import ABORT, batch_bytes, marker_bytes, write_segment
 from tests.tables import dumped_batches, dumped_records, read_rows
 from tests.twin.batches import Record, encode_batch, sign_batch
@@ -407,14 +411,49 @@ def test_a_segment_below_that_ends_inside_of_a_batch_is_damage(tail, partition):
     assert damage.end_position - damage.position == len(tail)
 
 
-def test_an_unknown_codec_or_magic_is_damage_of_its_batch(partition):
+@pytest.mark.parametrize(
+    ("byte", "value", "text"), [(22, 7, "unknown codec"), (16, 9, "unknown magic"), (23, 255, "last offset")]
+)
+def test_a_batch_of_an_unknown_kind_is_damage_of_that_batch_only(byte, value, text, partition):
+    (partition / f"{0:020d}.index").unlink()
     path = partition / f"{0:020d}.log"
     content = path.read_bytes()
     batch = bytearray(content[2 * SIZE : 3 * SIZE])
-    batch[22] = 7
+    batch[byte] = value
     path.write_bytes(content[: 2 * SIZE] + sign_batch(bytes(batch)) + content[3 * SIZE :])
-    with pytest.raises(CorruptBatchError, match="unknown codec"):
+    with pytest.raises(CorruptBatchError, match=text):
         read_rows(partition)
+    rows, (damage,) = with_policy(partition, "skip")
+    assert (damage.position, damage.end_position) == (2 * SIZE, 3 * SIZE)
+    assert [row["offset"] for row in rows] == [*range(6), *range(9, 32)]
+
+
+def test_a_length_that_leads_behind_the_active_segment_is_damage_where_batches_follow(partition):
+    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+        (partition / f"{30:020d}{suffix}").unlink()
+    damaged(partition, flip(4 * SIZE + 8))
+    with pytest.raises(CorruptBatchError, match="ends inside of a batch"):
+        read_rows(partition)
+    rows, (damage,) = with_policy(partition, "skip")
+    assert [row["offset"] for row in rows] == [*range(12), *range(damage.end_position // SIZE * 3, 30)]
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 5), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=6))
+def test_flipped_bytes_never_show_a_key_or_value_that_was_not_there(tmp_path_factory, seed, changes):
+    directory = tmp_path_factory.mktemp("logs") / "t-0"
+    write_random_log(directory, seed, LogShape(batches=25, codecs=(0, 1, 2, 3, 4)))
+    pairs = {(row["key"], row["value"]) for row in read_rows(directory)}
+    logs = sorted(directory.glob("*.log"))
+    for position, value in changes:
+        log = logs[position % len(logs)]
+        content = bytearray(log.read_bytes())
+        if content:
+            content[position % len(content)] ^= value
+            log.write_bytes(bytes(content))
+    rows = read_rows(directory, on_corruption="rows")
+    assert {(row["key"], row["value"]) for row in rows if row["corruption"] is None} <= pairs
+    assert read_rows(directory, on_corruption="skip", what="batches")
 
 
 def test_damage_outside_of_the_bounds_is_not_met(partition):
@@ -427,3 +466,12 @@ def test_nothing_is_logged_by_reading(partition, caplog):
     with caplog.at_level(logging.DEBUG):
         with_policy(partition, "skip")
     assert not caplog.records
+
+
+# ---------------------------------------------------------------------------------------------------------------- guide
+def test_the_guide_lists_every_column_with_its_meaning():
+    guide = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    for what, columns in TABLES.items():
+        section = guide.split(f"### `{what}`\n", 1)[1].split("\n### ", 1)[0].split("\n## ", 1)[0]
+        listed = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
+        assert [(row[0].strip("| `"), row[2].rstrip(" |")) for row in listed] == [(c.name, c.meaning) for c in columns]
