@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta lint bench bench-quick bench-memory conformance conformance-nightly clean
+.PHONY: help setup java demo test test-delta crash bench-append lint bench bench-quick bench-memory conformance conformance-nightly e2e clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 setup: java $(READY) ## make or update the virtual environment
 
@@ -41,11 +41,21 @@ bench: setup ## the race against Kafka's cleaner
 bench-quick: setup ## the same on little data
 	@$(BIN)/python -m benchmarks.race --quick
 
+crash: setup ## a live log that is killed and loses power 500 times
+	@SEDIMENT_CRASHES=500 $(BIN)/python -m pytest -n 0 tests/faults/test_live_log_faults.py $(ARGS)
+
+bench-append: setup ## appends to a live log beside Kafka's (brings Kafka's JARs once)
+	@$(BIN)/python -m benchmarks.append
+
 conformance: setup ## Kafka's own classes and Sediment on random logs, compared (brings Kafka's JARs once)
 	@$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
 
 conformance-nightly: setup ## the same over 10,000 logs
-	@SEDIMENT_CONFORMANCE_LOGS=10000 $(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
+	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 $(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
+
+e2e: setup ## a broker of Kafka's, real clients, and Sediment in between (brings both once)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[e2e]'
+	@$(BIN)/python -m pytest -m e2e tests/e2e $(ARGS)
 
 bench-memory: setup ## peak memory of a worker over sizes and keys
 	@$(BIN)/python -m benchmarks.memory

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.generate import Shape, write_partition
-from sediment.jobs.datasource import FORMAT, register, settings_for_rows
+from sediment.jobs.datasource import FORMAT
 from sediment.jobs.session import create_session
 from sediment.segment_io import format as f
 from sediment.segment_io.fs import Fs
@@ -102,8 +102,7 @@ def main() -> None:
             results.append((f"{name}, first", measure(scan, 1), cores))
         results.append((name, measure(scan, given.runs), cores))
 
-    with create_session(f"local[{CORES}]", "scan", settings_for_rows) as spark:
-        register(spark)
+    with create_session(f"local[{CORES}]", "scan") as spark:
 
         def table(**options: str) -> Any:
             return spark.read.format(FORMAT).options(**options).load(str(log_dir))

@@ -10,85 +10,69 @@ Three ways through a partition, each taken when the one before it finds that it 
 * filled: a map with offsets is filled forward first, because it is bounded (map-full is a forward rule) or because
   offsets in the log do not increase; then the log is filtered against it.
 
-Memory: the map, two output buffers (one being written) that hold only what survives, two chunks, and the largest batch.
+A large partition is cleaned in splits instead: each is swept twice, first for the keys alone (`sight_split`), then,
+with what the others told of these keys, as above (`clean_split`); plain or walked, never filled.
+
+Memory: the map, two output buffers (one being written) that hold only what survives, two chunks with some of their
+records decompressed, and the largest batch;
+with `task_memory_bytes` all of it together stays below that, or the partition is given up and left as it is.
 Nothing is renamed here, and whatever is read is checked to be what was planned.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction import sweep
+from sediment.compaction.chunks import (
+    ByteArray,
+    Chunk,
+    ChunkReader,
+    Progress,
+    SegmentCuts,
+    WayDoesNotHoldError,
+    lazy_pool,
+)
 from sediment.compaction.config import CompactionConfig
+from sediment.compaction.group_output import GroupOutput, PartWriter
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, group_segments
-from sediment.compaction.handoff import CleanedGroup, CleanStats, PartSegment, PreparedSwap
+from sediment.compaction.handoff import CleanedGroup, PreparedSwap
 from sediment.compaction.offset_map import OffsetMap
-from sediment.compaction.transactions import DISCARD, UNMAPPED, ActiveProducers, TransactionWalk
+from sediment.compaction.split import RunNumber, RunVerdicts, SightRun, Split, SplitDoesNotHoldError
+from sediment.compaction.transactions import ActiveProducers
+from sediment.compaction.walk import dirty_base, may_hold_transactions, walk_segments
 from sediment.segment_io import decode
-from sediment.segment_io.codecs import compress, decompress
-from sediment.segment_io.errors import (
-    CorruptBatchError,
-    MapFullError,
-    SedimentError,
-    SourceChangedError,
-    UnsupportedDataError,
-)
-from sediment.segment_io.format import (
-    ATTRIBUTES,
-    BATCH_HEADER_BYTES,
-    BATCH_LENGTH,
-    CODEC_MASK,
-    CONTROL_BIT,
-    INT64_MAX,
-    LOG_OVERHEAD_BYTES,
-    OFFSET_ENTRY_BYTES,
-)
+from sediment.segment_io.codecs import compress
+from sediment.segment_io.errors import MapFullError, MemoryBudgetError, SedimentError, SourceChangedError
+from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.hashing import draw_seed, hash_secrets
-from sediment.segment_io.indexes import AbortedTransaction, parse_offset_index
 from sediment.segment_io.listing import SegmentRef
-from sediment.segment_io.names import SegmentFileKind, segment_file_name
-from sediment.segment_io.reader import HeaderWalk, batch_error, padded_buffer, read_into
-from sediment.segment_io.writer import SegmentImage, lay_out_segments, write_segment
+from sediment.segment_io.reader import padded_buffer
 
-CHUNK_BYTES = 2 << 20
-_LARGEST_INDEX_GAP = 8 * CHUNK_BYTES
 _MAP_SLOT_BYTES = 24  # what Kafka counts a key as: log.cleaner.dedupe.buffer.size is given in these
 _FIRST_RECORDS = 4096
-_MAP_NORESERVE = 0x4000  # Linux; Python names it from 3.13 on
-
-ByteArray = npt.NDArray[np.uint8]
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentCuts:
-    """Where the chunks of a segment begin, ascending and ending with its size; `ordinals` are the batches before each.
+class SplitWork:
+    """What the tasks of a partition cleaned in splits share: its plan, and what makes their sweeps tell alike.
 
-    `verdicts`, uint8[batches] or empty, and `kept_aborts` come from a forward walk.
+    `cuts` are those of a forward walk, by base offset of the segment, or empty.  `seed` is the hash's, `run_limit` the
+    number of first sights after which a run ends, `ranges` into how many ranges hashes are told apart.
     """
 
-    positions: npt.NDArray[np.int64]
-    ordinals: npt.NDArray[np.int64]
-    verdicts: ByteArray
-    kept_aborts: tuple[AbortedTransaction, ...]
-
-
-class _WayDoesNotHoldError(Exception):
-    """The way taken through the partition does not hold; `status` is the sweep's reason."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
+    plan: CleaningPlan
+    cuts: dict[int, SegmentCuts]
+    seed: int
+    run_limit: int
+    ranges: int
 
 
 def clean_log(
@@ -96,46 +80,119 @@ def clean_log(
 ) -> PreparedSwap:
     """Clean the groups of `plan` into synced `.part` files beside their sources.
 
-    `progress` is called with the bytes of each chunk that was swept.
+    `progress` is called with the bytes of each chunk that was read, before it is used; what it raises ends all.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed; nothing of the partition may be dropped then.
         UnsupportedDataError: a message format or codec that this version does not read.
         SourceChangedError: the segments are not those that were planned.
         MapFullError: the bounded offset map does not hold two keys.
+        MemoryBudgetError: `task_memory_bytes` do not hold the keys and the survivors.
 
     Source: kafka-log 02 §3-§6.
     """
-    report = progress or (lambda _bytes: None)
-    walked = _may_hold_transactions(plan)
+    walked = may_hold_transactions(plan)
     filled = plan.config.dedupe_buffer_bytes is not None
     try:
         while True:
-            written: list[Path] = []
+            writer = _part_writer(plan, fs, run_id, attempt)
             try:
                 with ExitStack() as stack:
-                    cleaning = _Cleaning(plan, fs, run_id, attempt, report, written, stack)
+                    cleaning = _Cleaning(plan, fs, stack, writer=writer, progress=progress)
                     return cleaning.run(walked=walked, filled=filled)
-            except _WayDoesNotHoldError as broken:
+            except WayDoesNotHoldError as broken:
                 # The groups that were finished before it broke; the writer has ended with the stack.
-                for path in written:
-                    fs.unlink(path, missing_ok=True)
+                writer.remove_all()
                 if broken.status == sweep.OFFSETS_NOT_INCREASING:
                     filled = True
                 walked = True
+    except FileNotFoundError as error:
+        raise SourceChangedError(
+            "a segment went away while it was cleaned",
+            partition=str(plan.view.listing.partition),
+            path=str(error.filename),
+            advice="another process deletes from this directory; stop it and run again",
+        ) from error
     except SedimentError as error:
         if error.partition is None:
             error.partition = str(plan.view.listing.partition)
         raise
 
 
-def _may_hold_transactions(plan: CleaningPlan) -> bool:
-    """Whether anything outside the log says so; the log itself is asked by the sweep."""
-    return (
-        bool(plan.aborted)
-        or any(segment.transaction_index_bytes for segment in plan.view.listing.segments)
-        or any(entry.coordinator_epoch >= 0 or entry.current_txn_first_offset >= 0 for entry in plan.view.producers)
-    )
+def walk_log(
+    plan: CleaningPlan, fs: Fs, *, only_if_needed: bool, progress: Progress | None = None
+) -> dict[int, SegmentCuts]:
+    """The forward walk alone, for splits; `only_if_needed` leaves it out where nothing tells of transactions.
+
+    Raises:
+        CorruptBatchError, SourceChangedError: as `clean_log`.
+    """
+    if only_if_needed and not may_hold_transactions(plan):
+        return {}
+    with _of_partition(plan):
+        segments = [segment for group in plan.groups for segment in group.segments]
+        return walk_segments(plan, segments, fs, progress or _no_progress)
+
+
+def sight_split(
+    work: SplitWork, split: Split, splits: int, fs: Fs, *, progress: Progress | None = None
+) -> Iterator[SightRun]:
+    """Sweep a split, one of `splits`, for its keys alone; yields its runs, newest first, as they become complete.
+
+    Raises:
+        SplitDoesNotHoldError: the log needs a forward walk first, or cannot be split.
+        CorruptBatchError, UnsupportedDataError, SourceChangedError: as `clean_log`.
+    """
+    with ExitStack() as stack, _of_partition(work.plan):
+        cleaning = _Cleaning(work.plan, fs, stack, progress=progress, seed=work.seed)
+        yield from cleaning.sight(work, split, splits)
+
+
+def clean_split(
+    work: SplitWork,
+    split: Split,
+    verdicts: Sequence[RunVerdicts],
+    fs: Fs,
+    *,
+    run_id: str,
+    attempt: str,
+    progress: Progress | None = None,
+) -> tuple[CleanedGroup, ...]:
+    """Clean the groups of a split into synced `.part` files, given the fold's verdicts on its runs, newest first.
+
+    Raises:
+        as `sight_split`; nothing of the split is left then.
+    """
+    writer = _part_writer(work.plan, fs, run_id, attempt)
+    with _of_partition(work.plan):
+        try:
+            with ExitStack() as stack:
+                cleaning = _Cleaning(work.plan, fs, stack, writer=writer, progress=progress, seed=work.seed)
+                return cleaning.clean(work, split, verdicts)
+        except BaseException:
+            writer.remove_all()
+            raise
+
+
+def _part_writer(plan: CleaningPlan, fs: Fs, run_id: str, attempt: str) -> PartWriter:
+    return PartWriter(plan.view.listing.path, plan.config, fs, run_id, attempt)
+
+
+@contextmanager
+def _of_partition(plan: CleaningPlan) -> Iterator[None]:
+    """Name the partition in errors, and tell of a way that does not hold."""
+    try:
+        yield
+    except WayDoesNotHoldError as broken:
+        raise SplitDoesNotHoldError(needs_walk=broken.status != sweep.OFFSETS_NOT_INCREASING) from broken
+    except SedimentError as error:
+        if error.partition is None:
+            error.partition = str(plan.view.listing.partition)
+        raise
+
+
+def _no_progress(_size_bytes: int) -> None:
+    return None
 
 
 class _Cleaning:
@@ -145,128 +202,150 @@ class _Cleaning:
         self,
         plan: CleaningPlan,
         fs: Fs,
-        run_id: str,
-        attempt: str,
-        progress: Progress,
-        written: list[Path],
         stack: ExitStack,
+        *,
+        writer: PartWriter | None = None,
+        progress: Progress | None = None,
+        seed: int | None = None,
     ) -> None:
         self._plan = plan
         self._config: CompactionConfig = plan.config
         self._fs = fs
-        self._run_id = run_id
-        self._attempt = attempt
-        self._progress = progress
-        self._written = written
+        self._progress = progress or _no_progress
         self._directory = plan.view.listing.path
-        self._files = _SourceFiles(self._directory, stack)
-        self._reader = _lazy_pool(stack, "sediment-read")
-        self._writer = _lazy_pool(stack, "sediment-write")
-        self._seed = draw_seed()
+        self._reader = ChunkReader(self._directory, fs, self._config.max_decompressed_batch_bytes, stack)
+        self._parts = writer or _part_writer(plan, fs, "", "")
+        self._writing = lazy_pool(stack, "sediment-write")
+        self._seed = draw_seed() if seed is None else seed
         self._secrets = hash_secrets(self._seed)
         self._producers = _active_producers(plan)
         self._scratch = _Scratch()
+        self._being_written_bytes = 0
         self._state = np.zeros(sweep.STATE_REGISTERS, dtype=np.int64)
         self._rules = np.zeros(sweep.RULE_REGISTERS, dtype=np.int64)
+        self._verdicts = RunVerdicts.none(2)
+        self._next_sight = self._verdicts.first_bits
 
     def run(self, *, walked: bool, filled: bool) -> PreparedSwap:
         plan = self._plan
         end_offset = plan.end_offset
         groups = plan.groups
         segments = [segment for group in groups for segment in group.segments]
-        cuts = self._walk(segments) if walked else {}
+        cuts = walk_segments(plan, segments, self._fs, self._progress) if walked else {}
         self._map = OffsetMap(with_offsets=filled)
         if filled:
             end_offset = self._fill_map(segments, cuts)
             groups = group_segments(
                 plan.view.listing.segments, end_offset, plan.range.first_uncleanable_offset, plan.config
             )
-        self._set_rules(end_offset, filled=filled)
+        self._set_rules(end_offset, sweep.BY_OFFSET if filled else sweep.BY_SIGHT)
         self._state[sweep.LAST_BASE_OFFSET] = INT64_MAX
+        cleaned = self._clean_groups(groups, cuts)
+        return PreparedSwap(plan.view.listing.partition, str(self._directory), cleaned, end_offset)
+
+    def _clean_groups(self, groups: Sequence[SegmentGroup], cuts: dict[int, SegmentCuts]) -> tuple[CleanedGroup, ...]:
+        """Sweep the groups, newest first, each being written while the next is swept."""
         pending: list[Future[CleanedGroup]] = []
         for group in reversed(groups):
             output = self._sweep_group(group, cuts)
             if len(pending) > 1:
                 pending[-1].result()
-            pending.append(self._writer().submit(output.finish))
-        cleaned = tuple(future.result() for future in reversed(pending))
-        return PreparedSwap(plan.view.listing.partition, str(self._directory), cleaned, end_offset)
+            self._being_written_bytes = output.used_bytes()
+            pending.append(self._writing().submit(output.finish))
+        return tuple(future.result() for future in reversed(pending))
 
-    def _set_rules(self, end_offset: int, *, filled: bool) -> None:
+    def _set_rules(self, end_offset: int, judge: int) -> None:
         now_ms = self._plan.now_ms
         self._rules[sweep.FIRST_MAPPED_OFFSET] = self._plan.range.first_dirty_offset
         self._rules[sweep.MAP_LATEST_OFFSET] = end_offset - 1
         self._rules[sweep.UPPER_BOUND_OFFSET] = self._plan.range.first_uncleanable_offset
         self._rules[sweep.NOW_MS] = now_ms
         self._rules[sweep.NEXT_HORIZON_MS] = now_ms + self._config.delete_retention_ms
-        self._rules[sweep.BY_OFFSET] = int(filled)
+        self._rules[sweep.JUDGE] = judge
 
-    # ------------------------------------------------------------------------------------------------ the forward walk
-    def _walk(self, segments: Sequence[SegmentRef]) -> dict[int, SegmentCuts]:
-        """Verified cuts, verdicts and living transaction index entries of every segment, by base offset."""
-        aborted = self._plan.aborted
-        dirty_base = self._dirty_base(segments)
-        filtering = TransactionWalk(aborted)
-        mapped = max(dirty_base, self._plan.view.log_start_offset)
-        mapping = TransactionWalk(entry for entry in aborted if entry.last_offset >= mapped)
-        cuts = {}
-        for segment in segments:
-            # Kafka's second state begins where the offset index leads for the first dirty offset, not at the segment's
-            # first batch; of a transaction whose marker lies between it remembers only the index entry.
-            mapped_from = self._dirty_position(segment) if segment.base_offset == dirty_base else 0
-            in_map = mapping if segment.base_offset >= dirty_base else None
-            cuts[segment.base_offset] = self._walk_segment(segment, filtering, in_map, mapped_from)
-        return cuts
+    # -------------------------------------------------------------------------------------------------- one split of it
+    def sight(self, work: SplitWork, split: Split, splits: int) -> Iterator[SightRun]:
+        """The runs of a split, one of `splits`; a run is yielded when the chunk in which it ended is done."""
+        self._begin_split(work, split, None)
+        above = splits - 1 - split.number
+        for group in reversed(split.groups):
+            for chunk in self._read(group.segments, work.cuts, newest_first=True):
+                self._begin_chunk(chunk)
+                self._drive(chunk, self._sight_call)
+                yield from self._taken(above)
+        self._check_split_start(split)
+        if self._state[sweep.SIGHTS] > 0:
+            self._end_run()
+            yield from self._taken(above)
 
-    def _dirty_base(self, segments: Sequence[SegmentRef]) -> int:
-        """Base offset of the segment that contains the first dirty offset."""
-        first_dirty = self._plan.range.first_dirty_offset
-        return max((s.base_offset for s in segments if s.base_offset <= first_dirty), default=0)
+    def clean(self, work: SplitWork, split: Split, verdicts: Sequence[RunVerdicts]) -> tuple[CleanedGroup, ...]:
+        """The groups of a split."""
+        self._begin_split(work, split, verdicts)
+        cleaned = self._clean_groups(split.groups, work.cuts)
+        self._check_split_start(split)
+        self._end_run()
+        return cleaned
 
-    def _dirty_position(self, segment: SegmentRef) -> int:
-        """Where the offset index of the first dirty segment leads for the first dirty offset."""
-        if not segment.offset_index_bytes:
-            return 0
-        name = segment_file_name(segment.base_offset, SegmentFileKind.OFFSET_INDEX)
-        index = parse_offset_index(self._fs.read_bytes(self._directory / name), segment.base_offset)
-        return index.lookup(self._plan.range.first_dirty_offset).position
+    def _begin_split(self, work: SplitWork, split: Split, verdicts: Sequence[RunVerdicts] | None) -> None:
+        self._set_rules(work.plan.end_offset, sweep.IN_SPLIT)
+        self._rules[sweep.RUN_LIMIT] = work.run_limit
+        self._state[sweep.LAST_BASE_OFFSET] = INT64_MAX if split.end_offset is None else split.end_offset
+        self._sighting = verdicts is None
+        self._coming_verdicts = iter(verdicts or ())
+        self._no_verdicts = RunVerdicts.none(work.ranges)
+        self._runs: list[tuple[npt.NDArray[np.uint64], ByteArray]] = []
+        self._runs_taken = 0
+        self._begin_run()
 
-    def _walk_segment(
-        self, segment: SegmentRef, filtering: TransactionWalk, mapping: TransactionWalk | None, mapped_from: int
-    ) -> SegmentCuts:
-        path = self._files.path(segment)
-        walk = HeaderWalk(path, size_bytes=segment.log_bytes)
-        verdicts: list[ByteArray] = []
-        kept_aborts: list[AbortedTransaction] = []
-        positions, ordinals = [0], [0]
-        batches = 0
-        for rows in walk:
-            judged, kept = filtering.judge(rows)
-            if mapping is not None:
-                mapped = rows["position"] >= mapped_from
-                aborted, _ = mapping.judge(rows[mapped])
-                data = (rows["attributes"][mapped] & CONTROL_BIT) == 0
-                judged[np.flatnonzero(mapped)[(aborted & DISCARD != 0) & data]] |= UNMAPPED
-            verdicts.append(judged)
-            kept_aborts.extend(kept)
-            for index in _cuts_between(rows["position"], positions[-1]):
-                positions.append(int(rows["position"][index]))
-                ordinals.append(batches + int(index))
-            batches += len(rows)
-        if walk.end_position != segment.log_bytes:
-            raise CorruptBatchError(
-                "the segment ends inside a batch",
-                path=str(path),
-                position=walk.end_position,
-                offset=segment.base_offset,
-                advice="restore the segment from a replica or a backup, or leave this partition out",
+    def _begin_run(self) -> None:
+        self._map = OffsetMap(with_offsets=False)
+        self._state[sweep.HEADROOM] = 0
+        self._state[sweep.SIGHTS] = 0
+        self._verdicts = next(self._coming_verdicts, self._no_verdicts)
+        self._next_sight = self._verdicts.first_bits.copy()
+
+    def _end_run(self) -> None:
+        """Keep what was sighted; or see that this sweep met just what the verdicts are about."""
+        if self._sighting:
+            sights = int(self._state[sweep.SIGHTS])
+            self._runs.append((self._scratch.sighted[:sights].copy(), self._scratch.mapped[:sights].copy()))
+        elif not np.array_equal(self._next_sight - self._verdicts.first_bits, self._verdicts.sights):
+            raise SourceChangedError(
+                "the segments do not hold the keys that an earlier sweep saw in them",
+                path=str(self._directory),
+                advice="another process writes to this directory; stop it and run again",
             )
-        every = np.concatenate(verdicts) if verdicts else np.zeros(0, dtype=np.uint8)
-        return SegmentCuts(
-            np.array([*positions, segment.log_bytes], dtype=np.int64),
-            np.array([*ordinals, batches], dtype=np.int64),
-            every,
-            tuple(kept_aborts),
+        self._begin_run()
+
+    def _taken(self, splits_above: int) -> Iterator[SightRun]:
+        for sighted, mapped in self._runs:
+            yield SightRun(RunNumber(splits_above, self._runs_taken), sighted, mapped)
+            self._runs_taken += 1
+        self._runs.clear()
+
+    def _check_split_start(self, split: Split) -> None:
+        """Offsets increase from the split below to this one only if none of this one lies below its first segment's."""
+        if self._state[sweep.LAST_BASE_OFFSET] < split.groups[0].base_offset:
+            raise WayDoesNotHoldError(sweep.OFFSETS_NOT_INCREASING)
+
+    def _sight_call(self, chunk: Chunk) -> int:
+        scratch = self._scratch
+        return int(
+            sweep.sight_chunk(
+                chunk.buffer,
+                chunk.positions,
+                chunk.verdicts,
+                scratch.payload,
+                self._rules,
+                np.uint64(self._seed),
+                self._secrets,
+                self._map.directory,
+                scratch.records,
+                scratch.hashes,
+                scratch.sighted,
+                scratch.mapped,
+                self._state,
+            )
         )
 
     # ------------------------------------------------------------------------------------------- filling a map forward
@@ -279,13 +358,13 @@ class _Cleaning:
         state = self._state
         state[sweep.LATEST_OFFSET] = -1
         state[sweep.MAPPED] = 0
-        dirty_base = self._dirty_base(segments)
-        dirty = [segment for segment in segments if segment.base_offset >= dirty_base]
+        base = dirty_base(segments, first_dirty)
+        dirty = [segment for segment in segments if segment.base_offset >= base]
         for segment, following in zip(dirty, [*dirty[1:], None], strict=True):
-            for chunk in self._chunks([segment], cuts, newest_first=False):
+            for chunk in self._read([segment], cuts, newest_first=False):
                 state[sweep.CURSOR] = 0
                 state[sweep.PAYLOAD_BYTES] = -1
-                if not self._drive(chunk, self._fill_call):
+                if not self._drive(chunk, self._fill_call, forward=True):
                     return self._end_offset()
             state[sweep.LATEST_OFFSET] = (following.base_offset if following else upper) - 1
         return self._end_offset()
@@ -301,7 +380,7 @@ class _Cleaning:
             )
         return end_offset
 
-    def _fill_call(self, chunk: _Chunk) -> int:
+    def _fill_call(self, chunk: Chunk) -> int:
         scratch = self._scratch
         return int(
             sweep.fill_map(
@@ -320,21 +399,33 @@ class _Cleaning:
         )
 
     # ------------------------------------------------------------------------------------------------ sweeping a group
-    def _sweep_group(self, group: SegmentGroup, cuts: dict[int, SegmentCuts]) -> _GroupOutput:
-        output = _GroupOutput(self, group, cuts)
+    def _sweep_group(self, group: SegmentGroup, cuts: dict[int, SegmentCuts]) -> GroupOutput:
+        aborted = [entry for s in group.segments if s.base_offset in cuts for entry in cuts[s.base_offset].kept_aborts]
+        output = GroupOutput(group, aborted, self._parts)
         state = self._state
         state[sweep.OUT_START] = output.buffer.size
-        for register in (sweep.MESSAGES_READ, sweep.MESSAGES_WRITTEN, sweep.CHANGED):
+        for register in (sweep.MESSAGES_READ, sweep.MESSAGES_WRITTEN, sweep.CHANGED, sweep.TOMBSTONES_WAITING):
             state[register] = 0
-        for chunk in self._chunks(group.segments, cuts, newest_first=True):
-            state[sweep.CURSOR] = chunk.positions.size
-            state[sweep.PAYLOAD_BYTES] = -1
-            self._drive(chunk, lambda chunk: self._sweep_call(chunk, output.buffer), output)
-            self._progress(chunk.size_bytes)
+        state[sweep.FIRST_HORIZON_MS], state[sweep.LAST_HORIZON_MS] = INT64_MAX, 0
+        for chunk in self._read(group.segments, cuts, newest_first=True):
+            self._begin_chunk(chunk)
+            self._drive(chunk, lambda chunk: self._sweep_call(chunk, output.buffer), output=output)
+            self._check_memory(self._map.size_bytes(), output)
         output.take(state)
         return output
 
-    def _sweep_call(self, chunk: _Chunk, output: ByteArray) -> int:
+    def _read(
+        self, segments: Sequence[SegmentRef], cuts: dict[int, SegmentCuts], *, newest_first: bool
+    ) -> Iterator[Chunk]:
+        for chunk in self._reader.chunks(segments, cuts, newest_first=newest_first):
+            self._progress(chunk.size_bytes)
+            yield chunk
+
+    def _begin_chunk(self, chunk: Chunk) -> None:
+        self._state[sweep.CURSOR] = chunk.positions.size
+        self._state[sweep.PAYLOAD_BYTES] = -1
+
+    def _sweep_call(self, chunk: Chunk, output: ByteArray) -> int:
         scratch = self._scratch
         return int(
             sweep.sweep_chunk(
@@ -353,26 +444,31 @@ class _Cleaning:
                 scratch.hashes,
                 scratch.kept,
                 scratch.raw,
+                self._verdicts.superseded,
+                self._next_sight,
                 output,
                 self._state,
             )
         )
 
-    def _drive(self, chunk: _Chunk, call: Callable[[_Chunk], int], output: _GroupOutput | None = None) -> bool:
+    def _drive(
+        self, chunk: Chunk, call: Callable[[Chunk], int], *, forward: bool = False, output: GroupOutput | None = None
+    ) -> bool:
         """Call a resumable kernel until the chunk is done, giving it what it asks for; False if the map is full."""
         state = self._state
         while True:
-            status = call(chunk) if output is None else self._sweep_call(chunk, output.buffer)
+            status = call(chunk)
             if status == sweep.DONE:
                 return True
             if status == sweep.MAP_FULL:
                 return False
             needed = int(state[sweep.NEEDED])
             if status == sweep.NEEDS_PAYLOAD:
-                self._decompress(chunk, forward=output is None)
+                self._decompress(chunk, forward=forward)
             elif status == sweep.NEEDS_COMPRESSION and output is not None:
                 self._compress(chunk, output)
             elif status == sweep.NEEDS_MAP_ROOM:
+                self._check_memory(self._map.size_bytes_with(needed), output)
                 self._map.reserve(needed)
             elif status == sweep.NEEDS_RECORD_ROOM:
                 self._scratch.make_records_room(needed)
@@ -380,25 +476,41 @@ class _Cleaning:
                 self._scratch.make_raw_room(needed)
             elif status == sweep.NEEDS_OUTPUT_ROOM and output is not None:
                 output.grow(state, needed)
+            elif status == sweep.NEEDS_SIGHT_ROOM:
+                self._scratch.make_sights_room(needed)
+            elif status == sweep.RUN_FULL:
+                self._end_run()
             elif status == sweep.OFFSETS_NOT_INCREASING:
-                raise _WayDoesNotHoldError(status)
+                raise WayDoesNotHoldError(status)
             else:
-                raise self._error(status, chunk, self._current(chunk, forward=output is None))
+                raise self._reader.error(status, chunk, self._current(chunk, forward=forward))
 
-    def _current(self, chunk: _Chunk, *, forward: bool) -> int:
+    def _check_memory(self, map_bytes: int, output: GroupOutput | None) -> None:
+        swept_bytes = 0 if output is None else output.buffer.size - int(self._state[sweep.OUT_START])
+        held_bytes = swept_bytes + self._being_written_bytes
+        buffer_bytes = self._scratch.size_bytes() + self._reader.size_bytes()
+        limit_bytes = self._config.task_memory_bytes
+        if map_bytes + held_bytes + buffer_bytes > limit_bytes:
+            raise MemoryBudgetError(
+                f"cleaning needs more than the {limit_bytes} bytes of memory of a task: {map_bytes} for "
+                f"{len(self._map)} keys and more, {held_bytes} for what survives, {buffer_bytes} for buffers",
+                path=str(self._directory),
+                advice="raise sediment.task.memory.bytes, or bound the keys of one round with "
+                "log.cleaner.dedupe.buffer.size",
+            )
+
+    def _current(self, chunk: Chunk, *, forward: bool) -> int:
         cursor = int(self._state[sweep.CURSOR])
         return int(chunk.positions[cursor if forward else cursor - 1])
 
-    def _decompress(self, chunk: _Chunk, *, forward: bool) -> None:
+    def _decompress(self, chunk: Chunk, *, forward: bool) -> None:
         position = self._current(chunk, forward=forward)
-        codec, payload = chunk.payload_at(position)
-        try:
-            content = decompress(codec, payload, limit_bytes=self._config.max_decompressed_batch_bytes)
-        except CorruptBatchError as error:
-            raise self._located(error, chunk, position) from error
+        content = chunk.decompressed.pop(position, None)
+        if content is None:
+            content = self._reader.decompress(chunk, position)
         self._state[sweep.PAYLOAD_BYTES] = self._scratch.hold_payload(content)
 
-    def _compress(self, chunk: _Chunk, output: _GroupOutput) -> None:
+    def _compress(self, chunk: Chunk, output: GroupOutput) -> None:
         codec, _ = chunk.payload_at(self._current(chunk, forward=False))
         raw = self._scratch.raw.data[: int(self._state[sweep.RAW_BYTES])]
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)
@@ -408,208 +520,6 @@ class _Cleaning:
                 return
             output.grow(self._state, int(self._state[sweep.NEEDED]))
 
-    # -------------------------------------------------------------------------------------------------- reading chunks
-    def _chunks(
-        self, segments: Sequence[SegmentRef], cuts: dict[int, SegmentCuts], *, newest_first: bool
-    ) -> Iterator[_Chunk]:
-        """The chunks of `segments`, each scanned, with the next one being read meanwhile."""
-        jobs = [
-            (segment, which, index)
-            for segment in segments
-            for which in [cuts.get(segment.base_offset) or self._cuts_from_index(segment)]
-            for index in range(which.positions.size - 1)
-        ]
-        if newest_first:
-            jobs.reverse()
-        ahead: Future[ByteArray] | None = None
-        for number, (segment, which, index) in enumerate(jobs):
-            start, end = int(which.positions[index]), int(which.positions[index + 1])
-            buffer = ahead.result() if ahead is not None else self._read(segment, start, end, number)
-            ahead = None
-            if number + 1 < len(jobs):
-                following, their, at = jobs[number + 1]
-                ahead = self._reader().submit(
-                    self._read, following, int(their.positions[at]), int(their.positions[at + 1]), number + 1
-                )
-            yield self._scan(segment, which, index, buffer)
-
-    def _read(self, segment: SegmentRef, start: int, end: int, number: int) -> ByteArray:
-        buffer = self._scratch.chunk_buffer(number, end - start)
-        if read_into(self._files.descriptor(segment), buffer, 0, end - start, start) < end - start:
-            raise SourceChangedError(
-                "the segment is shorter than when it was listed",
-                path=str(self._files.path(segment)),
-                offset=segment.base_offset,
-                advice="another process writes to this directory; stop it and run again",
-            )
-        return buffer
-
-    def _scan(self, segment: SegmentRef, cuts: SegmentCuts, index: int, buffer: ByteArray) -> _Chunk:
-        start, end = int(cuts.positions[index]), int(cuts.positions[index + 1])
-        with_verdicts = cuts.ordinals.size > 0
-        while True:
-            scratch = self._scratch.positions
-            status, count, position = sweep.scan_chunk(buffer.ctypes.data, 0, end - start, with_verdicts, scratch)
-            if status != sweep.NEEDS_RECORD_ROOM:
-                break
-            self._scratch.make_positions_room()
-        chunk = _Chunk(segment, start, end - start, buffer, scratch[:count], np.zeros(0, dtype=np.uint8))
-        if status in (sweep.CUT_MISSED, sweep.TRANSACTIONS_MET) and not with_verdicts:
-            raise _WayDoesNotHoldError(status)
-        if status != sweep.DONE:
-            raise self._error(status, chunk, position)
-        if not with_verdicts:
-            return chunk
-        first = int(cuts.ordinals[index])
-        return replace(chunk, verdicts=cuts.verdicts[first : first + count])
-
-    def _cuts_from_index(self, segment: SegmentRef) -> SegmentCuts:
-        """Cuts where the offset index says that batches begin; the scan finds out whether they do."""
-        positions = [0]
-        if segment.log_bytes > CHUNK_BYTES and segment.offset_index_bytes:
-            name = segment_file_name(segment.base_offset, SegmentFileKind.OFFSET_INDEX)
-            content = self._fs.read_bytes(self._directory / name)
-            entries = np.frombuffer(content[: len(content) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES], dtype=">i4")
-            found = entries.reshape(-1, 2)[:, 1].astype(np.int64)
-            found = found[(found > 0) & (found < segment.log_bytes)]
-            if found.size and np.all(np.diff(found) > 0):
-                positions.extend(int(found[index]) for index in _cuts_between(found, 0))
-        positions.append(segment.log_bytes)
-        if max(np.diff(positions), default=0) > _LARGEST_INDEX_GAP:
-            raise _WayDoesNotHoldError(sweep.CUT_MISSED)
-        nothing = np.zeros(0, dtype=np.uint8)
-        return SegmentCuts(np.array(positions, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing, ())
-
-    # ---------------------------------------------------------------------------------------------------------- errors
-    def _error(self, status: int, chunk: _Chunk, position: int) -> SedimentError:
-        path, at = self._files.path(chunk.segment), chunk.position + position
-        if status == sweep.CUT_MISSED:
-            status = decode.BAD_LENGTH
-        error = batch_error(status, path, at, chunk.buffer, position)
-        if status == decode.LEGACY_MAGIC:
-            return UnsupportedDataError(
-                error.what, path=error.path, position=at, offset=error.offset, advice="leave this partition out"
-            )
-        return error
-
-    def _located(self, error: CorruptBatchError, chunk: _Chunk, position: int) -> SedimentError:
-        there = self._error(decode.BAD_RECORD_COUNT, chunk, position)
-        return CorruptBatchError(
-            error.what, path=there.path, position=there.position, offset=there.offset, advice=there.advice
-        )
-
-    # ------------------------------------------------------------------------------------------------ finishing a group
-    def finish_group(
-        self,
-        group: SegmentGroup,
-        batches: ByteArray,
-        changed: bool,
-        aborted: Sequence[AbortedTransaction],
-        stats: CleanStats,
-    ) -> CleanedGroup:
-        """Index and write what survived of `group`, unless its files would come out as they are."""
-        images = lay_out_segments(
-            batches,
-            group.segments[0].base_offset,
-            aborted,
-            index_interval_bytes=self._config.index_interval_bytes,
-            segment_index_bytes=self._config.segment_index_bytes,
-        )
-        if len(group.segments) == 1 and not changed and self._equals_source(group.segments[0], images):
-            return CleanedGroup(group.segments, (), stats)
-        parts = tuple(self._write(image, group.segments[-1]) for image in images)
-        return CleanedGroup(group.segments, parts, stats)
-
-    def _write(self, image: SegmentImage, last: SegmentRef) -> PartSegment:
-        files = write_segment(
-            image,
-            self._directory,
-            like=self._files.path(last),
-            mtime_ns=last.mtime_ns,
-            run_id=self._run_id,
-            attempt=self._attempt,
-            fs=self._fs,
-        )
-        self._written.extend(self._directory / file.part_name for file in files)
-        return PartSegment(image.base_offset, files)
-
-    def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
-        """Whether the indexes would come out as they are too; the log does, since no batch changed."""
-        (image,) = images if len(images) == 1 else (None,)
-        if image is None or image.log.size != segment.log_bytes:
-            return False
-        sizes = {
-            SegmentFileKind.OFFSET_INDEX: (segment.offset_index_bytes, image.offset_index),
-            SegmentFileKind.TIME_INDEX: (segment.time_index_bytes, image.time_index),
-            SegmentFileKind.TRANSACTION_INDEX: (segment.transaction_index_bytes or 0, image.transaction_index),
-        }
-        if any(size != len(content) for size, content in sizes.values()):
-            return False
-        return all(
-            not content
-            or self._fs.read_bytes(self._directory / segment_file_name(segment.base_offset, kind)) == content
-            for kind, (_, content) in sizes.items()
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Whole, checked batches of `segment`; `positions` are where they begin in `buffer`, `position` where it lies."""
-
-    segment: SegmentRef
-    position: int
-    size_bytes: int
-    buffer: ByteArray
-    positions: npt.NDArray[np.int64]
-    verdicts: ByteArray
-
-    def payload_at(self, position: int) -> tuple[int, memoryview]:
-        """Codec and compressed payload of the batch at `position` of the buffer."""
-        view = self.buffer.data
-        size_bytes = int.from_bytes(view[position + BATCH_LENGTH : position + BATCH_LENGTH + 4], "big")
-        codec = view[position + ATTRIBUTES + 1] & CODEC_MASK
-        return codec, view[position + BATCH_HEADER_BYTES : position + LOG_OVERHEAD_BYTES + size_bytes]
-
-
-class _GroupOutput:
-    """The output of one group, filled downward in anonymous memory, of which only what is used takes room."""
-
-    def __init__(self, cleaning: _Cleaning, group: SegmentGroup, cuts: dict[int, SegmentCuts]) -> None:
-        self._cleaning = cleaning
-        self._group = group
-        self._aborted = [
-            entry for s in group.segments if s.base_offset in cuts for entry in cuts[s.base_offset].kept_aborts
-        ]
-        self.buffer = _anonymous(group.log_bytes + CHUNK_BYTES)
-        self._start = self.buffer.size
-        self._changed = False
-        self._stats = CleanStats()
-
-    def grow(self, state: npt.NDArray[np.int64], needed: int) -> None:
-        """Move what is there to the end of a larger buffer in which `needed` bytes are free."""
-        start = int(state[sweep.OUT_START])
-        used = self.buffer[start:]
-        larger = _anonymous(2 * self.buffer.size + needed)
-        state[sweep.OUT_START] = larger.size - used.size
-        larger[larger.size - used.size :] = used
-        self.buffer = larger
-
-    def take(self, state: npt.NDArray[np.int64]) -> None:
-        """Note what the sweep left in its registers."""
-        self._start = int(state[sweep.OUT_START])
-        self._changed = bool(state[sweep.CHANGED])
-        self._stats = CleanStats(
-            messages_read=int(state[sweep.MESSAGES_READ]),
-            messages_written=int(state[sweep.MESSAGES_WRITTEN]),
-            bytes_read=self._group.log_bytes,
-            bytes_written=self.buffer.size - self._start,
-        )
-
-    def finish(self) -> CleanedGroup:
-        """Write the group's files and let go of the memory."""
-        batches, self.buffer = self.buffer[self._start :], np.zeros(0, dtype=np.uint8)
-        return self._cleaning.finish_group(self._group, batches, self._changed, self._aborted, self._stats)
-
 
 class _Scratch:
     """Buffers that kernels work in; each grows to what the largest batch needs."""
@@ -617,8 +527,8 @@ class _Scratch:
     def __init__(self) -> None:
         self.payload = padded_buffer(0)
         self.raw = padded_buffer(0)
-        self.positions = np.zeros(_FIRST_RECORDS, dtype=np.int64)
-        self._chunks: dict[int, ByteArray] = {}
+        self.sighted = np.zeros((0, 2), dtype=np.uint64)
+        self.mapped = np.zeros(0, dtype=np.uint8)
         self.make_records_room(_FIRST_RECORDS)
 
     def make_records_room(self, rows: int) -> None:
@@ -627,11 +537,16 @@ class _Scratch:
         self.hashes = np.zeros((rows, 2), dtype=np.uint64)
         self.kept = np.zeros(rows, dtype=np.uint8)
 
+    def make_sights_room(self, rows: int) -> None:
+        rows = 1 << (rows - 1).bit_length()
+        sighted, mapped = self.sighted, self.mapped
+        self.sighted = np.zeros((rows, 2), dtype=np.uint64)
+        self.mapped = np.zeros(rows, dtype=np.uint8)
+        self.sighted[: len(sighted)] = sighted
+        self.mapped[: len(mapped)] = mapped
+
     def make_raw_room(self, size_bytes: int) -> None:
         self.raw = padded_buffer(2 * size_bytes)
-
-    def make_positions_room(self) -> None:
-        self.positions = np.zeros(2 * self.positions.size, dtype=np.int64)
 
     def hold_payload(self, content: bytes | bytearray | memoryview) -> int:
         """Copy decompressed records to where kernels may read past their end; returns their size."""
@@ -641,74 +556,10 @@ class _Scratch:
         self.payload[:size_bytes] = np.frombuffer(content, dtype=np.uint8)
         return size_bytes
 
-    def chunk_buffer(self, number: int, size_bytes: int) -> ByteArray:
-        """One of two buffers, so that one chunk can be read while the other is swept."""
-        buffer = self._chunks.get(number % 2)
-        if buffer is None or buffer.size < size_bytes + decode.PADDING_BYTES:
-            buffer = self._chunks[number % 2] = padded_buffer(size_bytes)
-        return buffer
-
-
-class _SourceFiles:
-    """Open source segments; each is checked to be the one that was listed when it is opened."""
-
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        self._directory = directory
-        self._stack = stack
-        self._open: tuple[SegmentRef, int] | None = None
-        stack.callback(self._close)
-
-    def path(self, segment: SegmentRef) -> Path:
-        return self._directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
-
-    def descriptor(self, segment: SegmentRef) -> int:
-        if self._open is not None and self._open[0] == segment:
-            return self._open[1]
-        self._close()
-        descriptor = os.open(self.path(segment), os.O_RDONLY | os.O_CLOEXEC)
-        self._open = segment, descriptor
-        status = os.fstat(descriptor)
-        if (status.st_size, status.st_mtime_ns) != (segment.log_bytes, segment.mtime_ns):
-            raise SourceChangedError(
-                "the segment is not the one that was listed",
-                path=str(self.path(segment)),
-                offset=segment.base_offset,
-                advice="another process writes to this directory; stop it and run again",
-            )
-        return descriptor
-
-    def _close(self) -> None:
-        if self._open is not None:
-            os.close(self._open[1])
-            self._open = None
-
-
-def _lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
-    """One thread, made when first asked for and joined when the stack unwinds."""
-    made: list[ThreadPoolExecutor] = []
-
-    def pool() -> ThreadPoolExecutor:
-        if not made:
-            made.append(stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix=name)))
-        return made[0]
-
-    return pool
-
-
-def _anonymous(size_bytes: int) -> ByteArray:
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    memory = mmap.mmap(-1, max(size_bytes, 1), flags=flags)
-    return np.frombuffer(memory, dtype=np.uint8)
-
-
-def _cuts_between(positions: npt.NDArray[np.int64], last_cut: int) -> Iterator[int]:
-    """Indexes into ascending `positions` that are CHUNK_BYTES or more behind the cut before them."""
-    while True:
-        index = int(np.searchsorted(positions, last_cut + CHUNK_BYTES))
-        if index >= positions.size:
-            return
-        yield index
-        last_cut = int(positions[index])
+    def size_bytes(self) -> int:
+        """Memory of all of them."""
+        buffers = (self.payload, self.raw, self.kept)
+        return sum(buffer.nbytes for buffer in buffers) + self.records.nbytes + self.hashes.nbytes
 
 
 def _active_producers(plan: CleaningPlan) -> ActiveProducers:

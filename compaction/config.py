@@ -59,6 +59,9 @@ class CompactionConfig:
     max_decompressed_batch_bytes: int = 268_435_456
     """A compressed batch that claims more than this is corrupt; not Kafka's, it bounds a task's memory."""
 
+    task_memory_bytes: int = INT64_MAX
+    """What cleaning one partition may hold in memory: offset map, output and buffers; not Kafka's."""
+
     @property
     def compacts(self) -> bool:
         """Whether the cleanup policy asks for compaction."""

@@ -77,6 +77,12 @@ def normal(low: np.uint64, high: np.uint64) -> np.uint64:
 
 
 @kernel
+def range_of(high: np.uint64, ranges: int) -> int:
+    """Which of `ranges` (a power of two up to 2^31) equal ranges of hashes a key belongs to, whatever its table."""
+    return np.int64(((high >> np.uint64(32)) * np.uint64(ranges)) >> np.uint64(32))
+
+
+@kernel
 def fill_slot(directory: npt.NDArray[np.int64], address: int, low: np.uint64, high: np.uint64) -> None:
     """Put a key into the empty slot that `find_slot` answered."""
     _store_word(address, low)
@@ -152,6 +158,17 @@ class OffsetMap:
     def size_bytes(self) -> int:
         """Memory of the tables."""
         return sum(memory.size for memory in self._tables)
+
+    def size_bytes_with(self, keys: int) -> int:
+        """Memory of the tables after `reserve(keys)`."""
+        total = 0
+        for table in range(TABLES):
+            grown = self._tables[table].size
+            limit = int(self.directory[table, LIMIT])
+            while limit < int(self.directory[table, USED]) + keys:
+                grown, limit = 2 * grown, 2 * limit
+            total += grown
+        return total
 
     def reserve(self, keys: int) -> None:
         """Grow each table that could not take `keys` more."""

@@ -29,7 +29,7 @@ from sediment.compaction.offset_map import (
     prefetch_slot,
     put_offset,
 )
-from sediment.compaction.record_filter import keep_all, keep_by_offset, keep_first_sight
+from sediment.compaction.record_filter import keep_all, keep_by_offset, keep_first_sight, keep_in_split, note_sights
 from sediment.compaction.transactions import DISCARD, MARKS_NOTHING, UNMAPPED, is_last_of_producer
 from sediment.segment_io.decode import (
     BAD_RECORD_COUNT,
@@ -87,6 +87,8 @@ OFFSETS_NOT_INCREASING = 107
 TRANSACTIONS_MET = 108  # control or transactional batches, and no verdicts were given
 CUT_MISSED = 109  # the chunk does not end where a batch ends
 MAP_FULL = 110
+RUN_FULL = 111  # the run of first sights is complete: take what it holds, begin a new one with an empty map, call again
+NEEDS_SIGHT_ROOM = 112  # enlarge `sighted` and `mapped` to NEEDED rows
 
 # ---------------------------------------------------------------------------------- registers, int64[STATE_REGISTERS]
 CURSOR = 0  # batches of the chunk still to do
@@ -105,7 +107,11 @@ MESSAGES_WRITTEN = 12
 CHANGED = 13  # 1: the output differs from the input
 LATEST_OFFSET = 14  # of a map being filled
 MAPPED = 15  # keys put into a map being filled
-STATE_REGISTERS = 16
+TOMBSTONES_WAITING = 16  # kept, and the first and the last delete horizon of the batches that they are in
+FIRST_HORIZON_MS = 17
+LAST_HORIZON_MS = 18
+SIGHTS = 19  # keys met for the first time in the run that is going on
+STATE_REGISTERS = 20
 
 # ------------------------------------------------------------------------------------ settings, int64[RULE_REGISTERS]
 FIRST_MAPPED_OFFSET = 0  # keys below are only looked up
@@ -113,9 +119,15 @@ MAP_LATEST_OFFSET = 1  # of a filled map; records above it live
 UPPER_BOUND_OFFSET = 2  # first uncleanable offset: the batch before it leaves a header behind
 NOW_MS = 3
 NEXT_HORIZON_MS = 4  # now + delete.retention.ms
-BY_OFFSET = 5  # 1: judge by a filled map with offsets; 0: by first sight
+JUDGE = 5  # BY_SIGHT, BY_OFFSET or IN_SPLIT
 MAP_LIMIT = 6  # keys that a map being filled may hold
-RULE_REGISTERS = 7
+RUN_LIMIT = 7  # first sights that a run may hold, one batch's keys aside
+RULE_REGISTERS = 8
+
+# What a record is judged by
+BY_SIGHT = 0  # a map of the keys seen nearer to the log's end
+BY_OFFSET = 1  # a filled map with offsets
+IN_SPLIT = 2  # by sight within a run of this split, and by what newer runs told of each key's first sight
 
 
 @kernel
@@ -222,6 +234,12 @@ def _offsets_increase(records: npt.NDArray[np.int64], count: int, last_delta: in
 
 
 @kernel
+def _run_is_full(count: int, rules: npt.NDArray[np.int64], state: npt.NDArray[np.int64]) -> bool:
+    """Whether a batch of `count` records begins a new run; `sight_chunk` and `sweep_chunk` must cut alike."""
+    return bool(state[SIGHTS] > 0 and state[SIGHTS] + count > rules[RUN_LIMIT])
+
+
+@kernel
 def _tombstones_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> int:
     total = 0
     for index in range(count):
@@ -246,18 +264,22 @@ def sweep_chunk(
     hashes: npt.NDArray[np.uint64],
     kept: npt.NDArray[np.uint8],
     raw: npt.NDArray[np.uint8],
+    superseded: npt.NDArray[np.uint8],
+    next_sight: npt.NDArray[np.int64],
     output: npt.NDArray[np.uint8],
     state: npt.NDArray[np.int64],
 ) -> int:
     """Judge and emit the batches below CURSOR, last first; returns DONE, what it needs, or a decoder's status.
 
     `verdicts` is uint8[batches] or empty (all zero); `payload` holds the decompressed records of the batch at CURSOR
-    when PAYLOAD_BYTES says so; `producer_*` are ActiveProducers' columns.
+    when PAYLOAD_BYTES says so; `producer_*` are ActiveProducers' columns.  `superseded` and `next_sight` are of use
+    IN_SPLIT only, see `keep_in_split`.
     """
     base = chunk.ctypes.data
     out = output.ctypes.data
     secrets_address = secrets.ctypes.data
-    by_offset = rules[BY_OFFSET] != 0
+    by_offset = rules[JUDGE] == BY_OFFSET
+    in_split = rules[JUDGE] == IN_SPLIT
     slot_bytes = OFFSET_SLOT_BYTES if by_offset else SET_SLOT_BYTES
     while state[CURSOR] > 0:
         ordinal = state[CURSOR] - 1
@@ -308,6 +330,9 @@ def sweep_chunk(
                 state[CHANGED] = 1
             continue
 
+        if in_split and not is_control and _run_is_full(count, rules, state):
+            return RUN_FULL
+
         # everything the batch needs, before it is judged
         status, payload_bytes = _check_payload(size_bytes, codec, count, state)
         if status != OK:
@@ -338,9 +363,24 @@ def sweep_chunk(
                 )
             else:
                 first_mapped = INT64_MAX if verdict & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
-                retained = keep_first_sight(
-                    records, hashes, count, base_offset, first_mapped, horizon_passed, directory, kept
-                )
+                if in_split:
+                    retained, sights = keep_in_split(
+                        records,
+                        hashes,
+                        count,
+                        base_offset,
+                        first_mapped,
+                        horizon_passed,
+                        directory,
+                        superseded,
+                        next_sight,
+                        kept,
+                    )
+                    state[SIGHTS] += sights
+                else:
+                    retained = keep_first_sight(
+                        records, hashes, count, base_offset, first_mapped, horizon_passed, directory, kept
+                    )
                 state[HEADROOM] -= count
         state[MESSAGES_READ] += count
         state[MESSAGES_WRITTEN] += retained
@@ -353,9 +393,13 @@ def sweep_chunk(
                 state[OUT_START] -= BATCH_HEADER_BYTES
                 write_empty_batch(out + state[OUT_START], header)
         else:
-            needs_horizon = not has_horizon and (
-                (is_control and (verdict & MARKS_NOTHING) != 0) or _tombstones_kept(records, count, kept) > 0
-            )
+            tombstones = _tombstones_kept(records, count, kept)
+            needs_horizon = not has_horizon and ((is_control and (verdict & MARKS_NOTHING) != 0) or tombstones > 0)
+            if tombstones > 0 and not is_control:
+                horizon_ms = load_i64(header + BASE_TIMESTAMP) if has_horizon else rules[NEXT_HORIZON_MS]
+                state[TOMBSTONES_WAITING] += tombstones
+                state[FIRST_HORIZON_MS] = min(state[FIRST_HORIZON_MS], horizon_ms)
+                state[LAST_HORIZON_MS] = max(state[LAST_HORIZON_MS], horizon_ms)
             if retained == count and not needs_horizon:
                 state[OUT_START] -= size_bytes
                 copy_bytes(out + state[OUT_START], header, size_bytes)
@@ -470,5 +514,67 @@ def fill_map(
         if last_offset >= rules[FIRST_MAPPED_OFFSET]:
             state[LATEST_OFFSET] = last_offset
         state[CURSOR] = ordinal + 1
+        state[PAYLOAD_BYTES] = -1
+    return DONE
+
+
+@kernel
+def sight_chunk(
+    chunk: npt.NDArray[np.uint8],
+    positions: npt.NDArray[np.int64],
+    verdicts: npt.NDArray[np.uint8],
+    payload: npt.NDArray[np.uint8],
+    rules: npt.NDArray[np.int64],
+    seed: np.uint64,
+    secrets: npt.NDArray[np.uint8],
+    directory: npt.NDArray[np.int64],
+    records: npt.NDArray[np.int64],
+    hashes: npt.NDArray[np.uint64],
+    sighted: npt.NDArray[np.uint64],
+    mapped: npt.NDArray[np.uint8],
+    state: npt.NDArray[np.int64],
+) -> int:
+    """Note the first sight of every key below CURSOR, last batch first: what `sweep_chunk` will look at IN_SPLIT.
+
+    `sighted`, uint64[n, 2], and `mapped`, uint8[n], receive hash and whether the key enters the map, from SIGHTS on.
+    """
+    base = chunk.ctypes.data
+    while state[CURSOR] > 0:
+        ordinal = state[CURSOR] - 1
+        position = positions[ordinal]
+        header = base + position
+        size_bytes = load_i32(header + BATCH_LENGTH) + LOG_OVERHEAD_BYTES
+        base_offset = load_i64(header + BASE_OFFSET)
+        last_delta = load_i32(header + LAST_OFFSET_DELTA)
+        attributes = load_i16(header + ATTRIBUTES)
+        count = load_i32(header + RECORD_COUNT)
+        codec = attributes & CODEC_MASK
+        verdict = np.int64(verdicts[ordinal]) if verdicts.size else 0
+        if base_offset + last_delta >= state[LAST_BASE_OFFSET]:
+            return OFFSETS_NOT_INCREASING
+        if count > 0 and not attributes & CONTROL_BIT and not verdict & DISCARD:
+            if _run_is_full(count, rules, state):
+                return RUN_FULL
+            status, _ = _check_payload(size_bytes, codec, count, state)
+            if status == OK and sighted.shape[0] < state[SIGHTS] + count:
+                state[NEEDED] = state[SIGHTS] + count
+                return NEEDS_SIGHT_ROOM
+            if status == OK:
+                status = _decode_batch(
+                    base, position, size_bytes, codec, count, count, payload, directory, records, state
+                )
+            if status != OK:
+                return status
+            if not _offsets_increase(records, count, last_delta):
+                return OFFSETS_NOT_INCREASING
+            records_base = payload.ctypes.data if codec != 0 else base
+            _hash_keys(records_base, records, count, seed, secrets.ctypes.data, directory, SET_SLOT_BYTES, hashes)
+            first_mapped = INT64_MAX if verdict & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
+            state[SIGHTS] = note_sights(
+                records, hashes, count, base_offset, first_mapped, directory, state[SIGHTS], sighted, mapped
+            )
+            state[HEADROOM] -= count
+        state[LAST_BASE_OFFSET] = base_offset
+        state[CURSOR] = ordinal
         state[PAYLOAD_BYTES] = -1
     return DONE

@@ -28,7 +28,7 @@ from sediment.engine.config import LogConfig
 from sediment.engine.leader_epochs import Epochs, assign, latest_epoch, truncate_from_end, truncate_from_start
 from sediment.engine.overflow import split_segment
 from sediment.engine.producer_states import ProducerStateManager, ReplayedSegment, Snapshots
-from sediment.engine.swap import Repair, finish_interrupted
+from sediment.engine.swap import Repair, finish_interrupted, mark_deleted
 from sediment.segment_io.checkpoints import format_leader_epochs, read_leader_epochs
 from sediment.segment_io.errors import (
     CorruptBatchError,
@@ -53,7 +53,6 @@ from sediment.segment_io.indexes import (
 from sediment.segment_io.listing import SegmentRef, list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import (
-    DELETED_SUFFIX,
     LEADER_EPOCH_FILE,
     DirectoryState,
     SegmentFileKind,
@@ -348,7 +347,8 @@ class _Loading:
     def _load_segment_files(self) -> None:
         """Take in the segments, ascending; one that lacks its offset index is recovered at once.
 
-        So is one whose transaction index ends below its base.
+        So is one whose transaction index ends below its base.  Where the producers before it cannot be known yet,
+        because a segment that is to be verified is damaged, it waits for its turn; a broker does not load such a log.
 
         Source: kafka-log 05 §2 pass 4.
         """
@@ -362,7 +362,12 @@ class _Loading:
             segment = _Segment(ref, bases[place + 1] if place + 1 < len(bases) else None)
             reason = self._why_recover(segment)
             if reason is not None:
-                self._recover_segment(segment, cut=place >= unverified, reason=reason)
+                try:
+                    self._recover_segment(segment, cut=place >= unverified, reason=reason)
+                except CorruptBatchError:
+                    # Of a segment before it that is still to be verified; what that leaves of this one comes later.
+                    if place <= unverified:
+                        raise
             else:
                 self._trim_indexes(segment)
                 if ref.time_index_bytes is None:
@@ -499,19 +504,15 @@ class _Loading:
 
         Source: kafka-log 05 §3 step 2.
         """
-        for segment in reversed(doomed):
+        descending = list(reversed(doomed))
+        mark_deleted(self.directory, [segment.base_offset for segment in descending], self.fs)
+        for segment in descending:
             self.segments.remove(segment)
-            for kind in (_LOG, *_INDEX_KINDS):
-                path = self._path(segment, kind)
-                if self.fs.exists(path):
-                    self.fs.rename(path, path.with_name(path.name + DELETED_SUFFIX))
             if segment.base_offset in self.snapshots_found:
                 self.snapshots.drop(segment.base_offset, why)
             self.repairs.append(
                 Repair(f"and its indexes renamed to .deleted, {segment.ref.log_bytes} bytes", segment.name(), why)
             )
-        if doomed:
-            self.fs.sync_directory(self.directory)
 
     # ---------------------------------------------------------------------------------------------------------- trusted
     def _check_trusted(self) -> None:

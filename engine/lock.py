@@ -214,6 +214,11 @@ class DirectoryLock:
 
 def _holder(descriptor: int) -> int | None:
     """The process that holds a lock on the file, where the system tells: not across hosts or process namespaces."""
+    return _conflict(descriptor) or None
+
+
+def _conflict(descriptor: int) -> int | None:
+    """The process whose lock keeps this one from locking the file, 0 where it is not to be told; None: nobody does."""
     if sys.platform != "linux":
         return None
     try:
@@ -221,7 +226,23 @@ def _holder(descriptor: int) -> int | None:
     except OSError:
         return None
     kind, _, _, _, process = _FLOCK.unpack(asked)
-    return process if kind != fcntl.F_UNLCK and process > 0 else None
+    return None if kind == fcntl.F_UNLCK else max(process, 0)
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a process, this one or another, holds the lock of a log directory; takes and changes nothing."""
+    with _guard:
+        try:
+            status = directory.stat()
+            if _held.get((status.st_dev, status.st_ino)) == os.getpid():
+                return True
+            descriptor = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            return _conflict(descriptor) is not None
+        finally:
+            os.close(descriptor)
 
 
 # -------------------------------------------------------------------------------------------------------- the run token

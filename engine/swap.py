@@ -16,7 +16,7 @@ anywhere and started over.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -56,6 +56,7 @@ from sediment.segment_io.names import (
 _KRAFT_SNAPSHOT_SUFFIX = ".checkpoint.deleted"
 _LEADING_OFFSET = re.compile(r"([0-9]+)\.")
 _KINDS = tuple(SegmentFileKind)
+_LOG = SegmentFileKind.LOG
 _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
 _WINDOW_BYTES = 1 << 16
 
@@ -67,7 +68,6 @@ def commit(
     *,
     before_group: Callable[[], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
-    keep_deleted: bool = False,
 ) -> bool:
     """Replace the source segments of each group by its parts; the directory's lock must be held.
 
@@ -96,8 +96,8 @@ def commit(
        Start: as behind 7; snapshots without a segment are the loader's to remove.
 
     Nothing waits for step 8 to be durable, because the next start removes what it leaves.  A group without parts is
-    left as it is.  With `keep_deleted` the old files stay under their `.deleted` names.  The cleaner checkpoint is the
-    caller's to write, after the last group.
+    left as it is.  Who wants to keep the old files links them elsewhere first (`engine.originals`).  The cleaner
+    checkpoint is the caller's to write, after the last group.
 
     Returns:
         True when every group is done, False when `should_stop` said so before one of them.
@@ -125,7 +125,7 @@ def commit(
             before_group()
         _check_files(swap.partition, directory, group, fs)
         try:
-            _replace(directory, group, fs, keep_deleted=keep_deleted)
+            _replace(directory, group, fs)
         except Exception as error:
             if _is_untouched(directory, group, fs):
                 raise
@@ -138,12 +138,11 @@ def commit(
     return True
 
 
-def _replace(directory: Path, group: CleanedGroup, fs: Fs, *, keep_deleted: bool) -> None:
+def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> None:
     """Steps 1 to 8 of `commit` for one group."""
     ascending = [part.final_name for segment in group.parts for part in segment.files]
     descending = [part.final_name for segment in reversed(group.parts) for part in segment.files]
     old = [name for source in group.sources for name in _file_names(source)]
-    new_bases = {segment.base_offset for segment in group.parts}
 
     for part in _parts([group]):
         fs.rename(directory / part.part_name, directory / (part.final_name + CLEANED_SUFFIX))
@@ -159,14 +158,27 @@ def _replace(directory: Path, group: CleanedGroup, fs: Fs, *, keep_deleted: bool
         fs.rename(directory / (name + SWAP_SUFFIX), directory / name)
     fs.sync_directory(directory)
 
-    for source in group.sources:
-        snapshot = segment_file_name(source.base_offset, SegmentFileKind.SNAPSHOT)
-        if source.base_offset not in new_bases and fs.exists(directory / snapshot):
-            fs.rename(directory / snapshot, directory / (snapshot + DELETED_SUFFIX))
-            old.append(snapshot)
-    if not keep_deleted:
-        for name in old:
-            fs.unlink(directory / (name + DELETED_SUFFIX))
+    for snapshot in _snapshots_without_segment(directory, group, fs):
+        fs.rename(directory / snapshot, directory / (snapshot + DELETED_SUFFIX))
+        old.append(snapshot)
+    for name in old:
+        fs.unlink(directory / (name + DELETED_SUFFIX))
+
+
+def replaced_files(directory: Path, group: CleanedGroup, fs: Fs) -> tuple[str, ...]:
+    """Names of the files of `directory` that replacing `group` takes away; none where it has no parts."""
+    if not group.parts:
+        return ()
+    old = [name for source in group.sources for name in _file_names(source)]
+    return (*old, *_snapshots_without_segment(directory, group, fs))
+
+
+def _snapshots_without_segment(directory: Path, group: CleanedGroup, fs: Fs) -> list[str]:
+    """Snapshots at old bases that are no new ones."""
+    new_bases = {segment.base_offset for segment in group.parts}
+    gone = [source.base_offset for source in group.sources if source.base_offset not in new_bases]
+    names = [segment_file_name(base, SegmentFileKind.SNAPSHOT) for base in gone]
+    return [name for name in names if fs.exists(directory / name)]
 
 
 def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
@@ -449,16 +461,53 @@ def next_offset_of(path: Path, base_offset: int, fs: Fs) -> int:
     return next_offset
 
 
+# ------------------------------------------------------------------------------------------------------------- deletion
+def mark_deleted(
+    directory: Path, base_offsets: Iterable[int], fs: Fs, *, kinds: Sequence[SegmentFileKind] = (_LOG, *_INDEX_KINDS)
+) -> tuple[str, ...]:
+    """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
+
+    The start of a log goes ascending and its end descending: whatever survives a crash has no gap.  A segment's log
+    goes first, because an index without a log is removed by the next start and a log without its index is rebuilt.
+    Whatever is `.deleted` the next start removes.
+
+    Returns:
+        The new names, of the files that were there.
+
+    Source: kafka-log 03 §3, 05 §3 step 2.
+    """
+    renamed = []
+    for base_offset in base_offsets:
+        for kind in kinds:
+            path = directory / segment_file_name(base_offset, kind)
+            if fs.exists(path):
+                fs.rename(path, path.with_name(path.name + DELETED_SUFFIX))
+                renamed.append(path.name + DELETED_SUFFIX)
+    if renamed:
+        fs.sync_directory(directory)
+    return tuple(renamed)
+
+
+def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
+    """Unlink files that `mark_deleted` renamed; durable or not, the next start removes what is left."""
+    for name in names:
+        fs.unlink(directory / name, missing_ok=True)
+
+
 # ---------------------------------------------------------------------------------------------------------------- parts
-def discard_parts(directory: Path, run_id: str, fs: Fs, *, attempt: str | None = None) -> tuple[str, ...]:
+def discard_parts(
+    directory: Path, run_id: str, fs: Fs, *, attempt: str | None = None, keep: Container[str] = ()
+) -> tuple[str, ...]:
     """Remove the `.part` files of run `run_id`, or of one attempt of it, that were not committed; returns their names.
+
+    Those named in `keep` stay: somebody else is to commit them.
 
     Parts of other runs stay: only `finish_interrupted`, under the lock and before this run's tasks began, may judge
     that no other run is left to commit them.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if _is_part(entry.name)]
-    ours = [name for name in names if name.split(".", 2)[2].startswith(tag)]
+    ours = [name for name in names if name.split(".", 2)[2].startswith(tag) and name not in keep]
     for name in ours:
         fs.unlink(directory / name, missing_ok=True)
     return tuple(ours)

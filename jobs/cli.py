@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 import click
 
 from sediment import __version__
+from sediment.jobs.examples import epilog
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS = {
     "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy has compact."),
+    "completion": ("sediment.jobs.completion", "Print the script for completion in bash, zsh or fish."),
     "delta-jars": ("sediment.jobs.delta_tables", "Fetch the JARs that Delta tables need, once per machine."),
     "dump": ("sediment.jobs.dump", "Show what segments and the files beside them hold."),
+    "expire": ("sediment.jobs.expire", "Delete segments that retention lets go."),
     "history": ("sediment.jobs.history", "Show the runs that a ledger holds."),
+    "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
     "recover": ("sediment.jobs.recover", "Load partitions as a broker's start would and repair them."),
+    "verify": ("sediment.jobs.verify", "Say whether one directory is a correct compaction of another."),
 }
 
 
@@ -28,7 +37,19 @@ class _Commands(click.Group):
         if name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(COMMANDS[name][0]).command
+        command.epilog = command.epilog or epilog(name)
         return command
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, context, incomplete)
+        return [
+            CompletionItem(name, help=text)
+            for name, (_, text) in sorted(COMMANDS.items())
+            if name.startswith(incomplete)
+        ]
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -111,16 +111,6 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(KafkaLogSource)
 
 
-def settings_for_rows(given: Mapping[str, str]) -> dict[str, str]:
-    """Spark settings, beside those `given`, of a local session that reads tables.
-
-    Rows by the million pay for an optimising compiler.  Over Unix domain sockets the Python processes that planned a
-    query leave a traceback on stderr when Spark stops.
-    """
-    own = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC", "spark.python.unix.domain.socket.enabled": "false"}
-    return {name: given.get(name, value) for name, value in own.items()}
-
-
 # ------------------------------------------------------------------------------------------------------------- options
 @dataclass(frozen=True, slots=True)
 class SourceOptions:

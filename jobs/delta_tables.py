@@ -102,19 +102,25 @@ def _ivy_folder(given: Mapping[str, str]) -> Path:
 # -------------------------------------------------------------------------------------------------------------- session
 @contextmanager
 def delta_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
-    """A SparkSession that reads and writes Delta, on `spark_context`'s context; another session there stays as it is.
+    """A SparkSession that reads and writes Delta and knows `kafka-log`, on `spark_context`'s context.
+
+    Another session there stays as it is.
 
     Raises:
         UsageError: delta-spark or its JARs are missing, or Spark does not start.
     """
     from pyspark.sql import SparkSession
 
+    from sediment.jobs.datasource import register
+
     coordinate()
     with spark_context(master, app_name) as sc:
         settings = dict(sc.getConf().getAll())
         _load_jars(sc, _ivy_folder(settings))
         if _EXTENSION in settings.get("spark.sql.extensions", ""):
-            yield SparkSession.builder.getOrCreate()
+            session = SparkSession.builder.getOrCreate()
+            register(session)
+            yield session
             return
         jvm: Any = sc._jvm
         sessions = jvm.org.apache.spark.sql.classic.SparkSession
@@ -126,7 +132,9 @@ def delta_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
             if key not in settings:
                 builder.config(key, value)
         try:
-            yield SparkSession(sc, builder.getOrCreate())
+            session = SparkSession(sc, builder.getOrCreate())
+            register(session)
+            yield session
         finally:
             if default.isDefined():
                 sessions.setDefaultSession(default.get())

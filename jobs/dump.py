@@ -24,6 +24,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sediment.jobs.completion import complete_partition, complete_path
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.segment_io.coordinator_records import (
     COORDINATOR_TOPICS,
@@ -183,11 +184,12 @@ def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, to: Pat
 
 
 def _write_with_spark(request: TableRequest, sources: Sequence[Source], options: DumpOptions) -> int:
-    from sediment.jobs.datasource import FORMAT, register, settings_for_rows
+    from sediment.jobs.datasource import FORMAT
+    from sediment.jobs.progress import stages_of
     from sediment.jobs.session import create_session
 
-    with create_session(options.master, "sediment dump", settings_for_rows) as spark:
-        register(spark)
+    messages = Console(stderr=True, quiet=options.quiet)
+    with create_session(options.master, "sediment dump") as spark, stages_of(spark.sparkContext, messages):
         spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         reader = spark.read.format(FORMAT)
         for name, value in _as_options(request).items():
@@ -365,11 +367,18 @@ def _short(text: str) -> str:
 
 # -------------------------------------------------------------------------------------------------------- command line
 @click.command("dump")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option("--what", type=click.Choice(sorted(TABLES)), help="Which table (default: by the kind of PATH).")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_path)
+@click.option("--what", metavar="TABLE", help=f"One of {', '.join(TABLES)} (default: by the kind of PATH).")
 @click.option("--offsets", metavar="A:B", help="Only offsets from A to below B; either side may be empty.")
 @click.option("--timestamps-ms", metavar="A:B", help="Only timestamps from A to below B.")
-@click.option("--partition", "partitions", multiple=True, metavar="TOPIC-N", help="Only these; globs allowed.")
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    metavar="TOPIC-N",
+    shell_complete=complete_partition,
+    help="Only these; globs allowed.",
+)
 @click.option("--columns", metavar="NAME,...", help="These columns, in this order.")
 @click.option("--keys", is_flag=True, help="Records: keys without values.")
 @click.option("--isolation", type=click.Choice(ISOLATIONS), default=READ_UNCOMMITTED, help="As for a consumer.")
@@ -415,6 +424,7 @@ def _run(
         isolation=isolation,
         on_corruption=on_corruption,
     )
+    request.selected()
     if keys and request.what != "records":
         raise UsageError("--keys is of use only for records", advice="add --what records")
     if columns is not None:

@@ -218,6 +218,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("share.coordinator.state.topic.segment.bytes", _INT, 100 * _MIB, 1),
     # Not Kafka's.
     Key("sediment.max.decompressed.batch.bytes", _LONG, 256 * _MIB, 1, INT32_MAX),
+    Key("sediment.task.memory.bytes", _LONG, INT64_MAX, 1),
 ))
 
 # How Kafka creates its internal topics: these are configs of the topic, so a broker's general defaults do not reach

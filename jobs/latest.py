@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from sediment.jobs.sentences import told
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.tables import READ_COMMITTED, Piece, TableRequest, TableTask, arrow_schema, read_table
@@ -57,12 +58,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What became of a part: its rows came in `emissions` times, each with a key once; `error_name` is a class's."""
+    """What became of a part: its rows came in `emissions` times, each with a key once, or why they did not."""
 
     messages_read: int = 0
     emissions: int = 0
-    error_name: str | None = None
-    error: str | None = None
+    reason_code: str | None = None
+    reason: str | None = None
 
 
 def parse_account(value: bytes) -> Account:
@@ -88,18 +89,16 @@ class LatestPerKey:
 def read_latest(part: Part, fs: Fs) -> Iterator[pa.RecordBatch]:
     """The rows of one part, of `arrow_schema(REQUEST.selected())`: its records, then its account."""
     messages_read = 0
-    error: tuple[str | None, str | None] = None, None
+    reason: tuple[str | None, str | None] = None, None
     held = _Held()
     try:
         for batch in read_table(REQUEST, TableTask(pieces=part.pieces), fs):
             messages_read += batch.num_rows
             yield from held.add(batch)
         yield from held.take()
-    except SedimentError as failure:
-        error = type(failure).__name__, str(failure)
-    except OSError as failure:
-        error = "OSError", f"{failure.strerror} ({failure.filename})"
-    yield _account_row(part.number, Account(messages_read, held.emissions, *error))
+    except (SedimentError, OSError) as error:
+        reason = told(error)
+    yield _account_row(part.number, Account(messages_read, held.emissions, *reason))
 
 
 def _account_row(number: int, account: Account) -> pa.RecordBatch:

@@ -26,7 +26,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import platformdirs
 from rich.console import Console
 
@@ -46,11 +45,6 @@ _OTHER_PATH = "name a directory of its own for the ledger"
 _UNRECORDED = "unrecorded-runs"
 
 
-ledger_option = click.option(
-    "--ledger", "ledger_path", metavar="PATH", help="Append this run to the ledger at PATH, made if it is not there."
-)
-
-
 # ------------------------------------------------------------------------------------------------------------- checking
 def check(path: str, log_dirs: Iterable[Path]) -> None:
     """Whether a ledger can be kept at `path`, a directory or a URI; called before a run touches anything.
@@ -64,6 +58,8 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
     except ImportError as error:
         raise package_missing() from error
     outside_log_dirs(path, log_dirs)
+    if not is_uri(path) and Path(path).exists() and not Path(path).is_dir():
+        raise UsageError("a ledger is a directory, and this is none", path=path, advice=_OTHER_PATH)
     if not is_uri(path) and is_delta_table(path):
         raise UsageError("this is a Delta table, not a ledger of two", path=path, advice="name another directory")
     for name in (RUNS, PARTITIONS):
@@ -248,7 +244,7 @@ def _tables(report: str) -> tuple[pa.Table, pa.Table]:
             raise ValueError("of another schema")
         shared = {"run_id": run_id, "command": document["command"], "now_ms": document["now_ms"]}
         shared["dry_run"] = document.pop("dry_run", False)
-        rows = [_row(_partition_schema(), {**partition, **shared}) for partition in partitions]
+        rows = [_row(_partition_schema(), {**_by_base_offsets(partition), **shared}) for partition in partitions]
         run = _row(_run_schema(), {**document, **shared, **_totals(partitions), **_here()})
         return (
             pa.Table.from_pylist([run], schema=_run_schema()),
@@ -258,6 +254,15 @@ def _tables(report: str) -> tuple[pa.Table, pa.Table]:
         raise UsageError(
             "this is not the JSON report of a run", advice="give what a command printed with --json"
         ) from error
+
+
+def _by_base_offsets(partition: Mapping[str, Any]) -> dict[str, Any]:
+    """`partition` with `segments` as base offsets; what else a command tells of them is a field without a column."""
+    segments = partition.get("segments") or []
+    if not any(isinstance(segment, dict) for segment in segments):
+        return dict(partition)
+    bases = [segment["base_offset"] for segment in segments]
+    return {**partition, "segments": bases, "segment_details": segments}
 
 
 def _row(schema: pa.Schema, fields: Mapping[str, Any]) -> dict[str, Any]:

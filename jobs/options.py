@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console
 
+from sediment.jobs import accounts, log_lines
+from sediment.jobs.completion import complete_partition
 from sediment.jobs.sentences import told
 from sediment.jobs.session import under_spark_submit
 from sediment.jobs.settings import Settings
@@ -37,14 +38,69 @@ class CommonOptions:
     as_json: bool
     master: str | None
     quiet: bool
+    ledger: str | None = None
+    report_file: Path | None = None
+    metrics_file: Path | None = None
 
     def messages(self) -> Console:
-        """Where people are told things: stderr, silent with --quiet."""
-        return Console(stderr=True, quiet=self.quiet)
+        """Where people are told things: stderr, silent with --quiet and no terminal to draw on with --json."""
+        return _console(quiet=self.quiet, plain=self.as_json)
+
+    def account(self, report: str) -> None:
+        """Keep the run whose JSON is `report` in the ledger, as a page and as metrics, where they are wanted.
+
+        The last thing that a command does; what goes wrong is only told.  --quiet does not silence it.
+        """
+        # spark-submit sends stderr to stdout, where --json promises nothing but the object.
+        messages = _console(quiet=self.as_json and under_spark_submit())
+        if self.ledger is not None:
+            from sediment.jobs import ledger
+
+            ledger.record(report, self.ledger, messages)
+        self._write_files(report, messages)
+        log_lines.log_run(report)
+
+    def account_of_error(self, error: SedimentError | OSError) -> None:
+        """Keep a run that ended without a result as a page and as metrics, where they are wanted."""
+        context = click.get_current_context(silent=True)
+        command = context.command.name if context and context.command.name else ""
+        report = accounts.error_document(command, self.now_ms, error, told(error)[1])
+        self._write_files(report, _console(quiet=self.as_json and under_spark_submit()))
+
+    def _write_files(self, report: str, messages: Console) -> None:
+        if self.report_file is not None:
+            accounts.write_page(report, self.report_file, messages, options=self, given=accounts.given_options())
+        if self.metrics_file is not None:
+            accounts.write_metrics(report, self.metrics_file, messages)
+
+    def _check_accounts(self) -> None:
+        if self.ledger is not None:
+            from sediment.jobs import ledger
+
+            ledger.check(self.ledger, self.log_dirs)
+        for option, file in (("--report", self.report_file), ("--metrics", self.metrics_file)):
+            if file is not None:
+                accounts.check_place(file, option, self.log_dirs)
+
+
+def _console(*, quiet: bool, plain: bool = False) -> Console:
+    stream = log_lines.stream_of_lines()
+    if stream is not None:
+        return Console(file=stream, quiet=quiet, soft_wrap=True)
+    return Console(stderr=True, quiet=quiet, force_terminal=False if plain else None)
 
 
 def common_options(command: _Command) -> _Command:
-    """Add the options and pass them on as one `CommonOptions` named `options`."""
+    """Add LOG_DIR... and the options, and pass them on as one `CommonOptions` named `options`."""
+    return _with_common_options(command, metavar="LOG_DIR...", nargs=-1)
+
+
+def options_of_two_directories(command: _Command) -> _Command:
+    """The same for a command that takes BEFORE and AFTER, the two `log_dirs` of its `CommonOptions`."""
+    return _with_common_options(command, metavar="BEFORE AFTER", nargs=2)
+
+
+def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Command:
 
     @functools.wraps(command)  # also takes over the command's own options
     def wrapped(
@@ -56,29 +112,46 @@ def common_options(command: _Command) -> _Command:
         as_json: bool,
         master: str | None,
         quiet: bool,
+        ledger_path: str | None,
+        report_file: Path | None,
+        metrics_file: Path | None,
+        log_format: str,
         **own: Any,
     ) -> Any:
         # spark-submit sends a Python driver's stderr to stdout, where --json promises nothing but the object.
         quiet = quiet or (as_json and under_spark_submit())
-        _log_to_stderr(quiet=quiet)
-        with errors_as_exit_status():
+        with log_lines.lines_on_stderr(log_format, quiet=quiet), errors_as_exit_status():
             options = CommonOptions(
                 log_dirs=tuple(log_dirs),
                 partitions=tuple(partitions),
-                settings=Settings.load(config, sets),
+                settings=Settings(),
                 now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
                 as_json=as_json,
                 master=master,
                 quiet=quiet,
+                ledger=ledger_path,
+                report_file=report_file,
+                metrics_file=metrics_file,
             )
-            return command(options=options, **own)
+            options._check_accounts()
+            try:
+                options = replace(options, settings=Settings.load(config, sets))
+                return command(options=options, **own)
+            except (SedimentError, OSError) as error:
+                options.account_of_error(error)
+                raise
 
     decorated: Any = wrapped
     for option in reversed(
         (
-            click.argument("log_dirs", metavar="LOG_DIR...", nargs=-1, required=True, type=click.Path(path_type=Path)),
+            click.argument("log_dirs", metavar=metavar, nargs=nargs, required=True, type=click.Path(path_type=Path)),
             click.option(
-                "--partition", "partitions", multiple=True, metavar="TOPIC-N", help="Only these; globs allowed."
+                "--partition",
+                "partitions",
+                multiple=True,
+                metavar="TOPIC-N",
+                shell_complete=complete_partition,
+                help="Only these; globs allowed.",
             ),
             click.option(
                 "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="A topic or broker setting."
@@ -92,26 +165,38 @@ def common_options(command: _Command) -> _Command:
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
             click.option("--master", metavar="URL", help="Spark master (default: local[*], or spark-submit's)."),
             click.option("--quiet", is_flag=True, help="No progress, no warnings."),
+            click.option(
+                "--ledger",
+                "ledger_path",
+                metavar="PATH",
+                help="Append this run to the ledger at PATH, made if it is not there.",
+            ),
+            click.option(
+                "--report",
+                "report_file",
+                metavar="FILE",
+                type=click.Path(path_type=Path),
+                help="Write this run as one HTML page.",
+            ),
+            click.option(
+                "--metrics",
+                "metrics_file",
+                metavar="FILE",
+                type=click.Path(path_type=Path),
+                help="Write this run as Prometheus text, for a textfile collector.",
+            ),
+            click.option(
+                "--log-format",
+                type=click.Choice([log_lines.TEXT, log_lines.JSON]),
+                default=log_lines.TEXT,
+                show_default=True,
+                help="stderr as sentences or as one JSON object a line.",
+            ),
         )
     ):
         decorated = option(decorated)
     result: _Command = decorated
     return result
-
-
-def _log_to_stderr(*, quiet: bool) -> None:
-    """Warnings as sentences, each once; none with --quiet."""
-    said: set[str] = set()
-
-    def is_new(record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        fresh = message not in said
-        said.add(message)
-        return fresh
-
-    handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(is_new)
-    logging.basicConfig(handlers=[handler], level=logging.ERROR if quiet else logging.WARNING, format="%(message)s")
 
 
 class errors_as_exit_status:  # noqa: N801 - reads as a statement
@@ -122,5 +207,6 @@ class errors_as_exit_status:  # noqa: N801 - reads as a statement
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         if isinstance(error, (SedimentError, OSError)):
-            click.echo(f"sediment: {told(error)[1]}", err=True)
+            code, sentence = told(error)
+            log_lines.tell_error(sentence, reason_code=code)
             sys.exit(EXIT_WRONG_USE if isinstance(error, UsageError) else EXIT_FAILED)

@@ -31,8 +31,10 @@ from sediment.engine.config import LogConfig
 from sediment.engine.loader import LoadedLog, load_log
 from sediment.engine.lock import DirectoryLock
 from sediment.engine.shadow import ShadowFs, shadow_of
+from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.compact import stop_on_signals
 from sediment.jobs.directories import LogDirectory, open_directory
+from sediment.jobs.log_lines import log_partition
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
 from sediment.jobs.progress import Progress
 from sediment.jobs.report import FAILED, SCHEMA, human_bytes
@@ -229,15 +231,8 @@ def _recover(work: _Work, lock: DirectoryLock | None, stop: threading.Event, opt
         stop.set()
         raise
     except (SedimentError, OSError) as error:
-        return failed(*_told(error))
+        return failed(*told(error))
     return _Outcome(work, _report_of(work.name, work.directory.path, log), log)
-
-
-def _told(error: SedimentError | OSError) -> tuple[str, str]:
-    code, sentence = told(error)
-    if code == "no-space" and isinstance(error, OSError):
-        sentence = f"the disk is full ({error.filename}); free some space and run again, which goes on with the repair"
-    return code, sentence
 
 
 # ---------------------------------------------------------------------------------------------------------- a directory
@@ -266,7 +261,7 @@ def _works(directory: LogDirectory, options: CommonOptions, fs: Fs) -> tuple[lis
                 state=state,
                 directory=directory,
                 checkpoints=directory.checkpoints.of(partition),
-                config=options.settings.for_topic(partition.topic),
+                config=directory.config_of(partition, fs, name=entry.name),
                 log_bytes=sum(file.size_bytes for file in files if parse_segment_file(file.name)),
             )
         )
@@ -329,6 +324,7 @@ def recover(
     """
     stop = stop or threading.Event()
     started = time.monotonic()
+    run_id = uuid.uuid4().hex[:12]
     fs = Fs()
     directories = [open_directory(path, options.partitions, fs) for path in options.log_dirs]
     reports: list[RecoveryReport] = []
@@ -339,14 +335,16 @@ def recover(
             for directory in directories:
                 locks[directory.path] = stack.enter_context(DirectoryLock(directory.path))
             # What a broker wrote before it gave up the lock counts.
-            directories = [open_directory(path, options.partitions, fs) for path in options.log_dirs]
+        directories = open_directories(options.log_dirs, options.partitions, options.settings, fs)
         per_directory = [(directory, *_works(directory, options, fs)) for directory in directories]
         works = [work for _, some, _ in per_directory for work in some]
         progress = stack.enter_context(Progress(options.messages(), len(works), sum(work.log_bytes for work in works)))
-        per_thread = threads or _default_threads(options)
+        per_thread = threads or max(map(_default_threads, directories), default=1)
         pool = stack.enter_context(ThreadPoolExecutor(per_thread * len(directories), "sediment-recover"))
         for directory, outcomes, is_whole in _outcomes(per_directory, pool, locks, stop, options, progress):
             reports += [outcome.report for outcome in outcomes]
+            for outcome in outcomes:
+                log_partition(run_id, "recover", outcome.report)
             lock = locks.get(directory.path)
             if lock is not None:
                 lock.check()
@@ -354,13 +352,11 @@ def recover(
                     clean.append(str(directory.path))
     ordered = tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
     seconds = time.monotonic() - started
-    return RecoveryRun(
-        uuid.uuid4().hex[:12], "recover", options.now_ms, seconds, dry_run, tuple(sorted(clean)), ordered
-    )
+    return RecoveryRun(run_id, "recover", options.now_ms, seconds, dry_run, tuple(sorted(clean)), ordered)
 
 
-def _default_threads(options: CommonOptions) -> int:
-    value = options.settings.broker_value(_THREADS_KEY)
+def _default_threads(directory: LogDirectory) -> int:
+    value = directory.settings.broker_value(_THREADS_KEY)
     assert isinstance(value, int)
     return value
 
@@ -446,6 +442,7 @@ def command(options: CommonOptions, dry_run: bool, threads: int | None) -> None:
         click.echo(run_json(run))
     else:
         print_run(run, Console())
+    options.account(run_json(run))
     raise SystemExit(EXIT_FAILED if run.failed() else EXIT_DONE)
 
 

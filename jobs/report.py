@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 
 from rich import box
 from rich.console import Console
@@ -16,10 +18,24 @@ SKIPPED = "skipped"
 FAILED = "failed"
 QUARANTINED = "quarantined"
 
+StripSegment = tuple[int, int, str]
+"""One segment of a strip: base offset, `.log` bytes, state."""
+
+CLEAN_SEGMENT = "clean"
+DIRTY_SEGMENT = "dirty"
+ACTIVE_SEGMENT = "active"
+REWRITTEN_SEGMENT = "rewritten"
+KEPT_SEGMENT = "kept"
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """One partition.  Offsets are log offsets, bytes are `.log` bytes of the whole partition, None where not known."""
+    """One partition.  Offsets are log offsets, bytes are `.log` bytes of the whole partition, None where not known.
+
+    `dirty_ratio` is the log's before the run.  `tombstones_waiting` are those in the cleaned part; the batches they are
+    in lose them from `first_delete_horizon_ms` to `last_delete_horizon_ms` on.  The strips are the segments before and
+    after, ascending.  `seconds_by_stage` are those of the partition's task and of its commit.
+    """
 
     partition: str
     log_dir: str
@@ -39,11 +55,22 @@ class PartitionReport:
     groups_rewritten: int = 0
     groups_skipped: int = 0
     corrupt_batches: int = 0
+    dirty_ratio: float | None = None
+    tombstones_waiting: int | None = None
+    first_delete_horizon_ms: int | None = None
+    last_delete_horizon_ms: int | None = None
+    strip_before: tuple[StripSegment, ...] = ()
+    strip_after: tuple[StripSegment, ...] = ()
+    seconds_by_stage: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """One run of a command.  `now_ms` is the clock of every rule, `seconds` the wall time."""
+    """One run of a command.  `now_ms` is the clock of every rule, `seconds` the wall time.
+
+    `seconds_by_stage` holds the driver's wall time, and for stages that tasks do the sum over tasks that ran side by
+    side.
+    """
 
     run_id: str
     command: str
@@ -51,6 +78,7 @@ class RunReport:
     seconds: float
     dry_run: bool
     partitions: tuple[PartitionReport, ...]
+    seconds_by_stage: Mapping[str, float] = field(default_factory=dict)
 
     def failed(self) -> bool:
         """Whether the exit status is to be 1."""
@@ -61,6 +89,11 @@ def report_json(report: RunReport) -> str:
     """The one JSON object of `--json`."""
     fields = asdict(report)
     return json.dumps({"schema": SCHEMA, **fields, "seconds": round(report.seconds, 3)})
+
+
+def utc_time(ms: int) -> str:
+    """A moment for people, to the second."""
+    return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def human_bytes(size_bytes: int) -> str:
@@ -84,11 +117,17 @@ def print_report(report: RunReport, console: Console) -> None:
         ("bytes", "right"),
         ("saved", "right"),
     ):
-        table.add_column(column, justify="right" if justify == "right" else "left", no_wrap=True, overflow="fold")
+        table.add_column(
+            column, justify="right" if justify == "right" else "left", no_wrap=column != "partition", overflow="fold"
+        )
     for partition in report.partitions:
         table.add_row(*_cells(partition))
     console.print(table)
     console.print(_summary(report))
+    for limit in ("max-bytes", "max-seconds"):
+        left = [partition.partition for partition in report.partitions if partition.reason_code == limit]
+        if left:
+            console.print(f"not done because of --{limit}: {', '.join(left)}", soft_wrap=True, markup=False)
     for partition in report.partitions:
         if partition.status in (FAILED, QUARANTINED):
             console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)

@@ -143,6 +143,11 @@ class Settings:
             raise _unknown_key(name, [*TOPIC_KEYS, *BROKER_KEYS], "a question about settings")
         return str(self._resolve(key, topic)[1])
 
+    def in_force(self, topic: str) -> dict[str, tuple[Value | None, str]]:
+        """The effective value of every topic key for `topic`, and where it comes from (see `origin`)."""
+        found = {name: self._resolve(key, topic) for name, key in TOPIC_KEYS.items()}
+        return {name: (value, str(origin)) for name, (value, origin) in found.items()}
+
     def check_selection(self, topics: Collection[str], have_metadata: bool) -> None:
         """Refuse one cleanup policy for several topics, and warn of topics that were set but not selected.
 
@@ -211,6 +216,7 @@ class Settings:
                 producer_id_expiration_ms=broker.whole("producer.id.expiration.ms"),
                 io_max_bytes_per_second=broker.real("log.cleaner.io.max.bytes.per.second"),
                 max_decompressed_batch_bytes=broker.whole("sediment.max.decompressed.batch.bytes"),
+                task_memory_bytes=broker.whole("sediment.task.memory.bytes"),
             ),
             retention=RetentionConfig(
                 cleanup_policy=values.words("cleanup.policy"),

@@ -27,12 +27,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sediment.jobs import ledger
+from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.delta_tables import delta_session, is_delta_table, is_uri, outside_log_dirs
-from sediment.jobs.directories import LogDirectory, open_directory
+from sediment.jobs.directories import LogDirectory
 from sediment.jobs.latest import ACCOUNT_TOPIC, SPARK_SCHEMA, Account, LatestPerKey, Part, parse_account
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options, errors_as_exit_status
+from sediment.jobs.progress import stages_of
 from sediment.jobs.report import FAILED, SCHEMA, SKIPPED
+from sediment.jobs.sentences import told
 from sediment.jobs.snapshot_plan import (
     AS_OF,
     LATEST,
@@ -73,6 +75,7 @@ _TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
+_SOURCE_CHANGED = "source-changed"
 _ATTEMPTS = 3
 _LIKELY_COMMITS = 10
 _PART_BYTES = 64 << 20
@@ -197,37 +200,27 @@ class _Log:
         return PartitionSnapshot(str(self.partition), str(self.log_dir), status, code, reason)
 
     def failure(self, error: SedimentError | OSError) -> PartitionSnapshot:
-        sentence = f"{error.strerror} ({error.filename})" if isinstance(error, OSError) else str(error)
-        return self.report(FAILED, _reason_code(type(error).__name__), sentence)
-
-
-def _reason_code(error_name: str) -> str:
-    """`CorruptBatchError` -> `corrupt-batch`."""
-    if error_name == "OSError":
-        return "io-error"
-    words = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in error_name.removesuffix("Error"))
-    return words.lstrip("-")
+        return self.report(FAILED, *told(error))
 
 
 def _logs(options: CommonOptions, fs: Fs) -> list[_Log]:
     """The selected partitions; the cluster's own topics only where they are named."""
     found: dict[TopicPartition, _Log] = {}
-    for path in options.log_dirs:
-        directory = open_directory(path, options.partitions, fs)
+    for directory in open_directories(options.log_dirs, options.partitions, options.settings, fs):
         for partition in directory.partitions:
             if partition.topic in INTERNAL_TOPICS and not options.partitions:
                 continue
             if partition in found:
                 raise UsageError(
-                    f"{partition} is both in {found[partition].log_dir} and in {path}",
+                    f"{partition} is both in {found[partition].log_dir} and in {directory.path}",
                     advice="choose one with --partition, or name one log directory",
                 )
-            found[partition] = _log(directory, partition, options)
+            found[partition] = _log(directory, partition, fs)
     return [found[partition] for partition in sorted(found)]
 
 
-def _log(directory: LogDirectory, partition: TopicPartition, options: CommonOptions) -> _Log:
-    config = options.settings.for_topic(partition.topic).compaction
+def _log(directory: LogDirectory, partition: TopicPartition, fs: Fs) -> _Log:
+    config = directory.config_of(partition, fs).compaction
     return _Log(
         partition,
         directory.path,
@@ -716,13 +709,13 @@ def _settled(
     """
     good, failed = [], []
     for partition, parts in zip(planned, accounts, strict=True):
-        broken = next((account for account in parts if account.error_name is not None), None)
+        broken = next((account for account in parts if account.reason_code is not None), None)
         if broken is None:
             good.append(partition)
-        elif broken.error_name == SourceChangedError.__name__:
+        elif broken.reason_code == _SOURCE_CHANGED:
             raise _changed(str(partition.log.partition), None)
         else:
-            failed.append(partition.log.report(FAILED, _reason_code(str(broken.error_name)), broken.error))
+            failed.append(partition.log.report(FAILED, broken.reason_code, broken.reason))
     return good, failed
 
 
@@ -783,30 +776,28 @@ def _check_place(to: str, log_dirs: Sequence[Path]) -> None:
 )
 @click.option("--as-of-ms", type=click.IntRange(min=0), help="The state of records up to this timestamp.")
 @click.option("--from-start", is_flag=True, help="Read the selected partitions anew from their start.")
-@ledger.ledger_option
 def command(
     options: CommonOptions,
     to: str,
     as_of_offsets: Sequence[str],
     as_of_ms: int | None,
     from_start: bool,
-    ledger_path: str | None,
 ) -> None:
     """Keep the latest value of each key in the log directories LOG_DIR... as a Delta table."""
     with errors_as_exit_status():
         _check_place(to, options.log_dirs)
-        if ledger_path is not None:
-            ledger.check(ledger_path, options.log_dirs)
         selected = [str(log.partition) for log in _logs(options, Fs())]
         own = SnapshotOptions(to, parse_as_of(as_of_offsets, as_of_ms, selected), from_start)
-        with delta_session(options.master, "sediment snapshot") as spark:
+        with (
+            delta_session(options.master, "sediment snapshot") as spark,
+            stages_of(spark.sparkContext, options.messages()),
+        ):
             report = snapshot(options, own, spark)
     if options.as_json:
         click.echo(report_json(report))
     else:
         print_report(report, Console())
-    if ledger_path is not None:
-        ledger.record(report_json(report), ledger_path, options.messages())
+    options.account(report_json(report))
     raise SystemExit(EXIT_FAILED if report.failed() else EXIT_DONE)
 
 

@@ -50,14 +50,16 @@ def spread(
     weight: Callable[[Work], int],
     *,
     group: str,
+    in_order: bool = False,
 ) -> Iterator[list[Answer[Work, Result]]]:
     """Perform `works` on the executors of the SparkContext `sc` and yield the answers of each task as it finishes.
 
     `perform(work, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
-    the Spark job group, by which a caller can cancel what is still running.
+    the Spark job group, by which a caller can cancel what is still running.  With `in_order` the works are begun in
+    their order, each in a task of its own.
     """
     slots = max(1, sc.defaultParallelism)
-    tasks = pack_by_weight(works, weight, slots * _TASKS_PER_SLOT)
+    tasks = [[work] for work in works] if in_order else pack_by_weight(works, weight, slots * _TASKS_PER_SLOT)
     answers: queue.Queue[list[Answer[Work, Result]]] = queue.Queue()
 
     def submit(task: list[Work]) -> None:
@@ -85,9 +87,14 @@ class _Performer(Generic[Work, Result]):
         self._perform = perform
 
     def __call__(self, works: Iterator[Work]) -> Iterator[Result]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        attempt = f"{context.stageId()}.{context.attemptNumber()}.{context.taskAttemptId()}" if context else "driver"
+        attempt = attempt_name()
         for work in works:
             yield self._perform(work, attempt)
+
+
+def attempt_name() -> str:
+    """A name of the attempt that runs this, unique among all attempts of the application."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return f"{context.stageId()}.{context.attemptNumber()}.{context.taskAttemptId()}" if context else "driver"

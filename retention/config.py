@@ -30,6 +30,11 @@ class RetentionConfig:
     """A tiered log whose segments are no longer copied: the ordinary rules hold for it again."""
 
     @property
+    def is_tiered(self) -> bool:
+        """Whether remote storage decides with: rules of its own hold for the local segments (03 §6)."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
     def deletes(self) -> bool:
         """Whether the cleanup policy lets segments go by age and size."""
         return DELETE in self.cleanup_policy

@@ -133,17 +133,25 @@ def read_offset_checkpoint(fs: Fs, path: Path) -> dict[TopicPartition, int] | No
     return None if content is None else parse_offset_checkpoint(content, path=str(path))
 
 
-def write_offset_checkpoint(fs: Fs, path: Path, entries: Mapping[TopicPartition, int]) -> None:
-    """Replace the file; durable when it returns."""
-    fs.replace_file(path, format_offset_checkpoint(entries))
+def write_offset_checkpoint(
+    fs: Fs, path: Path, entries: Mapping[TopicPartition, int], *, like: Path | None = None
+) -> None:
+    """Replace the file; durable when it returns.  A new one gets the owner, group and mode of `like`."""
+    fs.replace_file(path, format_offset_checkpoint(entries), like=like)
 
 
 def update_offset_checkpoint(
-    fs: Fs, path: Path, entries: Mapping[TopicPartition, int], remove: Iterable[TopicPartition] = ()
+    fs: Fs,
+    path: Path,
+    entries: Mapping[TopicPartition, int],
+    remove: Iterable[TopicPartition] = (),
+    *,
+    like: Path | None = None,
 ) -> None:
     """Set `entries` and drop `remove`, keep every other entry; the file is left alone where that changes nothing.
 
-    Unlike a broker, which forgets partitions that it does not know, nothing else is dropped.
+    Unlike a broker, which forgets partitions that it does not know, nothing else is dropped.  A new file gets the
+    owner, group and mode of `like`.
 
     Raises:
         CorruptCheckpointError: the file is there and malformed.
@@ -151,8 +159,8 @@ def update_offset_checkpoint(
     before = read_offset_checkpoint(fs, path)
     gone = set(remove)
     after = {key: offset for key, offset in {**(before or {}), **entries}.items() if key not in gone}
-    if after != before:
-        write_offset_checkpoint(fs, path, after)
+    if after != before and (after or before is not None):
+        write_offset_checkpoint(fs, path, after, like=like)
 
 
 # ------------------------------------------------------------------------------------------------- leader epochs (§9)
@@ -305,10 +313,27 @@ def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaPro
     return MetaProperties(version, cluster_id, node_id, directory_id)
 
 
+def format_meta_properties(meta: MetaProperties) -> bytes:
+    """The file of `meta`, as `parse_meta_properties` reads it."""
+    values = {
+        "version": str(meta.version),
+        "node.id" if meta.version else "broker.id": None if meta.node_id is None else str(meta.node_id),
+        "cluster.id": meta.cluster_id,
+        "directory.id": meta.directory_id,
+    }
+    given = {key: value for key, value in sorted(values.items()) if value is not None}
+    return javaproperties.dumps(given, timestamp=False).encode("latin-1")
+
+
 def read_meta_properties(fs: Fs, path: Path) -> MetaProperties | None:
     """The properties of a log directory; None where the file is absent.  Raises as `parse_meta_properties`."""
     content = _read(fs, path)
     return None if content is None else parse_meta_properties(content, path=str(path))
+
+
+def write_meta_properties(fs: Fs, path: Path, meta: MetaProperties) -> None:
+    """Replace the file; durable when it returns."""
+    fs.replace_file(path, format_meta_properties(meta))
 
 
 # ---------------------------------------------------------------------------------------- clean-shutdown marker (§12)

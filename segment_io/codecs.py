@@ -34,6 +34,7 @@ from sediment.segment_io.format import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_
 from sediment.segment_io.fs import Buffer
 
 GZIP_LEVEL = 6  # what deflate's default, Kafka's level -1, stands for
+LZ4_LEVEL = 9  # Kafka's name for the fast compressor; other levels are those of the high compressor
 ZSTD_LEVEL = 3
 SNAPPY_BLOCK_BYTES = 32 << 10
 LZ4_BLOCK_BYTES = 64 << 10
@@ -70,8 +71,10 @@ def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2)
     raise _unknown_codec(codec)
 
 
-def compress(codec: int, payload: Buffer) -> bytes:
-    """`payload`, the records of a batch of magic 2, as one stream of `codec` at Kafka's default level.
+def compress(codec: int, payload: Buffer, *, level: int | None = None) -> bytes:
+    """`payload`, the records of a batch of magic 2, as one stream of `codec`.
+
+    `level` is the value of Kafka's `compression.<codec>.level`, None its default; snappy has none.
 
     Raises:
         UnsupportedDataError: codec 5 to 7.
@@ -82,13 +85,13 @@ def compress(codec: int, payload: Buffer) -> bytes:
     if codec == CODEC_NONE:
         return bytes(view)
     if codec == CODEC_GZIP:
-        return bytes(deflate.gzip_compress(view, GZIP_LEVEL))
+        return bytes(deflate.gzip_compress(view, GZIP_LEVEL if level in (None, -1) else level))
     if codec == CODEC_SNAPPY:
         return _compress_snappy(view)
     if codec == CODEC_LZ4:
-        return _compress_lz4(view)
+        return _compress_lz4(view, LZ4_LEVEL if level is None else level)
     if codec == CODEC_ZSTD:
-        return _compress_zstd(view)
+        return _compress_zstd(view, ZSTD_LEVEL if level is None else level)
     raise _unknown_codec(codec)
 
 
@@ -291,12 +294,15 @@ def _lz4_block(block: memoryview, max_block_bytes: int) -> bytes:
     return records
 
 
-def _compress_lz4(payload: memoryview) -> bytes:
+def _compress_lz4(payload: memoryview, level: int) -> bytes:
     parts: list[Buffer] = [_LZ4_HEADER]
     for start in range(0, len(payload), LZ4_BLOCK_BYTES):
         raw = payload[start : start + LZ4_BLOCK_BYTES]
         # The lz4 package compresses by its streaming interface, whose blocks are larger than Kafka's; these equal them.
-        block = memoryview(cramjam.lz4.compress_block(raw, store_size=False))
+        if level == LZ4_LEVEL:
+            block = memoryview(cramjam.lz4.compress_block(raw, store_size=False))
+        else:
+            block = memoryview(lz4.block.compress(raw, mode="high_compression", compression=level, store_size=False))
         if len(block) < len(raw):
             parts += (_LZ4_WORD.pack(len(block)), block)
         else:
@@ -320,7 +326,7 @@ class _ZstdContexts(threading.local):
     """Contexts are costly to make and serve one stream at a time."""
 
     def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=False, write_checksum=False)
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
         self.decompressor = zstandard.ZstdDecompressor()
 
 
@@ -382,7 +388,11 @@ def _zstd_advance(payload: memoryview, position: int, count: int) -> int:
     return position + count
 
 
-def _compress_zstd(payload: memoryview) -> bytes:
+def _compress_zstd(payload: memoryview, level: int) -> bytes:
     """As Kafka's stream does it: flushed before it is closed, so that an empty block is the last one."""
-    stream = _zstd.compressor.compressobj()
+    compressor = _zstd.compressors.get(level)
+    if compressor is None:
+        compressor = zstandard.ZstdCompressor(level=level, write_content_size=False, write_checksum=False)
+        _zstd.compressors[level] = compressor
+    stream = compressor.compressobj()
     return stream.compress(payload) + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) + stream.flush()

@@ -18,9 +18,26 @@ SedimentError
  │    ├── SourceChangedError        files are not those that were planned
  │    ├── UncleanDirectoryError     the last stop was not clean; `recover` first
  │    └── OwnerNotKeptError         new files could not get the owner, group and mode of the old
+ ├── RejectedAppendError       an append broke a rule of the log; nothing changed
+ │    ├── InvalidRecordError        a batch or record that may not be appended
+ │    │    └── RecordValidationError     records of a batch that may not; it lists them
+ │    ├── RecordTooLargeError       a batch above max.message.bytes
+ │    ├── RecordBatchTooLargeError  an append above segment.bytes
+ │    ├── UnsupportedForFormatError   the message format cannot say what the batch says
+ │    ├── OffsetsOutOfOrderError    given offsets do not ascend
+ │    ├── UnexpectedAppendOffsetError  given offsets are in the log already
+ │    ├── OutOfOrderSequenceError   a producer's batch does not follow its last one
+ │    ├── InvalidProducerEpochError    the producer was fenced
+ │    ├── InvalidTransactionStateError  a batch outside the transaction it should be in
+ │    └── TransactionCoordinatorFencedError  a marker of an old coordinator
+ ├── OffsetOutOfRangeError     the log does not hold that offset
+ ├── StorageError              the disk failed; the log is offline
  ├── NoSpaceError              the disk cannot hold the result
  ├── IndexFullError            an index cannot hold one more entry
  ├── MapFullError              the offset map cannot hold one more key
+ ├── MemoryBudgetError         a task would need more memory than it is given
+ ├── LimitReachedError         a limit that the user set ends the run here
+ ├── CleaningAbortedError      somebody asked for the partition while it was being cleaned; nothing was changed
  └── CommitStateUnknownError   a commit began and its outcome is not known; the next start repairs it
 
 An error is one sentence for a person: what, where (partition, path, position in bytes, offset in the log) and what to
@@ -30,6 +47,7 @@ It survives pickling, because tasks raise it on executors.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 
@@ -72,6 +90,11 @@ class SedimentError(Exception):
         where = f" ({', '.join(places)})" if places else ""
         advice = f"; {self.advice}" if self.advice else ""
         return f"{self.what}{where}{advice}"
+
+    @property
+    def reason_code(self) -> str:
+        """The kind of error for programs: `CorruptBatchError` is `corrupt-batch`."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "-", type(self).__name__.removesuffix("Error")).lower()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.__dict__.copy())
@@ -149,6 +172,86 @@ class OwnerNotKeptError(OwnershipError):
     """New files could not get the owner, group and mode of those they replace."""
 
 
+class RejectedAppendError(SedimentError):
+    """An append broke a rule of the log; nothing that a reader can see has changed."""
+
+
+class InvalidRecordError(RejectedAppendError):
+    """A batch or record that may not be appended as it is (Kafka's InvalidRecordException)."""
+
+
+class RecordValidationError(InvalidRecordError):
+    """Records of a batch that may not be appended (Kafka's RecordValidationException).
+
+    `record_errors` are (index of the record in its batch, what is wrong), ascending; `has_invalid_timestamp` says that
+    a timestamp is among them, which Kafka answers as InvalidTimestampException.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        record_errors: tuple[tuple[int, str], ...] = (),
+        has_invalid_timestamp: bool = False,
+        **places: Any,
+    ) -> None:
+        super().__init__(what, **places)
+        self.record_errors = record_errors
+        self.has_invalid_timestamp = has_invalid_timestamp
+
+
+class RecordTooLargeError(RejectedAppendError):
+    """A batch is larger than `max.message.bytes`."""
+
+
+class RecordBatchTooLargeError(RejectedAppendError):
+    """An append is larger than `segment.bytes`."""
+
+
+class UnsupportedForFormatError(RejectedAppendError):
+    """The message format of the batch cannot express what is asked (Kafka's UnsupportedForMessageFormatException)."""
+
+
+class OffsetsOutOfOrderError(RejectedAppendError):
+    """The offsets of batches that bring their own do not ascend."""
+
+
+class UnexpectedAppendOffsetError(RejectedAppendError):
+    """Batches that bring their own offsets begin below the log end offset.
+
+    `first_offset` and `last_offset` are those of the append.
+    """
+
+    def __init__(self, what: str, *, first_offset: int = -1, last_offset: int = -1, **places: Any) -> None:
+        super().__init__(what, **places)
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+
+
+class OutOfOrderSequenceError(RejectedAppendError):
+    """A producer's batch does not follow the last one of that producer."""
+
+
+class InvalidProducerEpochError(RejectedAppendError):
+    """A producer writes under an epoch that was fenced."""
+
+
+class InvalidTransactionStateError(RejectedAppendError):
+    """A batch is outside the transaction that it should be in, or its transaction was not verified."""
+
+
+class TransactionCoordinatorFencedError(RejectedAppendError):
+    """A marker comes from a coordinator that was replaced."""
+
+
+class OffsetOutOfRangeError(SedimentError):
+    """The log does not hold that offset."""
+
+
+class StorageError(SedimentError):
+    """The disk failed, so the log is offline (Kafka's KafkaStorageException)."""
+
+
 class NoSpaceError(SedimentError):
     """The disk cannot hold the result."""
 
@@ -159,6 +262,18 @@ class IndexFullError(SedimentError):
 
 class MapFullError(SedimentError):
     """The offset map cannot hold one more key; only maps bounded by `--set` can be full."""
+
+
+class CleaningAbortedError(SedimentError):
+    """Somebody asked for the partition while it was being cleaned; nothing was changed."""
+
+
+class MemoryBudgetError(SedimentError):
+    """Cleaning the partition needs more memory than `sediment.task.memory.bytes` gives a task."""
+
+
+class LimitReachedError(SedimentError):
+    """A limit that the user set for the run is reached; what was not done is left as it was."""
 
 
 class CommitStateUnknownError(SedimentError):

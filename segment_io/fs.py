@@ -2,13 +2,17 @@
 
 Invariants: `rename` replaces atomically and stays in one directory; nothing is durable before `sync_file` and
 `sync_directory` returned; no operation changes the bytes of an inode that existed before it (files are written under
-new names and renamed over old ones), except that `truncate` cuts off its end.
+new names and renamed over old ones), except that `truncate` cuts off its end and the owner of a live log writes behind
+what it holds through an `OpenFile`.
 """
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import shutil
+import socket
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +23,8 @@ from sediment.segment_io.errors import OwnerNotKeptError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+_READ_AND_WRITE = 0o666
+
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
@@ -28,6 +34,81 @@ class FileEntry:
     size_bytes: int
     mtime_ns: int
     is_directory: bool
+
+
+class OpenFile:
+    """A file of a live log, open for as long as anyone holds it, whatever its name becomes.
+
+    It closes with `close`, or once nobody holds it: who reads of a segment that was deleted meanwhile reads on.
+    """
+
+    __slots__ = ("descriptor", "path")
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        self.descriptor = -1
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def size_bytes(self) -> int:
+        """The length of the file."""
+        return os.fstat(self.descriptor).st_size
+
+    def read(self, position: int, count: int) -> bytes:
+        """`count` bytes from `position`, fewer at the end of the file."""
+        first = os.pread(self.descriptor, count, position)
+        if len(first) == count or not first:
+            return first
+        parts = [first]
+        while first and (count := count - len(first)):
+            position += len(first)
+            first = os.pread(self.descriptor, count, position)
+            parts.append(first)
+        return b"".join(parts)
+
+    def read_into(self, target: memoryview, position: int) -> int:
+        """Fill `target` from `position` on; returns the bytes read, fewer at the end of the file."""
+        read = 0
+        while read < len(target):
+            got = os.preadv(self.descriptor, [target[read:]], position + read)
+            if got == 0:
+                break
+            read += got
+        return read
+
+    def send(self, target: socket.socket, position: int, count: int) -> int:
+        """Send a slice to a socket without copying it through this process; returns the bytes that it took."""
+        return os.sendfile(target.fileno(), self.descriptor, position, count)
+
+    def map(self, size_bytes: int) -> mmap.mmap:
+        """The first `size_bytes` of the file as memory to read; what is written later shows there."""
+        return mmap.mmap(self.descriptor, size_bytes, prot=mmap.PROT_READ)
+
+    def write(self, content: Buffer, position: int) -> None:
+        """Write all of `content` at `position`; not yet durable."""
+        written = os.pwrite(self.descriptor, content, position)
+        while written < len(content):
+            rest = memoryview(content)[written:]
+            count = os.pwrite(self.descriptor, rest, position + written)
+            if count == 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
+            written += count
+
+    def resize(self, size_bytes: int) -> None:
+        """Cut the file, or let it go on with zeros that take no room; not yet durable."""
+        os.ftruncate(self.descriptor, size_bytes)
+
+    def sync(self) -> None:
+        """Make the content and metadata of the file durable."""
+        os.fsync(self.descriptor)
+
+    def close(self) -> None:
+        """Close the file, once."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class Fs:
@@ -72,6 +153,18 @@ class Fs:
             return os.pread(descriptor, count, position)
         finally:
             os.close(descriptor)
+
+    def open_file(self, path: Path) -> OpenFile:
+        """Open a file of a live log for reading and writing."""
+        return OpenFile(path, create=False)
+
+    def create_file(self, path: Path, *, like: Path) -> OpenFile:
+        """The same of a file that may be missing: then it gets the owner, group and mode of `like`."""
+        is_new = not self.exists(path)
+        file = OpenFile(path, create=True)
+        if is_new and like != path:
+            self.adopt_owner(path, like)
+        return file
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         """Create `path` (it must not exist), write `chunks`, return the bytes written.  Not yet durable."""
@@ -123,6 +216,15 @@ class Fs:
         """Rename within a directory, replacing `target` atomically."""
         os.rename(source, target)
 
+    def make_directory(self, path: Path) -> None:
+        """Create a directory, durably; what is above it must be there."""
+        os.mkdir(path)
+        self.sync_directory(path.parent)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give the file at `source` the second name `target`, which must not exist."""
+        os.link(source, target)
+
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
         """Remove a file."""
         try:
@@ -131,23 +233,30 @@ class Fs:
             if not missing_ok:
                 raise
 
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
+
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
         """Set access and modification time."""
         os.utime(path, ns=(mtime_ns, mtime_ns))
 
     def adopt_owner(self, path: Path, like: Path) -> None:
-        """Give `path` the owner, group and mode of `like`.
+        """Give `path` the owner, group and mode of `like`; a file like a directory can be read and written as that can.
 
         Raises:
             OwnerNotKeptError: this process may not.
         """
         wanted = like.stat()
         have = path.stat()
+        wanted_mode, have_mode = stat.S_IMODE(wanted.st_mode), stat.S_IMODE(have.st_mode)
+        if stat.S_ISDIR(wanted.st_mode) and not stat.S_ISDIR(have.st_mode):
+            wanted_mode &= _READ_AND_WRITE
         try:
             if (have.st_uid, have.st_gid) != (wanted.st_uid, wanted.st_gid):
                 os.chown(path, wanted.st_uid, wanted.st_gid)
-            if have.st_mode != wanted.st_mode:
-                os.chmod(path, wanted.st_mode & 0o7777)
+            if have_mode != wanted_mode:
+                os.chmod(path, wanted_mode)
         except PermissionError as error:
             raise OwnerNotKeptError(
                 f"new files cannot be given owner {wanted.st_uid} and group {wanted.st_gid}",
@@ -179,6 +288,12 @@ class PretendingFs(Fs):
         return None
 
     def rename(self, source: Path, target: Path) -> None:
+        return None
+
+    def link(self, source: Path, target: Path) -> None:
+        return None
+
+    def make_directory(self, path: Path) -> None:
         return None
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:

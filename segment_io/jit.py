@@ -1,14 +1,16 @@
 """How compiled loops are compiled and cached.
 
 Invariants: a kernel takes arrays, addresses and integers, never raises and never holds the interpreter lock; it answers
-with a status code.  The cache folder carries a digest of every file that can hold a kernel, because numba looks only at
-the file of the function it loads and would miss a change in a helper.
+with a status code.  The cache folder carries a digest of every file that holds a kernel or a constant of one, because
+numba looks only at the file of the function it loads and would miss a change in a helper.  Constants that a kernel uses
+stand in a file of kernels or in `format`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -20,6 +22,7 @@ import platformdirs
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_COMPILED = re.compile(r"^@(kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 
 
@@ -53,9 +56,14 @@ def _cache_folder() -> Path | None:
 
 
 def _digest() -> str:
-    root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256(numba.__version__.encode())
-    for package in ("segment_io", "compaction"):
-        for source in sorted((root / package).glob("*.py")):
-            digest.update(source.read_bytes())
+    for source in kernel_files():
+        digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def kernel_files() -> list[Path]:
+    """The files that compiled code depends on."""
+    root = Path(__file__).resolve().parent.parent
+    sources = sorted(source for package in ("segment_io", "compaction") for source in (root / package).glob("*.py"))
+    return [source for source in sources if source.name == "format.py" or _COMPILED.search(source.read_text("utf-8"))]

@@ -23,6 +23,7 @@ HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE = "partition.metadata"
 RUN_TOKEN_FILE = ".sediment-run"
+UNCLEANABLE_FILE = ".sediment-uncleanable"
 
 METADATA_TOPIC = "__cluster_metadata"
 REMOTE_INDEX_CACHE = "remote-log-index-cache"
@@ -67,6 +68,8 @@ class TopicPartition:
     def __lt__(self, other: TopicPartition) -> bool:
         return (self.topic, self.partition) < (other.topic, other.partition)
 
+
+METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 
 _STATE_DIRECTORY = re.compile(r"^(\S+)-(\S+)\.(\S+)-(delete|future|stray)$")
 

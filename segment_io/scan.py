@@ -115,7 +115,7 @@ def _check_legacy_crc(address: int, size_bytes: int) -> int:
 
 
 @kernel
-def _verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
+def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
     """`batch_at`, and BAD_CRC or BAD_MAGIC for a whole batch that is not to be believed.
 
     BAD_MAGIC says that the checksum is right, as of a magic that a later version brings.
@@ -208,7 +208,7 @@ def _scan_batches(
     while True:
         if progress[_ROWS] == rows.size or progress[_EPOCHS] == epochs.shape[0]:
             return ROWS_FULL, position, 0
-        status, size_bytes = _verified_batch_at(base, position, end)
+        status, size_bytes = verified_batch_at(base, position, end)
         if status not in (OK, LEGACY_MAGIC):
             return status, position, size_bytes
         address = base + position
@@ -267,7 +267,7 @@ def _walk_behind(base: int, position: int, end: int, least_offset: int) -> tuple
     good = 0
     last_offset = -1
     while end - position >= BATCH_HEADER_BYTES:
-        status, size_bytes = _verified_batch_at(base, position, end)
+        status, size_bytes = verified_batch_at(base, position, end)
         if status in (OK, LEGACY_MAGIC) and load_i64(base + position + BASE_OFFSET) >= least_offset:
             good += 1
             last_offset = load_i64(base + position + BASE_OFFSET)
@@ -277,7 +277,7 @@ def _walk_behind(base: int, position: int, end: int, least_offset: int) -> tuple
             continue
         if status == INCOMPLETE and _looks_like_batch(base + position, least_offset):
             return INCOMPLETE, position, size_bytes, good, last_offset
-        if status == BAD_CRC and _verified_batch_at(base, position + size_bytes, end)[0] in (OK, LEGACY_MAGIC):
+        if status == BAD_CRC and verified_batch_at(base, position + size_bytes, end)[0] in (OK, LEGACY_MAGIC):
             position += size_bytes
             continue
         position += 1

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import (
     AbortedTransaction,
+    Int64s,
     parse_offset_index,
     parse_time_index,
     parse_transaction_index,
@@ -472,52 +473,48 @@ def _index_content(source: Source, segment: LiveSegment, kind: SegmentFileKind, 
         return None
 
 
-def _offset_index_table(source: Source, fs: Fs) -> _Rows:
-    parts: list[tuple[Any, ...]] = []
+_IndexColumns: TypeAlias = Callable[[bytes, LiveSegment, str], tuple[Int64s, ...]]
+
+
+def _index_table(source: Source, fs: Fs, kind: SegmentFileKind, columns: _IndexColumns, names: Sequence[str]) -> _Rows:
+    """One table of the index of `kind` of each segment, whose columns `columns` makes of content, segment and path."""
+    bases: list[Int64s] = []
+    parts: list[tuple[Int64s, ...]] = []
     for segment in live_segments(source, fs):
-        content = _index_content(source, segment, SegmentFileKind.OFFSET_INDEX, fs) or b""
-        path = str(segment.path(source.directory, SegmentFileKind.OFFSET_INDEX))
+        content = _index_content(source, segment, kind, fs) or b""
+        part = columns(content, segment, str(segment.path(source.directory, kind)))
+        bases.append(np.full(len(part[0]), segment.base_offset, dtype=np.int64))
+        parts.append(part)
+    if not parts:
+        return _Rows(0, {})
+    stacked = {name: np.concatenate(column) for name, column in zip(names, zip(*parts, strict=True), strict=True)}
+    segments = np.concatenate(bases)
+    return _Rows(len(segments), {"segment": segments, **stacked})
+
+
+def _offset_index_table(source: Source, fs: Fs) -> _Rows:
+    def columns(content: bytes, segment: LiveSegment, path: str) -> tuple[Int64s, ...]:
         index = parse_offset_index(content, segment.base_offset, path=path, preallocated=segment.is_active)
-        parts.append((segment.base_offset, index.base_offset + index.relative_offsets, index.positions))
-    return _stacked(parts, "offset", "position")
+        return index.base_offset + index.relative_offsets, index.positions
+
+    return _index_table(source, fs, SegmentFileKind.OFFSET_INDEX, columns, ("offset", "position"))
 
 
 def _time_index_table(source: Source, fs: Fs) -> _Rows:
-    parts: list[tuple[Any, ...]] = []
-    for segment in live_segments(source, fs):
-        content = _index_content(source, segment, SegmentFileKind.TIME_INDEX, fs) or b""
-        path = str(segment.path(source.directory, SegmentFileKind.TIME_INDEX))
+    def columns(content: bytes, segment: LiveSegment, path: str) -> tuple[Int64s, ...]:
         index = parse_time_index(content, segment.base_offset, path=path, preallocated=segment.is_active)
-        parts.append((segment.base_offset, index.timestamps, index.base_offset + index.relative_offsets))
-    return _stacked(parts, "timestamp", "offset")
+        return index.timestamps, index.base_offset + index.relative_offsets
+
+    return _index_table(source, fs, SegmentFileKind.TIME_INDEX, columns, ("timestamp", "offset"))
 
 
 def _transactions_table(source: Source, fs: Fs) -> _Rows:
-    parts: list[tuple[Any, ...]] = []
-    for segment in live_segments(source, fs):
-        content = _index_content(source, segment, SegmentFileKind.TRANSACTION_INDEX, fs) or b""
-        path = str(segment.path(source.directory, SegmentFileKind.TRANSACTION_INDEX))
+    def columns(content: bytes, _segment: LiveSegment, path: str) -> tuple[Int64s, ...]:
         index = parse_transaction_index(content, path=path)
-        parts.append(
-            (
-                segment.base_offset,
-                index.producer_ids,
-                index.first_offsets,
-                index.last_offsets,
-                index.last_stable_offsets,
-            )
-        )
-    return _stacked(parts, "producerId", "firstOffset", "lastOffset", "lastStableOffset")
+        return index.producer_ids, index.first_offsets, index.last_offsets, index.last_stable_offsets
 
-
-def _stacked(parts: Sequence[tuple[Any, ...]], *names: str) -> _Rows:
-    """One table of the int64 columns of each segment's index, beside the segment's base offset."""
-    if not parts:
-        return _Rows(0, {})
-    counts = [len(columns[0]) for _, *columns in parts]
-    table = {name: np.concatenate([part[1 + number] for part in parts]) for number, name in enumerate(names)}
-    bases = np.repeat(np.array([part[0] for part in parts], dtype=np.int64), counts)
-    return _Rows(sum(counts), {"segment": bases, **table})
+    names = ("producerId", "firstOffset", "lastOffset", "lastStableOffset")
+    return _index_table(source, fs, SegmentFileKind.TRANSACTION_INDEX, columns, names)
 
 
 def _snapshots(source: Source, fs: Fs) -> list[tuple[int, Path]]:

@@ -1,6 +1,37 @@
-"""What all tests share: kernels compile at their first call, so no example has a deadline."""
+"""What all tests share: kernels compile at their first call, so no example has a deadline; reads that are counted."""
 
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("sediment", deadline=None)
 settings.load_profile("sediment")
+
+
+@pytest.fixture
+def log_bytes_read(monkeypatch):
+    """Bytes read of each `.log`, by its name."""
+    counts = Counter()
+    pread, preadv = os.pread, os.preadv
+
+    def count(descriptor, size):
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        if ".log" in name:
+            counts[name] += size
+
+    def counting_pread(descriptor, size, position):
+        data = pread(descriptor, size, position)
+        count(descriptor, len(data))
+        return data
+
+    def counting_preadv(descriptor, buffers, position):
+        size = preadv(descriptor, buffers, position)
+        count(descriptor, size)
+        return size
+
+    monkeypatch.setattr(os, "pread", counting_pread)
+    monkeypatch.setattr(os, "preadv", counting_preadv)
+    return counts

@@ -1,4 +1,4 @@
-"""`make demo`: compacts partitions that Kafka 4.2.0 wrote, copied to a scratch directory, and shows what happened."""
+"""`make demo`: compacts partitions that Kafka 4.2.0 wrote, copied to a scratch directory, and queries what is left."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from sediment.jobs.session import create_session
+
+QUERY = """
+select topic, count(*) as records, count(distinct key) as keys, sum(int(value is null)) as tombstones,
+       max(offset) as last_offset, array_sort(collect_set(codec)) as codecs
+from log where not control group by topic order by topic
+"""
 CASES = ("plain", "zstd", "tombstones", "transactions", "idempotent", "headers", "mixed-codecs", "everything")
 CORPUS = Path(__file__).parent / "data" / "corpus" / "cleaning"
 
@@ -24,6 +31,15 @@ def unpack(case: str, log_dir: Path, scratch: Path) -> list[str]:
     (scratch / case / "before").rename(log_dir / partition)
     topic = partition.rpartition("-")[0]
     return [f"--set={topic}:{key}={value}" for key, value in about["configs"].items()]
+
+
+def query(log_dir: Path) -> None:
+    """Show the directory as a table of Spark, and one query on it."""
+    print(f'''>>> spark.read.format("kafka-log").load("{log_dir}").createOrReplaceTempView("log")''')
+    print('>>> spark.sql("""' + QUERY.replace("\n", "\n... ") + '""").show(truncate=False)', flush=True)
+    with create_session("local[*]", "sediment demo") as spark:
+        spark.read.format("kafka-log").load(str(log_dir)).createOrReplaceTempView("log")
+        spark.sql(QUERY).show(truncate=False)
 
 
 def main() -> int:
@@ -43,6 +59,9 @@ def main() -> int:
     print("\nrecords: read by the cleaner → kept.  Segments without records left stay, empty, until the next round")
     print("groups them with their neighbours, as Kafka does.")
     print(f"\nThe directory is what a broker's own cleaner would have left; look at it: ls -l {log_dir}/plain-0")
+    if status == 0:
+        print("\nSpark reads it as a table, without a broker:\n")
+        query(log_dir)
     return status
 
 

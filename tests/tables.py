@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,11 @@ from typing import Any
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.locate import locate
 from sediment.segment_io.tables import TableRequest, plan_table, read_table
-from tests.corpus import DumpedSegment
+from tests.corpus import DumpedBatch, DumpedSegment
+from tests.twin.batches import Batch
+from tests.twin.errors import TwinError
+from tests.twin.framing import NAMES as CODEC_NAMES
+from tests.twin.segments import LOG, Segment, file_batches, list_segments
 
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 
@@ -39,6 +44,51 @@ def in_ms(batch: Any) -> Any:
         is_time = pa.types.is_timestamp(column.type)
         columns.append(pa.compute.divide(column.cast(pa.int64()), 1000) if is_time else column)
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def twin_dump(directory: Path) -> tuple[DumpedSegment, ...]:
+    """The good batches of magic 2 as far as sizes lead in each segment, by the plain Python twin, shaped as a dump."""
+    return tuple(
+        DumpedSegment(segment.base_offset, segment.log_bytes(), tuple(_twin_batches(segment)))
+        for segment in list_segments(directory)
+    )
+
+
+def _twin_batches(segment: Segment) -> Iterator[DumpedBatch]:
+    batches = file_batches(segment.read(LOG))
+    with contextlib.suppress(TwinError):
+        for position, batch in batches:
+            assert isinstance(batch, Batch)
+            if batch.is_valid():
+                records = batch.records()
+                yield DumpedBatch(
+                    base_offset=batch.base_offset,
+                    last_offset=batch.last_offset,
+                    position=position,
+                    size_bytes=len(batch.data),
+                    magic=batch.magic,
+                    codec=CODEC_NAMES[batch.codec],
+                    timestamp_type=batch.timestamp_type,
+                    producer_id=batch.producer_id,
+                    producer_epoch=batch.producer_epoch,
+                    base_sequence=batch.base_sequence,
+                    leader_epoch=batch.leader_epoch,
+                    is_transactional=batch.is_transactional,
+                    is_control=batch.is_control,
+                    delete_horizon_ms=batch.delete_horizon_ms,
+                    max_timestamp=batch.max_timestamp,
+                    is_valid=True,
+                    records=records,
+                    sequences=tuple(map(batch.sequence_of, records)),
+                )
+
+
+def dumped_segments(dump: Sequence[DumpedSegment], topic: str, partition: int) -> list[dict[str, Any]]:
+    """The columns of `segments` that Kafka's dump of a partition has."""
+    return [
+        {"topic": topic, "partition": partition, "baseOffset": segment.base_offset, "size": segment.log_bytes}
+        for segment in dump
+    ]
 
 
 def dumped_records(dump: Sequence[DumpedSegment], topic: str, partition: int) -> list[dict[str, Any]]:

@@ -22,8 +22,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_wheel_holds_every_module_and_nothing_generic(wheel: Path) -> None:
-    modules = {f"sediment/{path.relative_to(ROOT)}" for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+def test_the_wheel_holds_every_module_and_template_and_nothing_generic(wheel: Path) -> None:
+    files = {path for package in PACKAGES for pattern in ("*.py", "*.html") for path in (ROOT / package).rglob(pattern)}
+    modules = {f"sediment/{path.relative_to(ROOT)}" for path in files}
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert held == modules | {"sediment/__init__.py"}

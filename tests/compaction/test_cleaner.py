@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.compaction import cleaner, sweep
+from sediment.compaction import chunks, sweep
 from sediment.compaction.cleaner import clean_log
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
@@ -19,12 +19,13 @@ from sediment.segment_io.errors import CorruptBatchError, MapFullError, SourceCh
 from sediment.segment_io.fs import Fs, PretendingFs
 from sediment.segment_io.listing import list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.names import TopicPartition
+from sediment.segment_io.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.view import open_view
 from tests.corpus import assert_same_log
 from tests.logs import START_MS, LogShape, write_random_log, write_segment
 from tests.twin import cleaner as twin
 from tests.twin.batches import Record, encode_batch, parse_batch
+from tests.twin.segments import file_batches
 from tests.twin.snapshots import ProducerStates
 
 ALL_CODECS = (0, 1, 2, 3, 4)
@@ -143,7 +144,7 @@ def test_random_logs_come_out_as_the_twin_has_them(tmp_path, block):
 
 def test_chunks_of_any_size_give_the_same_bytes(tmp_path, monkeypatch):
     for chunk_bytes in (64, 200, 1000, 1 << 20):
-        monkeypatch.setattr(cleaner, "CHUNK_BYTES", chunk_bytes)
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", chunk_bytes)
         for seed in range(15):
             directory = tmp_path / f"{chunk_bytes}-{seed}"
             write_random_log(directory, seed, LogShape(transactional=0.3 if seed % 2 else 0))
@@ -174,7 +175,7 @@ def names(directory: Path) -> list[str]:
 
 
 def test_an_index_that_points_into_a_batch_is_not_believed(tmp_path, monkeypatch):
-    monkeypatch.setattr(cleaner, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 200)
     directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"k%d" % (n % 7)) for n in range(60)]})
     index = directory / f"{0:020d}.index"
     index.write_bytes(b"".join((n).to_bytes(4, "big") + (n * 70 + 13).to_bytes(4, "big") for n in range(3, 50, 3)))
@@ -182,8 +183,8 @@ def test_an_index_that_points_into_a_batch_is_not_believed(tmp_path, monkeypatch
 
 
 def test_a_missing_index_is_walked_instead(tmp_path, monkeypatch):
-    monkeypatch.setattr(cleaner, "CHUNK_BYTES", 200)
-    monkeypatch.setattr(cleaner, "_LARGEST_INDEX_GAP", 1000)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(chunks, "_LARGEST_INDEX_GAP", 1000)
     directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"k%d" % (n % 7)) for n in range(60)]})
     (directory / f"{0:020d}.index").write_bytes(b"")
     clean_both(directory, NOW, compressed=False)
@@ -238,7 +239,7 @@ def test_a_batch_with_more_records_and_bytes_than_any_buffer_grows_them(tmp_path
 
 
 def test_delete_horizons_that_outgrow_the_sources_enlarge_the_output(tmp_path, monkeypatch):
-    monkeypatch.setattr(cleaner, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 16)
     records = [Record(n, START_MS, b"%d" % n, None) for n in range(300)]
     directory = write_log(tmp_path / "t-0", {0: [encode_batch(records, base_offset=0, leader_epoch=0)]})
     clean_both(directory, NOW, compressed=False)
@@ -426,3 +427,29 @@ def test_every_status_of_the_sweep_that_is_an_error_has_a_text():
     from sediment.segment_io import decode
 
     assert statuses <= set(decode.STATUS_TEXT)
+
+
+@pytest.mark.parametrize("codecs", [(0,), (3,)])
+def test_kept_tombstones_are_counted_with_the_horizons_of_their_batches(tmp_path, codecs):
+    counted = 0
+    for seed in range(6):
+        directory = tmp_path / f"t-{seed}"
+        write_random_log(directory, seed, LogShape(codecs=codecs, tombstones=0.4, transactional=0.3 * (seed % 2)))
+        swap = prepare(directory, Round(START_MS + 20_000))
+        assert swap is not None
+        for group in swap.groups:
+            names = [part.files[0].part_name for part in group.parts] or [
+                segment_file_name(source.base_offset, SegmentFileKind.LOG) for source in group.sources
+            ]
+            batches = [batch for name in names for _, batch in file_batches((directory / name).read_bytes())]
+            waiting = [
+                (batch.delete_horizon_ms, sum(record.value is None for record in batch.records()))
+                for batch in batches
+                if not batch.is_control
+            ]
+            horizons = [horizon for horizon, count in waiting if count]
+            assert group.stats.tombstones_waiting == sum(count for _, count in waiting)
+            if horizons:
+                counted += 1
+                assert (group.stats.first_horizon_ms, group.stats.last_horizon_ms) == (min(horizons), max(horizons))
+    assert counted > 3

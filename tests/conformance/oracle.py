@@ -134,6 +134,15 @@ class DumpSizes:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedAppends:
+    """How long appends took, by the clock and by the CPU of the thread that made them."""
+
+    appends: int
+    wall_seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Retained:
     """What retention left, and how many segments it deleted."""
 
@@ -183,7 +192,7 @@ class KafkaOracle:
         # The JVM's own complaints go to a file: nobody reads a pipe while a command runs.
         self._complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [_program("java"), *java_options, "-cp", f"{classes}{os.pathsep}{jars}/*", _MAIN],
+            [program("java"), *java_options, "-cp", f"{classes}{os.pathsep}{jars}/*", _MAIN],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
@@ -339,6 +348,24 @@ class KafkaOracle:
             producer_id_expiration_ms=producer_id_expiration_ms,
         )
         return _log_state(answer)
+
+    def append_timed(
+        self, directory: Path, batch: bytes, *, appends: int, now_ms: int, configs: Configs, batches: int = 1
+    ) -> TimedAppends:
+        """Append `batch` again and again: as a leader, or as a follower with `batches` copies in each append.
+
+        The first quarter of the appends is not timed.
+        """
+        answer = self._ask(
+            "append",
+            directory=str(directory.absolute()),
+            batch=batch.hex(),
+            batches=batches,
+            appends=appends,
+            now_ms=now_ms,
+            configs=dict(configs),
+        )
+        return TimedAppends(answer["appends"], answer["wall_seconds"], answer["cpu_seconds"])
 
     def dump(self, directory: Path, output: Path) -> DumpSizes:
         """Every segment, batch and record of a directory as JSON lines (gzip when `output` ends with .gz).
@@ -587,7 +614,7 @@ def _compiled(jars: Path) -> Path:
     if not classes.is_dir():
         with _new_directory(classes) as partial:
             done = subprocess.run(
-                [_program("javac"), "--release", "17", "-cp", f"{jars}/*", "-d", str(partial), *map(str, sources)],
+                [program("javac"), "--release", "17", "-cp", f"{jars}/*", "-d", str(partial), *map(str, sources)],
                 capture_output=True,
                 text=True,
             )
@@ -610,7 +637,8 @@ def _new_directory(directory: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """The path of a program of the JDK."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(name, path=str(Path(home) / "bin")) if home else shutil.which(name)
     if found is None:

@@ -368,6 +368,17 @@ def test_rc_14_a_new_active_segment_without_an_index_gets_one(tmp_path):
     assert (log.log_end_offset, log.recovery_point) == (5, 2)
 
 
+def test_a_segment_without_an_index_waits_for_a_torn_one_before_it(tmp_path):
+    """Kafka replays the torn one to know the producers before the other, and does not load the log."""
+    write_log(tmp_path, 0, 3, 6, end=8)
+    data = path_of(tmp_path, 3).read_bytes()
+    path_of(tmp_path, 3).write_bytes(data[:71].ljust(len(data), b"\0"))
+    path_of(tmp_path, 6, ".index").unlink()
+    log = load(tmp_path, recovery_point=1)
+    assert (log.log_end_offset, bases(tmp_path)) == (4, [0, 3])
+    assert path_of(tmp_path, 3).read_bytes() == data[:71]
+
+
 @pytest.mark.parametrize(
     ("clean", "checkpoint", "expected"), [(False, 3, 3), (False, 50, 8), (True, 3, 8), (True, 0, 8)]
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sediment.compaction.handoff import CleanedGroup, CleanStats, PartSegment, PreparedSwap
+from sediment.engine.originals import keep_originals
 from sediment.engine.swap import (
     Repair,
     commit,
@@ -305,11 +306,19 @@ def test_renames_follow_kafkas_order(scenario: tuple[Path, Scenario]):
     ]
 
 
-def test_old_files_can_be_kept_under_their_deleted_names(scenario: tuple[Path, Scenario]):
+def test_old_files_are_kept_as_links_that_are_durable_before_the_first_rename(
+    scenario: tuple[Path, Scenario], tmp_path: Path
+):
     directory, given = scenario
-    commit(prepare(directory, given.groups, Fs()), Fs(), keep_deleted=True)
-    kept = {n: (directory / f"{n}.deleted").read_bytes() for group in given.groups for n in group.old}
-    assert kept == {n: content for group in given.groups for n, content in group.old.items()}
+    swap = prepare(directory, given.groups, Fs())
+    kept = keep_originals(swap, tmp_path / "kept", Fs())
+    assert keep_originals(swap, tmp_path / "kept", Fs()) == kept, "once more changes nothing"
+    assert commit(swap, Fs())
+    found = {path.name: path.read_bytes() for path in kept}
+    old = {n: content for group in given.groups for n, content in group.old.items()}
+    assert {name: found[name] for name in old} == old
+    assert all(name.endswith(".snapshot") for name in set(found) - set(old))
+    assert {path.stat().st_nlink for path in kept} == {1}, "the log has none of them any more"
 
 
 def test_a_stop_ends_a_commit_between_two_groups(scenario: tuple[Path, Scenario]):
@@ -495,6 +504,15 @@ def test_parts_of_one_run_or_one_attempt_are_discarded(directory: Path):
     assert set(discard_parts(directory, "ab", Fs(), attempt="1")) == set(part_names[:2])
     assert set(discard_parts(directory, "ab", Fs())) == set(part_names[2:4])
     assert names(directory) == {*part_names[4:], "ab-1.part", name(0, ".log")}
+
+
+def test_parts_that_somebody_else_commits_are_kept(directory: Path):
+    directory.mkdir()
+    part_names = [name(0, f".{kind}.ab-{attempt}.part") for attempt in (1, 2) for kind in ("log", "index")]
+    for part_name in part_names:
+        (directory / part_name).write_bytes(b"")
+    assert set(discard_parts(directory, "ab", Fs(), keep=part_names[:2])) == set(part_names[2:])
+    assert names(directory) == set(part_names[:2])
 
 
 def test_parts_of_any_run_go_when_a_run_begins(directory: Path):

@@ -11,23 +11,27 @@ changed, so that a loss of power keeps a prefix of the changes since the last sy
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.fs import Buffer, Fs, OpenFile
 
 Image = dict[str, tuple[bytes, int]]
 """The files of a directory: name -> content and modification time in nanoseconds."""
+
+PAGE_BYTES = 512  # small, so that small files have several
 
 _Result = TypeVar("_Result")
 
 
 def read_image(directory: Path) -> Image:
-    """The files of `directory`."""
-    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(directory.iterdir())}
+    """The files of `directory`, not those of directories in it."""
+    files = (path for path in sorted(directory.iterdir()) if path.is_file())
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
 def write_image(directory: Path, image: Image) -> None:
@@ -45,9 +49,28 @@ def write_image(directory: Path, image: Image) -> None:
 # ------------------------------------------------------------------------------------------------------------- the disk
 @dataclass(slots=True, eq=False)
 class _Inode:
-    """A file whatever its name; `durable` is its content and modification time after a loss of power."""
+    """A file whatever its name; `durable` is its content and modification time after a loss of power.
+
+    `content` is what was written to it as an open file since, page by page on its way to the disk; None: nothing was.
+    """
 
     durable: tuple[bytes, int]
+    content: bytes | None = None
+
+    def survivor(self, chance: random.Random) -> tuple[bytes, int]:
+        """`durable`, with those pages of `content` that happened to reach the disk; a tail may be there as zeros."""
+        if self.content is None:
+            return self.durable
+        before, mtime_ns = self.durable
+        length = chance.choice(
+            (len(before), len(self.content), chance.randint(*sorted((len(before), len(self.content)))))
+        )
+        survived = bytearray(before[:length].ljust(length, b"\0"))
+        for start in range(0, length, PAGE_BYTES):
+            if chance.random() < 0.5:
+                page = self.content[start : min(start + PAGE_BYTES, length)]
+                survived[start : start + len(page)] = page
+        return bytes(survived), mtime_ns
 
 
 @dataclass(slots=True)
@@ -78,8 +101,23 @@ class Disk:
         if self._names.pop(path.name, None) is not None:
             self._changed()
 
+    def opened(self, path: Path) -> None:
+        """A file that may be new; without a sync its name may be there with nothing in it."""
+        if path.name not in self._names:
+            self._names[path.name] = _Inode((b"", path.stat().st_mtime_ns))
+            self._changed()
+
+    def written(self, path: Path) -> None:
+        """An open file was written to or resized."""
+        inode = self._names.get(path.name)
+        if inode is not None:
+            inode.content = path.read_bytes()
+
     def synced_file(self, path: Path) -> None:
-        self._names[path.name].durable = (path.read_bytes(), path.stat().st_mtime_ns)
+        inode = self._names.get(path.name)
+        if inode is not None:
+            inode.durable = (path.read_bytes(), path.stat().st_mtime_ns)
+            inode.content = None
 
     def synced_directory(self) -> None:
         self._durable_names = dict(self._names)
@@ -92,6 +130,11 @@ class Disk:
             for names in (self._durable_names, *self._pending)
         ]
 
+    def after_random_power_loss(self, chance: random.Random) -> Image:
+        """One thing that the directory may hold; of files written to while open, any of the unsynced pages."""
+        names = chance.choice((self._durable_names, *self._pending))
+        return {name: inode.survivor(chance) for name, inode in sorted(names.items())}
+
     def _changed(self) -> None:
         self._pending.append(dict(self._names))
 
@@ -103,10 +146,14 @@ class Killed(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Stop behind operation `number`; with `for_real` the process sends itself SIGKILL."""
+    """Stop behind operation `number`; with `for_real` the process sends itself SIGKILL.
+
+    With `torn` a write to an open file leaves half of its bytes behind.
+    """
 
     number: int
     for_real: bool = False
+    torn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +187,25 @@ class FaultyFs(Fs):
             path.parent,
             lambda: Fs.write_new(self, path, [content]),
             lambda disk: disk.created(path),
+        )
+
+    def open_file(self, path: Path) -> OpenFile:
+        return FaultyFile(self, path, create=False)
+
+    def create_file(self, path: Path, *, like: Path) -> OpenFile:
+        return self._run(
+            f"create {path.name}",
+            path.parent,
+            lambda: FaultyFile(self, path, create=True),
+            lambda disk: disk.opened(path),
+        )
+
+    def truncate(self, path: Path, size_bytes: int) -> None:
+        self._run(
+            f"truncate {path.name}",
+            path.parent,
+            lambda: Fs.truncate(self, path, size_bytes),
+            lambda disk: disk.written(path),
         )
 
     def sync_file(self, path: Path) -> None:
@@ -189,3 +255,40 @@ class FaultyFs(Fs):
     def _tell(self, tell: Callable[[Disk], None], directory: Path) -> None:
         if self.disk is not None and directory == self.disk.directory:
             tell(self.disk)
+
+    def is_torn_next(self) -> bool:
+        """Whether the next operation is to stop in its middle."""
+        return self.fault is not None and self.fault.torn and self.fault.number == self.operations + 1
+
+
+class FaultyFile(OpenFile):
+    """An open file of a FaultyFs; what is written and synced counts as its operations."""
+
+    __slots__ = ("_fs",)
+
+    def __init__(self, fs: FaultyFs, path: Path, *, create: bool) -> None:
+        self._fs = fs
+        OpenFile.__init__(self, path, create=create)
+
+    def write(self, content: Buffer, position: int) -> None:
+        if self._fs.is_torn_next():
+            OpenFile.write(self, bytes(content[: len(content) // 2]), position)
+            self._told()
+            whole = isinstance(self._fs.fault, Fail)
+            self._run("write", lambda: OpenFile.write(self, content, position) if whole else None)
+        else:
+            self._run("write", lambda: OpenFile.write(self, content, position))
+
+    def resize(self, size_bytes: int) -> None:
+        self._run("resize", lambda: OpenFile.resize(self, size_bytes))
+
+    def sync(self) -> None:
+        self._fs._run(
+            f"sync {self.path.name}", self.path.parent, lambda: None, lambda disk: disk.synced_file(self.path)
+        )
+
+    def _run(self, what: str, operation: Callable[[], None]) -> None:
+        self._fs._run(f"{what} {self.path.name}", self.path.parent, operation, lambda disk: disk.written(self.path))
+
+    def _told(self) -> None:
+        self._fs._tell(lambda disk: disk.written(self.path), self.path.parent)

@@ -26,6 +26,7 @@ from tests.jobs.log_dirs import (
     tree,
     write_checkpoint,
 )
+from tests.segments import batch_bytes, write_segment
 
 NOW_MS = 1_700_001_000_000
 
@@ -114,6 +115,8 @@ def test_a_dry_run_reports_the_same_and_changes_nothing(log_dir, plain):
     dry = compact(log_dir, plain, "--dry-run").partitions()
     assert tree(log_dir) == before
     real = compact(log_dir, plain).partitions()
+    for report in (dry["plain-0"], real["plain-0"]):
+        assert set(report.pop("seconds_by_stage")) == {"view", "plan", "clean"}
     assert dry == real
 
 
@@ -181,6 +184,17 @@ def test_owner_group_and_mode_of_the_replaced_files_are_kept(log_dir, plain):
     for file in (log_dir / "plain-0").iterdir():
         status = file.stat()
         assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (nobody.pw_uid, nobody.pw_gid, 0o640)
+
+
+def test_a_new_cleaner_checkpoint_belongs_to_the_owner_of_the_log_directory(log_dir, plain):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    nobody = pwd.getpwnam("nobody")
+    for path in (log_dir, *log_dir.rglob("*")):
+        os.chown(path, nobody.pw_uid, nobody.pw_gid)
+    assert not (log_dir / "cleaner-offset-checkpoint").exists()
+    assert compact(log_dir, plain).status == 0
+    assert (log_dir / "cleaner-offset-checkpoint").stat().st_uid == nobody.pw_uid
 
 
 def leave_complete_swap(partition: Path) -> None:
@@ -260,7 +274,7 @@ def test_a_corrupt_batch_leaves_its_partition_alone_and_the_others_go_on(tmp_pat
     partitions = outcome.partitions()
     assert partitions["plain-0"]["status"] == "compacted"
     bad = partitions["plain-1"]
-    assert (bad["status"], bad["reason_code"]) == ("failed", "corrupt-batch")
+    assert (bad["status"], bad["reason_code"]) == ("quarantined", "corrupt-batch")
     for word in ("CRC", "plain-1", str(segment), "position", "offset"):
         assert word in bad["reason"]
     assert tree(log_dir / "plain-1") == before
@@ -277,11 +291,18 @@ def test_an_unclean_directory_is_left_alone_until_recovered(tmp_path, plain):
     assert tree(log_dir / "plain-0") == before
 
 
-def test_what_lies_below_the_recovery_point_of_an_unclean_directory_is_cleaned(tmp_path, plain):
+def test_what_lies_below_the_recovery_point_of_an_unclean_directory_is_cleaned(tmp_path, plain, caplog):
     log_dir = make_log_dir(tmp_path / "logs", {"plain-0": plain.before}, clean=False)
     write_checkpoint(log_dir / "recovery-point-offset-checkpoint", {"plain-0": 1400})
     partition = compact(log_dir, plain).partitions()["plain-0"]
     assert (partition["status"], partition["next_dirty_offset"]) == ("compacted", 1345)
+    assert [message for message in caplog.messages if "was not clean" in message and str(log_dir) in message]
+
+
+def test_a_bare_copy_is_not_said_to_be_unclean(tmp_path, plain, caplog):
+    log_dir = make_log_dir(tmp_path / "logs", {"plain-0": plain.before}, clean=False)
+    assert compact(log_dir, plain).partitions()["plain-0"]["status"] == "compacted"
+    assert not [message for message in caplog.messages if "clean" in message]
 
 
 def test_a_torn_tail_of_the_active_segment_is_no_error(tmp_path, plain):
@@ -321,7 +342,7 @@ def small_disk(path: Path, size: str):
         subprocess.run(["umount", str(path)], check=True)
 
 
-@pytest.mark.parametrize(("size", "words"), [("164k", "bytes free"), ("216k", "the disk is full")])
+@pytest.mark.parametrize(("size", "words"), [("164k", "bytes free"), ("228k", "the disk is full")])
 def test_a_full_disk_changes_nothing(tmp_path, size, words):
     case = load_case("all-unique", tmp_path / "corpus")
     disk = tmp_path / "disk"
@@ -344,6 +365,18 @@ def test_a_full_disk_changes_nothing(tmp_path, size, words):
         assert (partition["status"], partition["reason_code"]) == ("failed", "no-space")
         assert words in partition["reason"]
         assert tree(log_dir / case.partition) == before
+
+
+def test_a_disk_that_holds_what_survives_is_large_enough(tmp_path):
+    disk = tmp_path / "disk"
+    with small_disk(disk, "200k"):
+        path = tmp_path / "t-0"
+        write_segment(path, 0, [batch_bytes(offset, "k", value=bytes(1000)) for offset in range(120)])
+        write_segment(path, 120)
+        log_dir = make_log_dir(disk / "logs", {"t-0": path})
+        assert shutil.disk_usage(disk).free < (path / f"{0:020d}.log").stat().st_size
+        outcome = sediment("compact", log_dir, "--json", "--set=t:cleanup.policy=compact")
+        assert outcome.partitions()["t-0"]["messages_written"] == 1, outcome.stdout
 
 
 def without_privileges(*arguments):

@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 
 import pytest
 from chispa import assert_df_equality
@@ -39,16 +40,18 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.locate import locate
 from sediment.segment_io.slices import Bounds
 from sediment.segment_io.tables import TABLES, TableRequest, arrow_schema, plan_table, read_table
-from tests.corpus import cleaning_cases, load_case
+from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
+from tests.jobs.log_dirs import sediment, write_checkpoint
 from tests.segments import ABORT, batch_bytes, marker_bytes, write_segment, write_snapshot
-from tests.tables import dumped_batches, dumped_records
+from tests.tables import dumped_batches, dumped_records, dumped_segments, in_ms, twin_dump
 from tests.twin.batches import Record, RecordHeader, encode_batch
-from tests.twin.indexes import AbortedTransaction
+from tests.twin.indexes import AbortedTransaction, build_indexes
+from tests.twin.segments import file_batches, list_segments
 from tests.twin.snapshots import ProducerEntry
 
 START_MS = 1_700_000_000_000
 
-# What Spark 4.2.0's own Kafka source (spark-sql-kafka-0-10) answers with includeHeaders.
+# What Spark 4.2.0's own Kafka source answers with includeHeaders (asked in tests/conformance/test_spark_schema.py).
 KAFKA_SOURCE_SCHEMA = StructType.fromJson(
     json.loads(
         """{"type":"struct","fields":[
@@ -144,44 +147,51 @@ def test_a_table_is_what_is_read_without_spark(what, spark, log_dir):
     assert_df_equality(frame, direct(spark, log_dir, what=what), ignore_row_order=True)
 
 
-def frame_of(spark, rows, like):
-    fields = [field for field in like.schema.fields if field.name in rows[0]]
-    return spark.createDataFrame([tuple(row[field.name] for field in fields) for row in rows], StructType(fields))
+PLACE = ("topic", "partition", "segment", "baseOffset", "offset")
 
 
-def with_times(rows, *names):
-    """Rows with timestamps of ms as Spark shows them."""
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-
-    def at(value):
-        return None if value is None else epoch + timedelta(milliseconds=value)
-
-    return [{name: at(value) if name in names else value for name, value in row.items()} for row in rows]
-
-
-@pytest.mark.parametrize(
-    "name", ["everything", "transactions", "headers", "legacy-v0-codecs", "legacy-v1", "log-append-time"]
-)
-def test_corpus_dumps_are_what_the_source_returns(name, spark, tmp_path):
-    case = load_case(name, tmp_path)
-    for number, round_ in enumerate(case.rounds, 1):
-        dump = case.dump(f"after-{number}")
-        for what, rows, times in (
-            ("records", dumped_records(dump, "after", number), ("timestamp",)),
-            ("batches", dumped_batches(dump, "after", number), ("maxTimestamp", "deleteHorizon")),
-        ):
-            frame = load(spark, round_.after, what=what, columns=",".join(rows[0]), task_bytes=20000)
-            assert_df_equality(
-                frame, frame_of(spark, with_times(rows, *times), frame), ignore_row_order=True, ignore_column_order=True
-            )
+def assert_table(frame, rows):
+    """The columns of `frame` that `rows` have hold `rows`, timestamps as ms."""
+    place = [name for name in PLACE if name in rows[0]]
+    table = frame.select(*rows[0]).toArrow().sort_by([(name, "ascending") for name in place])
+    found = [row for batch in table.to_batches() for row in in_ms(batch).to_pylist()]
+    for got, wanted in zip(found, sorted(rows, key=itemgetter(*place)), strict=True):
+        assert got == wanted
 
 
-def test_the_whole_corpus_is_one_glob(spark, tmp_path):
-    expected = 0
-    for name in cleaning_cases(magic2_only=False)[:8]:
-        case = load_case(name, tmp_path)
-        expected += sum(len(batch.records) for segment in case.dump("before") for batch in segment.batches)
-    assert load(spark, tmp_path / "*" / "before").count() == expected
+def assert_tables(spark, log_dir, dumps, **options):
+    """The partitions in `log_dir` hold, field by field, what `dumps` say, by (topic, partition)."""
+    for what, dumped in (("records", dumped_records), ("batches", dumped_batches), ("segments", dumped_segments)):
+        rows = [row for (topic, partition), dump in dumps.items() for row in dumped(dump, topic, partition)]
+        frame = load(spark, log_dir, what=what, **options)
+        assert_table(frame.filter("valid") if what == "batches" else frame, rows)
+
+
+def test_every_corpus_dump_of_a_cleaning_before_and_after_is_what_the_source_returns(spark, tmp_path):
+    log_dir, dumps = tmp_path / "logs", {}
+    log_dir.mkdir()
+    for name in cleaning_cases(magic2_only=False):
+        case = load_case(name, tmp_path / "cases")
+        stages = [(case.before, "before"), *((r.after, f"after-{n}") for n, r in enumerate(case.rounds, 1))]
+        for number, (directory, stage) in enumerate(stages):
+            directory.rename(log_dir / f"{name}-{number}")
+            dumps[name, number] = case.dump(stage)
+    assert len({name for name, _ in dumps}) == 29
+    assert_tables(spark, log_dir, dumps)
+
+
+def test_every_corpus_log_before_and_after_loading_is_what_the_source_returns(spark, tmp_path):
+    log_dir, dumps = tmp_path / "logs", {}
+    log_dir.mkdir()
+    for name in loading_cases():
+        case = load_loading_case(name, tmp_path / "cases")
+        dumps[name, 1] = twin_dump(case.after)
+        # A replacement that was interrupted is read as Kafka's loader completes it.
+        dumps[name, 0] = dumps[name, 1] if "swap" in name else twin_dump(case.before)
+        case.before.rename(log_dir / f"{name}-0")
+        case.after.rename(log_dir / f"{name}-1")
+    assert len(dumps) == 2 * 23
+    assert_tables(spark, log_dir, dumps, on_corruption="skip")
 
 
 # -------------------------------------------------------------------------------------------------------------- options
@@ -232,6 +242,16 @@ def test_corruption_fails_with_one_sentence(spark, corrupt):
     assert "Traceback" not in str(raised.value)
 
 
+def test_a_segment_file_that_holds_something_else_is_told_in_one_sentence(spark, log_dir):
+    log = log_dir / "t-1" / f"{0:020d}.log"
+    log.write_bytes(b"a,b\n" * 50)
+    with pytest.raises(PythonException) as raised:
+        load(spark, log).collect()
+    (sentence,) = [line for line in str(raised.value).splitlines() if "sediment" in line]
+    assert f"the batch has an unknown magic (partition t-1, file {log}, position 0, offset " in sentence
+    assert "Traceback" not in str(raised.value)
+
+
 def test_corruption_is_skipped_or_shown(spark, corrupt):
     assert load(spark, corrupt / "t-0", on_corruption="skip").count() == 300
     rows = load(spark, corrupt / "t-0", on_corruption="rows").filter("corruption is not null").collect()
@@ -273,6 +293,10 @@ def test_a_schema_of_other_types_is_refused(spark, log_dir):
 # ------------------------------------------------------------------------------------------------------- pushed filters
 MOMENT = datetime(2023, 11, 14, 22, 13, 20, 100_000, tzinfo=UTC)
 MOMENT_MS = START_MS + 100
+
+
+def at_ms(timestamp_ms):
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
 
 
 def narrowed(*filters, what="records"):
@@ -357,6 +381,43 @@ def test_what_filters_exclude_is_not_read(spark, log_dir):
         frame.filter("offset >= 200").count()
 
 
+@pytest.mark.parametrize(
+    ("filters", "rows", "most"),
+    [
+        ([], 3600, 6.0),
+        ([EqualTo(("topic",), "u")], 0, 0.0),
+        ([EqualTo(("partition",), 1)], 1800, 3.0),
+        ([EqualTo(("partition",), 0), GreaterThanOrEqual(("offset",), 900), LessThan(("offset",), 930)], 30, 0.2),
+        ([In(("partition",), (0,)), In(("offset",), (5, 7))], 2, 0.2),
+        ([EqualTo(("partition",), 0), GreaterThan(("offset",), 1799)], 0, 0.0),
+        ([EqualTo(("partition",), 1), GreaterThanOrEqual(("timestamp",), at_ms(START_MS + 1650))], 150, 0.4),
+        ([GreaterThan(("timestamp",), at_ms(START_MS + 1800))], 0, 0.0),
+    ],
+)
+def test_bytes_that_filters_exclude_are_not_read(filters, rows, most, two_partitions, log_bytes_read):
+    """`most` in segments, of which two partitions have three each; planning counts too."""
+    log_dir, segment_bytes = two_partitions
+    reader = KafkaLogReader(SourceOptions.parse({"path": str(log_dir), "columns": "offset"}))
+    assert reader.pushFilters(filters) == filters
+    found = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+    assert sum(log_bytes_read.values()) <= most * segment_bytes
+    assert rows <= sum(batch.num_rows for batch in found) <= rows + 2
+
+
+@pytest.fixture(scope="module")
+def two_partitions(tmp_path_factory):
+    """(log directory, bytes of a segment): two partitions of three segments of 600 records, and the active one."""
+    log_dir = tmp_path_factory.mktemp("logs")
+    for number in range(2):
+        for base in (0, 600, 1200):
+            batches = [
+                batch_bytes(o, "abc", value=b"v" * 60, timestamp=START_MS + o) for o in range(base, base + 600, 3)
+            ]
+            log = write_segment(log_dir / f"t-{number}", base, batches, index_interval_bytes=500)
+        write_segment(log_dir / f"t-{number}", 1800)
+    return log_dir, log.stat().st_size
+
+
 def test_a_session_without_pushdown_is_told_how_to_turn_it_on(spark, log_dir):
     spark.conf.set(PUSHDOWN_SETTING, "false")
     try:
@@ -395,7 +456,10 @@ class Stream:
     def __init__(self, spark, path, checkpoint, *, trigger=None, **options):
         self.batches = {}
         self.partitions = set()
-        frame = spark.readStream.format("kafka-log").options(**options).load(str(path)).select("partition", "offset")
+        self.keys = {}
+        frame = (
+            spark.readStream.format("kafka-log").options(**options).load(str(path)).select("partition", "offset", "key")
+        )
         trigger = trigger or {"processingTime": "100 milliseconds"}
         writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", str(checkpoint))
         self.query = writer.trigger(**trigger).start()
@@ -404,6 +468,7 @@ class Stream:
         rows = frame.collect()
         self.batches[number] = [row.offset for row in rows]
         self.partitions |= {row.partition for row in rows}
+        self.keys |= {row.offset: bytes(row.key) for row in rows}
 
     @property
     def rows(self):
@@ -486,6 +551,85 @@ def test_a_stream_that_was_stopped_goes_on_where_it_was_whatever_happened_to_the
         (live / f"{40:020d}{suffix}").unlink()
     second = stream(live.parent)
     assert second.until(2) == [60, 61]
+
+
+def roll(directory, base):
+    """A segment as a broker rolls it: the one before it gets its final indexes, the new one is empty."""
+    log = max(directory.glob("*.log"))
+    write_indexes(log)
+    write_segment(directory, base)
+
+
+def write_indexes(log):
+    offset_index, time_index = build_indexes(
+        (batch for _, batch in file_batches(log.read_bytes())), int(log.stem), interval_bytes=200
+    )
+    log.with_suffix(".index").write_bytes(offset_index)
+    log.with_suffix(".timeindex").write_bytes(time_index)
+
+
+def let_go(directory, base):
+    """What retention does to the first segment: the log start is checkpointed, then files are renamed, then gone."""
+    following = sorted(int(log.stem) for log in directory.glob("*.log"))[1]
+    write_checkpoint(directory.parent / "log-start-offset-checkpoint", {directory.name: following})
+    for path in sorted(directory.glob(f"{base:020d}.*")):
+        path.rename(path.with_name(path.name + ".deleted")).unlink()
+
+
+def records_of(directory, first=0):
+    return {
+        r.offset: r.key
+        for s in list_segments(directory)
+        for _, b in s.batches()
+        for r in b.records()
+        if r.offset >= first
+    }
+
+
+def test_a_stream_gives_each_record_once_through_appends_rolls_retention_compaction_and_a_restart(stream, live):
+    log_dir = live.parent
+    write_segment(
+        live, 0, [batch_bytes(o, "ab", timestamp=START_MS) for o in range(0, 40, 2)], index_interval_bytes=200
+    )
+    tail = stream(log_dir, task_bytes=500)
+    tail.until(40)
+    append(live, 0, [batch_bytes(40, "cd")])
+    tail.until(42)
+    roll(live, 42)
+    append(live, 42, [batch_bytes(o, "xy") for o in range(42, 60, 2)])
+    assert tail.until(60) == list(range(60))
+    tail.stop()
+
+    # While it does not run: more is appended, the first segment goes, and what the stream has not seen is compacted.
+    append(live, 42, [batch_bytes(60, "xy"), batch_bytes(62, "pq")])
+    roll(live, 64)
+    append(live, 64, [batch_bytes(o, "rs") for o in range(64, 80, 2)])
+    roll(live, 80)
+    append(live, 80, [batch_bytes(80, "r")])
+    let_go(live, 0)
+    compacted = sediment("compact", log_dir, "--force", "--set=cleanup.policy=compact", "--json")
+    assert compacted.partitions()["s-0"]["messages_written"] < compacted.partitions()["s-0"]["messages_read"]
+    survivors = records_of(live, 60)
+    assert survivors == {60: b"x", 61: b"y", 62: b"p", 63: b"q", 78: b"r", 79: b"s", 80: b"r"}
+    again = stream(log_dir, task_bytes=500)
+    assert again.until(len(survivors)) == list(survivors)
+    assert again.keys == survivors
+
+    # While it runs: the same once more, the swap between two of its batches.
+    append(live, 80, [batch_bytes(o, "uv") for o in range(81, 101, 2)])
+    assert again.until(len(survivors) + 20)[-20:] == list(range(81, 101))
+    roll(live, 101)
+    append(live, 101, [batch_bytes(101, "u")])
+    let_go(live, 42)
+    assert sediment("compact", log_dir, "--force", "--set=cleanup.policy=compact", "--json").status == 0
+    append(live, 101, [batch_bytes(102, "w")])
+    assert again.until(len(survivors) + 22) == [*survivors, *range(81, 103)]
+    again.stop()
+    last = stream(log_dir)
+    append(live, 101, [batch_bytes(103, "z")])
+    assert last.until(1) == [103]
+    time.sleep(0.5)
+    assert (last.rows, last.keys) == ([103], {103: b"z"})
 
 
 def test_a_log_that_changes_under_a_running_stream_is_delivered_once_and_in_order(stream, live):

@@ -13,6 +13,7 @@ from sediment.jobs.delta_tables import coordinate, delta_session, fetched_jars, 
 from sediment.segment_io.errors import UsageError
 from tests.jobs.log_dirs import sediment, sediment_process
 from tests.jobs.snapshots import Log, session_with_delta
+from tests.segments import batch_bytes, write_segment
 
 
 def test_the_coordinate_is_of_the_installed_packages():
@@ -97,6 +98,8 @@ def test_the_session_reads_and_writes_delta_and_leaves_the_one_that_was_there(sc
         assert spark.read.format("delta").load(str(tmp_path / "table")).count() == 3
         assert spark.conf.get("spark.databricks.delta.snapshotPartitions") == "1"
         spark.conf.set("spark.sql.shuffle.partitions", "3")
+        write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")])
+        assert spark.read.format("kafka-log").load(str(tmp_path / "t-0")).count() == 3
     assert plain.conf.get("spark.sql.shuffle.partitions") != "3"
     assert SparkSession.builder.getOrCreate().conf.get("spark.sql.shuffle.partitions") != "3"
     assert plain.range(2).count() == 2

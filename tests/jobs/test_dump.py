@@ -236,12 +236,23 @@ def test_a_corrupt_batch_fails_or_is_counted(log_dir):
     assert "fails its CRC" in shown
 
 
+def test_a_segment_file_that_holds_something_else_is_told_in_one_sentence(log_dir):
+    log = log_dir / "t-1" / f"{0:020d}.log"
+    log.write_bytes(b"a,b\n" * 50)
+    for what in ("records", "batches"):
+        result = run(log, "--what", what)
+        assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+        assert f"the batch has an unknown magic (partition t-1, file {log}, position 0" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["nothing"], "no such file or directory"),
         (["logs", "--offsets", "5"], "--offsets '5' is no range"),
         (["logs", "--what", "records", "--columns", "x"], "has no column 'x'"),
+        (["logs", "--what", "row"], "there is no table 'row'; it is one of records, batches"),
+        (["text.csv"], "the file is not named as a segment's file is"),
         (["logs", "--keys"], "--keys is of use only for records"),
         (["logs", "--master", "local"], "--master is of use only with --to"),
         (["logs", "--json", "--to", "out"], "--json and --to exclude each other"),
@@ -250,6 +261,7 @@ def test_a_corrupt_batch_fails_or_is_counted(log_dir):
 )
 def test_wrong_use_is_one_sentence_and_exit_status_2(arguments, sentence, log_dir, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "text.csv").write_text("a,b")
     monkeypatch.chdir(tmp_path)
     result = run(*arguments)
     assert result.exit_code == 2

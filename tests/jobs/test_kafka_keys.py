@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import javaproperties
@@ -92,3 +93,11 @@ def test_the_properties_file_lists_every_key_that_applies_with_its_default() -> 
     for name, value in listed.items():
         default = BROKER_KEYS[name].default
         assert parse_value(BROKER_KEYS[name], value, Origin.FILE) == (derived[name] if default is None else default)
+
+
+def test_the_properties_file_says_above_every_key_what_it_takes() -> None:
+    lines = (ROOT / "conf" / "sediment.properties").read_text(encoding="ascii").splitlines()
+    for above, line in pairwise(lines):
+        key = re.match(r"^#([a-z.0-9]+)=", line)
+        if key:
+            assert above == f"#   ({BROKER_KEYS[key[1]].range_text()})", line

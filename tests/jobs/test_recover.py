@@ -224,8 +224,10 @@ def test_future_replicas_are_recovered_and_dying_and_stray_ones_ignored(tmp_path
 
 
 def test_the_metadata_log_and_the_tiered_cache_are_left_alone(tmp_path):
-    log_dir = make_log_dir(tmp_path / "logs", "t-0", "__cluster_metadata-0")
+    log_dir = make_log_dir(tmp_path / "logs", "t-0")
     (log_dir / "remote-log-index-cache").mkdir()
+    (log_dir / "__cluster_metadata-0").mkdir()
+    (log_dir / "__cluster_metadata-0" / f"{0:020d}.log").touch()
     before = tree(log_dir / "__cluster_metadata-0")
     outcome = run(log_dir)
     assert list(outcome.partitions()) == ["t-0"]

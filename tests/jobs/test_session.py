@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sediment.jobs.session import spark_settings
+from tests.segments import batch_bytes, write_segment
 
 _TWO_RUNS = """
 import signal, threading, time
@@ -35,10 +36,15 @@ print("done")
 """
 
 
-def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     named = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     return subprocess.run(
-        [sys.executable, "-c", code], env=named | environment, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=named | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
 
 
@@ -67,6 +73,24 @@ def test_a_context_starts_and_ends_quietly_and_leaves_signals_and_files_as_they_
         assert list(Path(sockets).iterdir()) == []
     assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
     assert "WARN" not in done.stderr and "incubator" not in done.stderr
+
+
+def test_a_session_reads_kafka_logs_as_it_is_and_lets_the_jvm_optimise(tmp_path: Path) -> None:
+    write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")])
+    done = run(
+        """
+import sys
+from sediment.jobs.session import create_session
+with create_session("local[1]", "test") as session:
+    log = session.read.format("kafka-log").load(sys.argv[1])
+    assert [row.offset for row in log.filter("offset > 0").collect()] == [1, 2]
+    print(session.sparkContext.getConf().get("spark.driver.extraJavaOptions"))
+""",
+        tmp_path / "t-0",
+    )
+    assert done.stdout.endswith(" -XX:+UseParallelGC\n"), done.stderr
+    assert "TieredStopAtLevel" not in done.stdout
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,7 @@ def test_broker_keys_fill_every_field() -> None:
         "log.cleaner.min.compaction.lag.ms=2", "log.cleaner.max.compaction.lag.ms=3", "log.retention.bytes=-9",
         "log.cleaner.delete.retention.ms=4", "log.cleaner.io.max.bytes.per.second=5.5e2", "compression.type=zstd",
         "producer.id.expiration.ms=6", "sediment.max.decompressed.batch.bytes=7", "log.segment.delete.delay.ms=8",
+        "sediment.task.memory.bytes=13",
         "log.message.timestamp.type=LogAppendTime", "log.message.timestamp.before.max.ms=9",
         "compression.zstd.level=-5", "log.message.timestamp.after.max.ms=10", "transaction.max.timeout.ms=11",
         "log.flush.interval.messages=12",
@@ -149,6 +150,7 @@ def test_broker_keys_fill_every_field() -> None:
     assert (cleaning.min_compaction_lag_ms, cleaning.max_compaction_lag_ms, cleaning.delete_retention_ms) == (2, 3, 4)
     assert (cleaning.io_max_bytes_per_second, cleaning.dedupe_load_factor) == (550.0, 0.75)
     assert (cleaning.producer_id_expiration_ms, cleaning.max_decompressed_batch_bytes) == (6, 7)
+    assert cleaning.task_memory_bytes == 13
     assert (config.preallocate, config.retention.retention_bytes, config.file_delete_delay_ms) == (True, -9, 8)
     assert (config.message_timestamp_type, config.compression_type) == ("LogAppendTime", "zstd")
     assert (config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms) == (9, 10)

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,3 +44,15 @@ def test_nothing_to_do_starts_nothing(sc):
 def test_the_heaviest_goes_first(tasks):
     packed = pack_by_weight([1, 9, 5, 7], lambda weight: weight, tasks)
     assert packed[0][0] == 9
+
+
+def when_begun(work, _attempt):
+    return time.monotonic_ns()
+
+
+def test_in_order_each_piece_is_a_task_of_its_own_and_the_first_begins_long_before_the_heaviest_at_the_end(sc):
+    works = [3, 50, 1, 40, 2, 30, 4, 20, 5, 10, 6, 90]
+    answers = list(spread(sc, works, when_begun, lambda work: work, group="g", in_order=True))
+    assert [len(task) for task in answers] == [1] * len(works)
+    begun = {answer.work: answer.result for (answer,) in answers}
+    assert begun[3] < begun[90]

@@ -24,6 +24,7 @@ from sediment.segment_io.checkpoints import (
     read_partition_metadata,
     update_offset_checkpoint,
     write_leader_epochs,
+    write_meta_properties,
     write_offset_checkpoint,
     write_partition_metadata,
 )
@@ -222,6 +223,15 @@ def test_meta_properties_of_version_1_need_node_and_cluster(tmp_path):
     for content in (b"version=1\nnode.id=3\n", b"version=1\ncluster.id=abc\nbroker.id=3\n"):
         with pytest.raises(CorruptCheckpointError, match="needs node"):
             parse_meta_properties(content)
+
+
+@pytest.mark.parametrize(
+    "meta", [MetaProperties(1, "abc", 3, TOPIC_ID), MetaProperties(1, "abc", 3, None), MetaProperties(0, None, 5, None)]
+)
+def test_meta_properties_come_back_as_they_were_written(tmp_path, meta):
+    path = tmp_path / "meta.properties"
+    write_meta_properties(Fs(), path, meta)
+    assert read_meta_properties(Fs(), path) == meta
 
 
 def test_meta_properties_without_a_version_are_version_0():

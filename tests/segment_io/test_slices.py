@@ -3,8 +3,6 @@
 import os
 import shutil
 import time
-from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,32 +40,6 @@ def partition(tmp_path):
     return directory
 
 
-@pytest.fixture
-def bytes_read(monkeypatch):
-    """Bytes read of each `.log`, by its name."""
-    counts = Counter()
-    pread, preadv = os.pread, os.preadv
-
-    def count(descriptor, size):
-        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
-        if ".log" in name:
-            counts[name] += size
-
-    def counting_pread(descriptor, size, position):
-        data = pread(descriptor, size, position)
-        count(descriptor, len(data))
-        return data
-
-    def counting_preadv(descriptor, buffers, position):
-        size = preadv(descriptor, buffers, position)
-        count(descriptor, size)
-        return size
-
-    monkeypatch.setattr(os, "pread", counting_pread)
-    monkeypatch.setattr(os, "preadv", counting_preadv)
-    return counts
-
-
 def source_of(directory):
     (source,) = locate([directory], Fs())
     return source
@@ -85,35 +57,35 @@ LOG_BYTES = BATCHES * len(batch_bytes(0, "abc", value=b"v" * 60, timestamp=START
 
 
 # -------------------------------------------------------------------------------------------------------- pushed bounds
-def test_an_unbounded_scan_reads_every_byte_once(partition, bytes_read):
+def test_an_unbounded_scan_reads_every_byte_once(partition, log_bytes_read):
     assert offsets(partition, ALL) == list(range(1800))
-    assert bytes_read == {f"{base:020d}.log": LOG_BYTES for base in (0, 600, 1200)}
+    assert log_bytes_read == {f"{base:020d}.log": LOG_BYTES for base in (0, 600, 1200)}
 
 
-def test_offset_bounds_skip_segments_and_ranges_of_segments(partition, bytes_read):
+def test_offset_bounds_skip_segments_and_ranges_of_segments(partition, log_bytes_read):
     assert offsets(partition, Bounds(first_offset=900, end_offset=930)) == list(range(900, 930))
-    assert set(bytes_read) == {f"{600:020d}.log"}
-    assert bytes_read[f"{600:020d}.log"] < LOG_BYTES / 8
+    assert set(log_bytes_read) == {f"{600:020d}.log"}
+    assert log_bytes_read[f"{600:020d}.log"] < LOG_BYTES / 8
 
 
-def test_a_lower_timestamp_bound_skips_segments_and_the_head_of_one(partition, bytes_read):
+def test_a_lower_timestamp_bound_skips_segments_and_the_head_of_one(partition, log_bytes_read):
     assert offsets(partition, Bounds(first_timestamp_ms=START_MS + 1110)) == list(range(1110, 1800))
-    assert set(bytes_read) == {f"{600:020d}.log", f"{1200:020d}.log"}
-    assert bytes_read[f"{600:020d}.log"] < LOG_BYTES / 4
+    assert set(log_bytes_read) == {f"{600:020d}.log", f"{1200:020d}.log"}
+    assert log_bytes_read[f"{600:020d}.log"] < LOG_BYTES / 4
 
 
-def test_bounds_between_segments_read_nothing(partition, bytes_read):
+def test_bounds_between_segments_read_nothing(partition, log_bytes_read):
     assert offsets(partition, Bounds(first_offset=1800)) == []
     assert offsets(partition, Bounds(end_offset=0)) == []
     assert offsets(partition, Bounds(first_timestamp_ms=START_MS + 5000)) == []
-    assert not bytes_read
+    assert not log_bytes_read
 
 
-def test_a_column_less_selection_by_partition_opens_no_other(partition, bytes_read):
+def test_a_column_less_selection_by_partition_opens_no_other(partition, log_bytes_read):
     shutil.copytree(partition, partition.with_name("t-1"))
     request = TableRequest(partitions=frozenset({1}), bounds=Bounds(end_offset=3), columns=("partition",))
     assert [row["partition"] for row in read_rows(partition.parent, request)] == [1, 1, 1]
-    assert sum(bytes_read.values()) < LOG_BYTES / 8
+    assert sum(log_bytes_read.values()) < LOG_BYTES / 8
 
 
 @settings(max_examples=60, deadline=None)
@@ -166,14 +138,14 @@ def test_a_segment_is_cut_at_index_positions_into_slices_that_join(partition):
     assert {piece.start_position for piece in found} <= positions
 
 
-def test_slices_of_one_segment_go_to_several_tasks_whose_rows_are_the_whole(partition, bytes_read):
+def test_slices_of_one_segment_go_to_several_tasks_whose_rows_are_the_whole(partition, log_bytes_read):
     request = TableRequest(columns=("offset",))
     tasks = plan_table(request, [source_of(partition)], Fs(), task_bytes=4000)
     assert len(tasks) > 10
-    bytes_read.clear()
+    log_bytes_read.clear()
     rows = [row["offset"] for task in tasks for b in read_table(request, task, Fs()) for row in b.to_pylist()]
     assert rows == list(range(1800))
-    assert sum(bytes_read.values()) == 3 * LOG_BYTES
+    assert sum(log_bytes_read.values()) == 3 * LOG_BYTES
 
 
 def test_small_segments_share_a_task(tmp_path):
@@ -223,14 +195,14 @@ def test_a_segment_of_compressed_messages_of_magic_1_is_not_cut(tmp_path):
     assert offsets(tmp_path / "t-0", Bounds(122, 125)) == [122, 123, 124]
 
 
-def test_the_zeros_of_a_preallocated_index_are_not_read(partition, bytes_read, monkeypatch):
+def test_the_zeros_of_a_preallocated_index_are_not_read(partition, log_bytes_read, monkeypatch):
     index = partition / f"{1200:020d}.index"
     for base in (1800,):
         for suffix in (".log", ".index", ".timeindex"):
             (partition / f"{base:020d}{suffix}").unlink()
     index.write_bytes(index.read_bytes() + bytes(1 << 20))
     assert offsets(partition, Bounds(1500, 1503)) == [1500, 1501, 1502]
-    assert bytes_read[f"{1200:020d}.log"] < LOG_BYTES / 4
+    assert log_bytes_read[f"{1200:020d}.log"] < LOG_BYTES / 4
 
 
 # -------------------------------------------------------------------------------------------------------- changing logs

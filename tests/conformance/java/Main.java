@@ -36,6 +36,7 @@ public final class Main {
     private static Map<String, Object> run(JsonNode request) throws Exception {
         String command = request.path("command").asText();
         return switch (command) {
+            case "append" -> Append.run(request);
             case "broker" -> Broker.run(request);
             case "clean" -> Clean.run(request);
             case "dump" -> Dump.run(request);

@@ -1,0 +1,146 @@
+"""What survives of a group: a buffer that the sweep fills downward, then the files of the cleaned segments.
+
+Invariant: parts are written only where they would differ from their sources, in the log or in an index.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.compaction import sweep
+from sediment.compaction.chunks import CHUNK_BYTES, ByteArray
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.grouping import SegmentGroup
+from sediment.compaction.handoff import CleanedGroup, CleanStats, PartSegment
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.indexes import AbortedTransaction
+from sediment.segment_io.listing import SegmentRef
+from sediment.segment_io.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.writer import SegmentImage, lay_out_segments, write_segment
+
+_MAP_NORESERVE = 0x4000  # Linux; Python names it from 3.13 on
+
+
+@dataclass(frozen=True, slots=True)
+class PartWriter:
+    """Where and under which names parts are written; `written` collects them, whatever becomes of the rest."""
+
+    directory: Path
+    config: CompactionConfig
+    fs: Fs
+    run_id: str
+    attempt: str
+    written: list[Path] = field(default_factory=list)
+
+    def finish(
+        self,
+        group: SegmentGroup,
+        batches: ByteArray,
+        changed: bool,
+        aborted: Sequence[AbortedTransaction],
+        stats: CleanStats,
+    ) -> CleanedGroup:
+        """Index and write what survived of `group`, unless its files would come out as they are."""
+        images = lay_out_segments(
+            batches,
+            group.segments[0].base_offset,
+            aborted,
+            index_interval_bytes=self.config.index_interval_bytes,
+            segment_index_bytes=self.config.segment_index_bytes,
+        )
+        if len(group.segments) == 1 and not changed and self._equals_source(group.segments[0], images):
+            return CleanedGroup(group.segments, (), stats)
+        parts = tuple(self._write(image, group.segments[-1]) for image in images)
+        return CleanedGroup(group.segments, parts, stats)
+
+    def remove_all(self) -> None:
+        """Remove what was written so far."""
+        for path in self.written:
+            self.fs.unlink(path, missing_ok=True)
+
+    def _write(self, image: SegmentImage, last: SegmentRef) -> PartSegment:
+        files = write_segment(
+            image,
+            self.directory,
+            like=self.directory / segment_file_name(last.base_offset, SegmentFileKind.LOG),
+            mtime_ns=last.mtime_ns,
+            run_id=self.run_id,
+            attempt=self.attempt,
+            fs=self.fs,
+        )
+        self.written.extend(self.directory / file.part_name for file in files)
+        return PartSegment(image.base_offset, files)
+
+    def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
+        """Whether the indexes would come out as they are too; the log does, since no batch changed."""
+        (image,) = images if len(images) == 1 else (None,)
+        if image is None or image.log.size != segment.log_bytes:
+            return False
+        sizes = {
+            SegmentFileKind.OFFSET_INDEX: (segment.offset_index_bytes, image.offset_index),
+            SegmentFileKind.TIME_INDEX: (segment.time_index_bytes, image.time_index),
+            SegmentFileKind.TRANSACTION_INDEX: (segment.transaction_index_bytes or 0, image.transaction_index),
+        }
+        if any(size != len(content) for size, content in sizes.values()):
+            return False
+        return all(
+            not content or self.fs.read_bytes(self.directory / segment_file_name(segment.base_offset, kind)) == content
+            for kind, (_, content) in sizes.items()
+        )
+
+
+class GroupOutput:
+    """The output of one group, filled downward in anonymous memory, of which only what is used takes room."""
+
+    def __init__(self, group: SegmentGroup, aborted: Sequence[AbortedTransaction], writer: PartWriter) -> None:
+        self._group = group
+        self._aborted = aborted
+        self._writer = writer
+        self.buffer = _anonymous(group.log_bytes + CHUNK_BYTES)
+        self._start = self.buffer.size
+        self._changed = False
+        self._stats = CleanStats()
+
+    def grow(self, state: npt.NDArray[np.int64], needed: int) -> None:
+        """Move what is there to the end of a larger buffer in which `needed` bytes are free."""
+        start = int(state[sweep.OUT_START])
+        used = self.buffer[start:]
+        larger = _anonymous(2 * self.buffer.size + needed)
+        state[sweep.OUT_START] = larger.size - used.size
+        larger[larger.size - used.size :] = used
+        self.buffer = larger
+
+    def take(self, state: npt.NDArray[np.int64]) -> None:
+        """Note what the sweep left in its registers."""
+        self._start = int(state[sweep.OUT_START])
+        self._changed = bool(state[sweep.CHANGED])
+        self._stats = CleanStats(
+            messages_read=int(state[sweep.MESSAGES_READ]),
+            messages_written=int(state[sweep.MESSAGES_WRITTEN]),
+            bytes_read=self._group.log_bytes,
+            bytes_written=self.buffer.size - self._start,
+            tombstones_waiting=int(state[sweep.TOMBSTONES_WAITING]),
+            first_horizon_ms=max(int(state[sweep.FIRST_HORIZON_MS]), 0),
+            last_horizon_ms=int(state[sweep.LAST_HORIZON_MS]),
+        )
+
+    def used_bytes(self) -> int:
+        """How much of the buffer is the output, once it was taken."""
+        return self.buffer.size - self._start
+
+    def finish(self) -> CleanedGroup:
+        """Write the group's files and let go of the memory."""
+        batches, self.buffer = self.buffer[self._start :], np.zeros(0, dtype=np.uint8)
+        return self._writer.finish(self._group, batches, self._changed, self._aborted, self._stats)
+
+
+def _anonymous(size_bytes: int) -> ByteArray:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    memory = mmap.mmap(-1, max(size_bytes, 1), flags=flags)
+    return np.frombuffer(memory, dtype=np.uint8)

@@ -1,0 +1,1331 @@
+"""A partition's log while an engine owns it: appended to, rolled, flushed, read, searched, cut, cleaned, closed.
+
+    open      engine.loader repairs what a stop left and says what is there
+    append    read_batches -> validate -> producers -> roll? -> write -> producers, epochs, offsets
+    read      limit by isolation -> segment -> a slice of its file
+
+Offsets: log start ≤ (recovery point, high watermark) ≤ log end, the next offset to be assigned.  What lies below the
+recovery point is durable.  The last stable offset is the high watermark, or the first offset of an earlier transaction
+that is undecided.
+
+Invariants
+* An append is checked as a whole before anything changes; one that is refused leaves no trace, not even a roll.
+* The segments ascend and the last one is active; there is always one.
+* After the disk failed once, the log is offline: nothing more is written, every call raises StorageError, and whoever
+  opened the log was told.
+* One lock per log keeps writers apart.  A read takes its place under the lock and its bytes without; a segment that is
+  deleted or replaced meanwhile is read to the end.
+* The time is that of `clock`; background work goes through `scheduler`.
+
+Source: kafka-log 04, 05.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Protocol
+
+import numpy as np
+
+from sediment.compaction.handoff import CleanedGroup, PreparedSwap
+from sediment.engine.config import LogConfig
+from sediment.engine.leader_epochs import Epochs, assign, latest_epoch, truncate_from_end, truncate_from_start
+from sediment.engine.live_producers import (
+    UNKNOWN_TRANSACTION_VERSION,
+    LiveProducers,
+    RememberedBatch,
+    Update,
+    VerificationGuard,
+)
+from sediment.engine.loader import LoadedLog, load_log
+from sediment.engine.producer_states import ProducerStateManager, ReplayedSegment, Snapshots
+from sediment.engine.segment import FoundBatch, FoundRecord, Segment
+from sediment.engine.swap import commit, mark_deleted, remove_deleted
+from sediment.engine.validation import AppendBuffers, AppendOrigin, Batches, BatchFields, read_batches, validate
+from sediment.retention.policy import SegmentState, plan_retention
+from sediment.segment_io import legacy
+from sediment.segment_io.checkpoints import (
+    read_partition_metadata,
+    write_leader_epochs,
+    write_partition_metadata,
+)
+from sediment.segment_io.decode import OFFSET_DELTA
+from sediment.segment_io.errors import (
+    CommitStateUnknownError,
+    OffsetOutOfRangeError,
+    RecordBatchTooLargeError,
+    SedimentError,
+    StorageError,
+    UnexpectedAppendOffsetError,
+    UsageError,
+)
+from sediment.segment_io.format import CODEC_NONE, INT32_MAX, INT64_MAX, NO_LEADER_EPOCH, NO_TIMESTAMP
+from sediment.segment_io.fs import Buffer, Fs, OpenFile
+from sediment.segment_io.indexes import AbortedTransaction, collect_aborted
+from sediment.segment_io.listing import SegmentRef, list_log
+from sediment.segment_io.log_dir import PartitionCheckpoints
+from sediment.segment_io.names import (
+    LEADER_EPOCH_FILE,
+    PARTITION_METADATA_FILE,
+    DirectoryState,
+    SegmentFileKind,
+    TopicPartition,
+    segment_file_name,
+)
+from sediment.segment_io.producers import ProducerState, encode_snapshot
+from sediment.segment_io.view import LogView, SegmentTimes
+
+__all__ = ["AppendOrigin", "PartitionLog"]
+
+EARLIEST_TIMESTAMP = -2
+LATEST_TIMESTAMP = -1
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
+LATEST_TIERED_TIMESTAMP = -5
+EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
+
+_SNAPSHOT = SegmentFileKind.SNAPSHOT
+_UNKNOWN = -1
+_MAGIC = 2
+_ALL_KINDS = tuple(SegmentFileKind)
+
+
+class TaskScheduler(Protocol):
+    """What a log asks of a scheduler; `engine.scheduler.Scheduler` is one."""
+
+    def schedule_once(self, name: str, task: Callable[[], None], *, delay_ms: int = 0) -> object:
+        """Run `task` in `delay_ms`."""
+        ...
+
+
+class Isolation(Enum):
+    """How far a read goes (kafka-log 04 §8)."""
+
+    LOG_END = "log-end"
+    HIGH_WATERMARK = "high-watermark"
+    TXN_COMMITTED = "txn-committed"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInfo:
+    """What became of an append; without batches the offsets are -1 and nothing changed.
+
+    Of a duplicate the offsets and the timestamp are those under which it was appended before.
+    """
+
+    first_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    log_append_time_ms: int
+    log_start_offset: int
+    appended_bytes: int
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffsetMetadata:
+    """An offset and where it lies; -1 for segment and position where that is not known."""
+
+    offset: int
+    segment_base_offset: int = _UNKNOWN
+    position: int = _UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FetchedData:
+    """A slice of a segment that begins with a batch and may end inside of one.
+
+    It can hold records below the offset that was asked for, which the reader skips.  `aborted` are the aborted
+    transactions that touch it, None unless the read was of committed data.
+    """
+
+    start: LogOffsetMetadata
+    size_bytes: int
+    first_entry_incomplete: bool
+    aborted: tuple[AbortedTransaction, ...] | None
+    _file: OpenFile | None
+
+    def read(self) -> bytes:
+        """The bytes."""
+        return b"" if self._file is None else self._file.read(self.start.position, self.size_bytes)
+
+    def send_to(self, target: socket.socket) -> int:
+        """Send all to a blocking socket by sendfile; returns the bytes sent.
+
+        Raises:
+            OSError: the socket fails, or the file was cut below the slice.
+        """
+        sent = 0
+        while self._file is not None and sent < self.size_bytes:
+            count = self._file.send(target, self.start.position + sent, self.size_bytes - sent)
+            if count == 0:
+                raise OSError(f"{self._file.path} was cut while it was sent")
+            sent += count
+        return sent
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampOffsetEpoch:
+    """A record by its timestamp; -1 stands for no timestamp, offset or leader epoch."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+def _ignore_failure(_log: PartitionLog, _error: OSError) -> None:
+    return None
+
+
+class PartitionLog:
+    """A live log; made by `open`.  A context manager that closes it."""
+
+    def __init__(
+        self,
+        loaded: LoadedLog,
+        config: LogConfig,
+        fs: Fs,
+        *,
+        clock: Callable[[], int],
+        scheduler: TaskScheduler,
+        on_failure: Callable[[PartitionLog, OSError], None],
+        random_jitter: Callable[[int], int],
+        verify_transactions: bool,
+        topic_id: str | None,
+    ) -> None:
+        self.partition = loaded.partition
+        self.directory = loaded.path
+        self.config = config
+        self.loaded = loaded
+        self.topic_id = topic_id
+        self.lock = threading.RLock()
+        self._fs = fs
+        self._clock = clock
+        self._scheduler = scheduler
+        self._on_failure = on_failure
+        self._random_jitter = random_jitter
+        self._verify_transactions = verify_transactions
+        self._failure: OSError | None = None
+        self._closed = False
+        self._cuts = 0
+        self._buffers = AppendBuffers()
+        now_ms = clock()
+        self._segments = {
+            found.base_offset: self._segment(found.base_offset, size_bytes=found.log_bytes, now_ms=now_ms)
+            for found in loaded.segments
+        }
+        self._bases = sorted(self._segments)
+        self._active = self._segments[self._bases[-1]]
+        self._epochs = loaded.leader_epochs
+        self._log_start_offset = loaded.log_start_offset
+        self._log_end_offset = loaded.log_end_offset
+        self._high_watermark = loaded.high_watermark
+        self._recovery_point = loaded.recovery_point
+        self._last_flush_ms = now_ms
+        self._set_producers(loaded.producers)
+        listing = list_log(self.partition, self.directory, fs)
+        self._snapshots = set(listing.snapshots)
+        self._last_snapshot_offset = max(self._snapshots, default=loaded.log_start_offset)
+        self._active.reserve_indexes()
+
+    @classmethod
+    def open(
+        cls,
+        partition: TopicPartition,
+        directory: Path,
+        config: LogConfig,
+        checkpoints: PartitionCheckpoints,
+        fs: Fs,
+        *,
+        clock: Callable[[], int],
+        scheduler: TaskScheduler,
+        on_failure: Callable[[PartitionLog, OSError], None] = _ignore_failure,
+        state: DirectoryState = DirectoryState.LIVE,
+        random_jitter: Callable[[int], int] = random.randrange,
+        verify_transactions: bool = True,
+        topic_id: str | None = None,
+    ) -> PartitionLog:
+        """Load the log in `directory`, repair it and go on with it; the log directory's lock must be held.
+
+        `clock` gives milliseconds since the epoch.  `on_failure` is told once of the OSError that takes the log
+        offline.  `random_jitter(n)` draws from 0 … n - 1.  `verify_transactions` is
+        `transaction.partition.verification.enable`.  A `topic_id` is written to partition.metadata where that has none.
+
+        Raises:
+            CorruptDataError, UnsupportedDataError, CorruptCheckpointError, OSError: as `load_log`.
+            UsageError: partition.metadata has another topic id.
+
+        Source: kafka-log 05 §2.
+        """
+        loaded = load_log(partition, directory, config, checkpoints, fs, now_ms=clock(), state=state)
+        known = read_partition_metadata(fs, directory / PARTITION_METADATA_FILE)
+        if topic_id is not None and known is None:
+            write_partition_metadata(fs, directory / PARTITION_METADATA_FILE, topic_id)
+        elif topic_id is not None and known != topic_id:
+            raise UsageError(
+                f"the directory belongs to topic id {known}, not {topic_id}",
+                partition=str(partition),
+                path=str(directory),
+                advice="a topic of the same name was deleted and created anew; move the directory away",
+            )
+        return cls(
+            loaded,
+            config,
+            fs,
+            clock=clock,
+            scheduler=scheduler,
+            on_failure=on_failure,
+            random_jitter=random_jitter,
+            verify_transactions=verify_transactions,
+            topic_id=topic_id or known,
+        )
+
+    def __enter__(self) -> PartitionLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------------------------------------ guard
+    @contextmanager
+    def _owned(self) -> Iterator[None]:
+        """The lock of a usable log; an OSError inside takes the log offline."""
+        try:
+            with self.lock:
+                self._check_usable()
+                yield
+        except OSError as error:
+            self._fail(error)
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise self._offline_error(self._failure)
+        if self._closed:
+            raise UsageError("the log is closed", partition=str(self.partition), path=str(self.directory))
+
+    def _fail(self, error: OSError) -> NoReturn:
+        is_first = self._failure is None
+        self._failure = self._failure or error
+        if is_first:
+            self._on_failure(self, error)
+        raise self._offline_error(error) from error
+
+    def _offline_error(self, error: OSError) -> StorageError:
+        return StorageError(
+            f"the disk failed, so the log is offline: {error}",
+            partition=str(self.partition),
+            path=str(self.directory),
+            advice="repair the disk and start again",
+        )
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the disk failed."""
+        return self._failure is not None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close`, `close_handlers` or `delete` was called."""
+        return self._closed
+
+    # ------------------------------------------------------------------------------------------------------------ state
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that may be read."""
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The next offset to be assigned."""
+        return self._log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """What is below is replicated as far as it has to be."""
+        return self._high_watermark
+
+    @property
+    def recovery_point(self) -> int:
+        """What is below is durable."""
+        return self._recovery_point
+
+    @property
+    def last_flush_ms(self) -> int:
+        """When the last flush ended."""
+        return self._last_flush_ms
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset of a transaction that is open or whose marker is not below the high watermark.
+
+        Of one that began below the log start, the batch that a read of the log start finds.
+        """
+        with self.lock:
+            unstable = self._producers.first_unstable_offset()
+            if unstable is None or unstable >= self._log_start_offset:
+                return unstable
+            found = self._find(self._log_start_offset)
+            return self._log_start_offset if found is None else found[1].base_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where readers of committed data stop.  Source: kafka-log 04 (offsets of a log)."""
+        unstable = self.first_unstable_offset
+        return self._high_watermark if unstable is None else min(unstable, self._high_watermark)
+
+    @property
+    def active_base_offset(self) -> int:
+        """The base offset of the segment that is appended to."""
+        return self._active.base_offset
+
+    @property
+    def first_base_offset(self) -> int:
+        """The base offset of the first segment."""
+        return self._bases[0]
+
+    @property
+    def base_offsets(self) -> tuple[int, ...]:
+        """The base offsets of the segments, ascending."""
+        with self.lock:
+            return tuple(self._bases)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all `.log` files."""
+        with self.lock:
+            return sum(segment.size_bytes for segment in self._segments.values())
+
+    @property
+    def leader_epochs(self) -> Epochs:
+        """The leader epochs, ascending."""
+        return self._epochs
+
+    @property
+    def latest_epoch(self) -> int:
+        """The last leader epoch, -1 where there is none."""
+        return latest_epoch(self._epochs)
+
+    @property
+    def producers(self) -> ProducerState:
+        """The producers at the log end; `completed` are transactions whose marker is not below the high watermark."""
+        with self.lock:
+            return self._producers.state(self._log_end_offset)
+
+    def remembered_batches(self, producer_id: int) -> tuple[RememberedBatch, ...]:
+        """The last batches of a producer, at most five, oldest first."""
+        with self.lock:
+            producer = self._producers.producer(producer_id)
+            return () if producer is None else producer.batches
+
+    def segments(self) -> tuple[SegmentRef, ...]:
+        """The segments as their files are now; the active one counts what was written, not what was reserved."""
+        with self._owned():
+            found = list_log(self.partition, self.directory, self._fs).segments
+            sizes = {base: segment.size_bytes for base, segment in self._segments.items()}
+            return tuple(replace(ref, log_bytes=sizes[ref.base_offset]) for ref in found if ref.base_offset in sizes)
+
+    def segment_states(self) -> tuple[SegmentState, ...]:
+        """What retention looks at."""
+        with self._owned():
+            return self._segment_states()
+
+    def _segment_states(self) -> tuple[SegmentState, ...]:
+        segments = [self._segments[base] for base in self._bases]
+        return tuple(SegmentState(s.base_offset, s.size_bytes, s.largest_timestamp_ms) for s in segments)
+
+    def segment_bases_between(self, from_offset: int, to_offset: int) -> tuple[int, ...]:
+        """Bases of the segments from the one that holds `from_offset` to those that begin below `to_offset`.
+
+        Raises:
+            UsageError: `to_offset` is below `from_offset`.
+        """
+        with self.lock:
+            return tuple(segment.base_offset for segment in self._between(from_offset, to_offset))
+
+    def _between(self, from_offset: int, to_offset: int) -> list[Segment]:
+        if to_offset < from_offset:
+            raise UsageError(f"offsets {from_offset} to {to_offset} are no range", partition=str(self.partition))
+        if from_offset == to_offset:
+            return []
+        first = max(bisect_right(self._bases, from_offset) - 1, 0)
+        return [self._segments[base] for base in self._bases[first:] if base < to_offset]
+
+    def view(self, *, first_dirty_checkpoint: int | None, now_ms: int) -> LogView:
+        """The log as the rules of compaction look at it."""
+        with self._owned():
+            listing = list_log(self.partition, self.directory, self._fs)
+            segments = [self._segments[base] for base in self._bases]
+            has_lag = self.config.compaction.max_compaction_lag_ms < INT64_MAX
+            times = [
+                SegmentTimes(
+                    segment.largest_timestamp_ms,
+                    segment.first_timestamp_ms() if has_lag and segment is not self._active else NO_TIMESTAMP,
+                )
+                for segment in segments
+            ]
+            aborted = [entry for segment in segments for entry in segment.transaction_index.index().transactions()]
+            producers = self._producers.state(self._log_end_offset)
+            producers = producers.without_expired(now_ms, self._producers.expiration_ms)
+            return LogView(
+                listing=listing,
+                segment_times=tuple(times),
+                first_dirty_checkpoint=first_dirty_checkpoint,
+                log_start_offset=self._log_start_offset,
+                high_watermark=self._high_watermark,
+                last_stable_offset=self.last_stable_offset,
+                log_end_offset=self._log_end_offset,
+                unverified_from_offset=None,
+                producers=tuple(producers.entries.values()),
+                aborted=tuple(sorted(aborted, key=lambda entry: entry.last_offset)),
+            )
+
+    def update_config(self, config: LogConfig) -> None:
+        """Go on under another config; segments that are open keep index sizes, index interval and jitter."""
+        with self.lock:
+            self.config = config
+            self._producers.expiration_ms = config.compaction.producer_id_expiration_ms
+
+    # ----------------------------------------------------------------------------------------------------------- append
+    def append_as_leader(
+        self,
+        records: Buffer,
+        leader_epoch: int,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
+        verification_guard: VerificationGuard | None = None,
+    ) -> AppendInfo:
+        """Append a batch under the next offsets; `records` are not changed.
+
+        A marker needs its `transaction_version`; the first batch of a transaction a guard of
+        `maybe_start_transaction_verification`.  RAFT_LEADER brings its own offsets.
+
+        Raises:
+            RejectedAppendError: a batch or record may not be appended; nothing has changed.
+            CorruptBatchError: a batch fails its checksum or is malformed; nothing has changed.
+            StorageError: the disk failed.
+
+        Source: kafka-log 04 §1 to §3.
+        """
+        if origin is AppendOrigin.REPLICATION:
+            raise UsageError("a leader does not append as a follower", partition=str(self.partition))
+        return self._append(records, leader_epoch, origin, transaction_version, verification_guard)
+
+    def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo:
+        """Append batches that bring their offsets, up to the first one of a leader epoch above `leader_epoch`.
+
+        Raises:
+            UnexpectedAppendOffsetError: they begin below the log end offset.
+            RejectedAppendError, CorruptBatchError, StorageError: as `append_as_leader`.
+        """
+        return self._append(records, leader_epoch, AppendOrigin.REPLICATION, UNKNOWN_TRANSACTION_VERSION, None)
+
+    def _append(
+        self,
+        records: Buffer,
+        leader_epoch: int,
+        origin: AppendOrigin,
+        transaction_version: int,
+        guard: VerificationGuard | None,
+    ) -> AppendInfo:
+        try:
+            with self._owned():
+                batches = read_batches(
+                    records,
+                    self._buffers,
+                    origin=origin,
+                    leader_epoch=leader_epoch,
+                    max_message_bytes=self.config.compaction.max_message_bytes,
+                )
+                if not len(batches.rows):
+                    return AppendInfo(-1, -1, NO_TIMESTAMP, NO_TIMESTAMP, self._log_start_offset, 0)
+                now_ms = self._clock()
+                append_time_ms = NO_TIMESTAMP
+                if origin.assigns_offsets:
+                    validated = validate(
+                        batches,
+                        self._buffers,
+                        self.config,
+                        first_offset=self._log_end_offset,
+                        leader_epoch=leader_epoch,
+                        origin=origin,
+                        now_ms=now_ms,
+                    )
+                    batches, append_time_ms = validated.batches, validated.log_append_time_ms
+                else:
+                    self._check_given_offsets(batches)
+                return self._write(batches, append_time_ms, now_ms, origin, transaction_version, guard)
+        except SedimentError as error:
+            error.partition = str(self.partition)
+            raise
+
+    def _check_given_offsets(self, batches: Batches) -> None:
+        first = batches.first()
+        if first.base_offset < self._log_end_offset:
+            first_offset, last_offset = _first_offset(batches, first), int(batches.rows["last_offset"][-1])
+            raise UnexpectedAppendOffsetError(
+                f"batches at offsets {first_offset} to {last_offset} cannot follow the log end offset "
+                f"{self._log_end_offset}",
+                first_offset=first_offset,
+                last_offset=last_offset,
+                offset=first_offset,
+                advice="truncate the log or fetch from its end",
+            )
+
+    def _write(
+        self,
+        batches: Batches,
+        append_time_ms: int,
+        now_ms: int,
+        origin: AppendOrigin,
+        transaction_version: int,
+        guard: VerificationGuard | None,
+    ) -> AppendInfo:
+        """Append batches that have their offsets.  Source: kafka-log 04 §1 steps 5 to 13."""
+        rows = batches.rows
+        first_offset = int(rows["base_offset"][0])
+        last_offset = int(rows["last_offset"][-1])
+        max_timestamp_ms = int(rows["max_timestamp"].max())
+        if batches.size_bytes > self.config.compaction.segment_bytes:
+            raise RecordBatchTooLargeError(
+                f"an append of {batches.size_bytes} bytes is larger than segment.bytes, "
+                f"{self.config.compaction.segment_bytes}",
+                advice="append less at once",
+            )
+        epochs = self._epochs_with(batches)
+        update = None
+        if (rows["producer_id"] >= 0).any():
+            with_producer = (
+                fields for fields in batches.fields() if fields.producer_id >= 0 and fields.magic >= _MAGIC
+            )
+            update = self._producers.check(
+                with_producer, origin=origin, guard=guard, transaction_version=transaction_version
+            )
+            if update.duplicate is not None:
+                return self._duplicate(update.duplicate)
+        if self._active.should_roll(
+            self.config,
+            append_bytes=batches.size_bytes,
+            max_timestamp_ms=max_timestamp_ms,
+            last_offset=last_offset,
+            now_ms=now_ms,
+        ):
+            self._roll(first_offset if rows["magic"][0] >= _MAGIC else last_offset - INT32_MAX)
+        if epochs is not self._epochs:
+            self._put_epochs(epochs)
+        self._active.append(batches)
+        self._log_end_offset = last_offset + 1
+        if update is not None:
+            self._take_over(update)
+        if self._log_end_offset - self._recovery_point >= self.config.flush_messages:
+            self._flush(self._log_end_offset, force_last_segment=False)
+        return AppendInfo(
+            first_offset,
+            last_offset,
+            max_timestamp_ms if append_time_ms == NO_TIMESTAMP else append_time_ms,
+            append_time_ms,
+            self._log_start_offset,
+            batches.size_bytes,
+        )
+
+    def _take_over(self, update: Update) -> None:
+        aborted = self._producers.apply(update)
+        if aborted:
+            self._active.add_aborted(aborted)
+
+    def _duplicate(self, batch: RememberedBatch) -> AppendInfo:
+        return AppendInfo(
+            batch.first_offset,
+            batch.last_offset,
+            batch.timestamp_ms,
+            NO_TIMESTAMP,
+            self._log_start_offset,
+            0,
+            is_duplicate=True,
+        )
+
+    def maybe_start_transaction_verification(
+        self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool = False
+    ) -> VerificationGuard | None:
+        """A guard to append the first batch of a transaction with; None where that transaction is open already.
+
+        `sequence` is that of the batch, `supports_epoch_bump` says that the client knows transaction version 2.
+
+        Raises:
+            InvalidProducerEpochError: a later epoch of that producer was seen.
+
+        Source: kafka-log 04 §3.
+        """
+        with self._owned():
+            return self._producers.start_verification(
+                producer_id, sequence, epoch, supports_epoch_bump=supports_epoch_bump, now_ms=self._clock()
+            )
+
+    # ---------------------------------------------------------------------------------------------------- leader epochs
+    def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
+        """A leader of `epoch` begins at `start_offset`.
+
+        Raises:
+            UsageError: one of them is negative.
+        """
+        if epoch < 0 or start_offset < 0:
+            raise UsageError(f"leader epoch {epoch} cannot begin at {start_offset}", partition=str(self.partition))
+        with self._owned():
+            self._put_epochs(assign(self._epochs, epoch, start_offset))
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) up to which a log of that leader epoch agrees with this one; (-1, -1) where none does.
+
+        Source: kafka-log 04 §4 (endOffsetFor).
+        """
+        with self.lock:
+            entries, log_end_offset = self._epochs, self._log_end_offset
+        if epoch == NO_LEADER_EPOCH:
+            return NO_LEADER_EPOCH, _UNKNOWN
+        if epoch == latest_epoch(entries):
+            return epoch, log_end_offset
+        above = next((entry for entry in entries if entry.epoch > epoch), None)
+        if above is None:
+            return NO_LEADER_EPOCH, _UNKNOWN
+        below = [entry for entry in entries if entry.epoch <= epoch]
+        return (below[-1].epoch if below else epoch), above.start_offset
+
+    def _epochs_with(self, batches: Batches) -> Epochs:
+        """The leader epochs once `batches` are appended; the same object where nothing changes."""
+        rows = batches.rows
+        epochs = self._epochs
+        found = rows["leader_epoch"]
+        if len(rows) == 1:
+            starts: Sequence[int] = (0,)
+        else:
+            starts = [0, *(np.flatnonzero((found[1:] != found[:-1]) | (rows["magic"][1:] != rows["magic"][:-1])) + 1)]
+        for start in starts:
+            epoch, offset = int(found[start]), int(rows["base_offset"][start])
+            if rows["magic"][start] < _MAGIC:
+                epochs = () if epochs else epochs
+            elif epoch < 0:
+                raise UsageError(f"a batch has leader epoch {epoch}", offset=offset)
+            elif not epochs or epochs[-1].epoch != epoch or epochs[-1].start_offset > offset:
+                epochs = assign(epochs, epoch, offset)
+        return epochs
+
+    def _put_epochs(self, epochs: Epochs) -> None:
+        if epochs != self._epochs:
+            self._epochs = epochs
+            write_leader_epochs(self._fs, self.directory / LEADER_EPOCH_FILE, epochs)
+
+    def _epoch_of(self, offset: int) -> int:
+        """The leader epoch in force at an offset, -1 where none is known."""
+        before = [entry for entry in self._epochs if entry.start_offset <= offset]
+        return before[-1].epoch if before else NO_LEADER_EPOCH
+
+    # ------------------------------------------------------------------------------------------------------------- roll
+    def roll(self, expected_next_offset: int | None = None) -> int:
+        """Begin a new segment at the log end, or at `expected_next_offset` where that is above; returns its base.
+
+        Raises:
+            UsageError: a segment that is not empty begins there.
+
+        Source: kafka-log 04 §6.
+        """
+        with self._owned():
+            return self._roll(0 if expected_next_offset is None else expected_next_offset)
+
+    def _roll(self, given_offset: int) -> int:
+        base_offset = max(given_offset, self._log_end_offset)
+        old = self._active
+        now_ms = self._clock()
+        if base_offset == old.base_offset and not old.size_bytes:
+            self._remove_segments([old.base_offset], snapshots=False)
+        elif base_offset <= old.base_offset:
+            raise UsageError(
+                f"a segment cannot begin at {base_offset}, the active one begins at {old.base_offset}",
+                partition=str(self.partition),
+            )
+        else:
+            self._remove_stray_files(base_offset)
+            old.become_inactive()
+        segment = self._segment(base_offset, size_bytes=0, now_ms=now_ms, is_new=True)
+        segment.create(like=self.directory, preallocated_bytes=self._preallocated_bytes())
+        self._add_segment(segment)
+        self._write_snapshot(base_offset, synced=False)
+        self._scheduler.schedule_once("flush-log", lambda: self._flush_rolled(base_offset))
+        return base_offset
+
+    def _segment(self, base_offset: int, *, size_bytes: int, now_ms: int, is_new: bool = False) -> Segment:
+        jitter_bound_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return Segment(
+            self.directory,
+            base_offset,
+            self.config,
+            self._fs,
+            size_bytes=size_bytes,
+            created_ms=now_ms,
+            jitter_ms=self._random_jitter(jitter_bound_ms) if jitter_bound_ms > 0 else 0,
+            is_new=is_new,
+        )
+
+    def _preallocated_bytes(self) -> int:
+        return self.config.compaction.segment_bytes if self.config.preallocate else 0
+
+    def _add_segment(self, segment: Segment) -> None:
+        self._segments[segment.base_offset] = segment
+        self._bases = sorted(self._segments)
+        self._active = self._segments[self._bases[-1]]
+
+    def _remove_stray_files(self, base_offset: int) -> None:
+        for kind in _ALL_KINDS:
+            if kind is not _SNAPSHOT:
+                self._fs.unlink(self.directory / segment_file_name(base_offset, kind), missing_ok=True)
+
+    def _flush_rolled(self, base_offset: int) -> None:
+        """The background work of a roll: make the snapshot and what is below the new segment durable."""
+        if self._closed or self._failure is not None:
+            return
+        with self._owned():
+            snapshot = self.directory / segment_file_name(base_offset, _SNAPSHOT)
+            if self._fs.exists(snapshot):
+                self._fs.sync_file(snapshot)
+        self.flush(base_offset)
+
+    # -------------------------------------------------------------------------------------------------------- snapshots
+    def _write_snapshot(self, offset: int, *, synced: bool) -> None:
+        """A snapshot of the producers, who are those at `offset`, unless there is a later one.
+
+        Source: kafka-log 04 §3.1.
+        """
+        if offset <= self._last_snapshot_offset:
+            return
+        path = self.directory / segment_file_name(offset, _SNAPSHOT)
+        content = encode_snapshot(self._producers.entries())
+        if synced:
+            self._fs.replace_file(path, content, like=self._active.path())
+        else:
+            self._fs.unlink(path, missing_ok=True)
+            self._fs.write_new(path, [content])
+            self._fs.adopt_owner(path, self._active.path())
+        self._snapshots.add(offset)
+        self._last_snapshot_offset = offset
+
+    # ------------------------------------------------------------------------------------------------------------ flush
+    def flush(self, up_to: int | None = None, *, force_last_segment: bool = False) -> None:
+        """Make what is below `up_to`, by default the log end, durable; the recovery point follows.
+
+        With `force_last_segment` an active segment without a batch is made durable too.  Appends go on meanwhile.
+
+        Raises:
+            StorageError: the disk failed.
+
+        Source: kafka-log 04 §7.
+        """
+        with self._owned():
+            offset = self._log_end_offset if up_to is None else up_to
+            files, needs_directory = self._unflushed(offset, force_last_segment)
+            cuts = self._cuts
+        if not files:
+            return
+        try:
+            self._sync(files, needs_directory)
+        except OSError as error:
+            self._fail(error)
+        with self.lock:
+            if cuts == self._cuts:
+                self._flushed(offset)
+
+    def _flush(self, offset: int, *, force_last_segment: bool) -> None:
+        files, needs_directory = self._unflushed(offset, force_last_segment)
+        if files:
+            self._sync(files, needs_directory)
+            self._flushed(offset)
+
+    def _unflushed(self, offset: int, force_last_segment: bool) -> tuple[list[OpenFile], bool]:
+        """(files of the segments between the recovery point and `offset`, whether their names have to be synced)."""
+        end_offset = offset + 1 if force_last_segment else offset
+        if end_offset <= self._recovery_point:
+            return [], False
+        segments = self._between(self._recovery_point, end_offset)
+        has_new = any(segment.base_offset >= self._recovery_point for segment in segments)
+        return [file for segment in segments for file in segment.files()], has_new
+
+    def _sync(self, files: Sequence[OpenFile], needs_directory: bool) -> None:
+        for file in files:
+            file.sync()
+        if needs_directory:
+            self._fs.sync_directory(self.directory)
+
+    def _flushed(self, offset: int) -> None:
+        self._recovery_point = max(self._recovery_point, offset)
+        self._last_flush_ms = self._clock()
+
+    # --------------------------------------------------------------------------------------------------- high watermark
+    def update_high_watermark(self, offset: int) -> int:
+        """Set the high watermark, within the log; returns it.  Source: kafka-log 04 §5."""
+        with self.lock:
+            self._high_watermark = min(max(offset, self._log_start_offset), self._log_end_offset)
+            self._producers.on_high_watermark(self._high_watermark)
+            return self._high_watermark
+
+    def maybe_increment_high_watermark(self, offset: int) -> bool:
+        """Raise the high watermark; False where it is not below `offset`.
+
+        Raises:
+            UsageError: `offset` is above the log end.
+        """
+        with self.lock:
+            if offset > self._log_end_offset:
+                raise UsageError(
+                    f"high watermark {offset} is above the log end offset {self._log_end_offset}",
+                    partition=str(self.partition),
+                )
+            if offset <= self._high_watermark:
+                return False
+            self.update_high_watermark(offset)
+            return True
+
+    def _clamp_high_watermark(self) -> None:
+        self.update_high_watermark(self._high_watermark)
+
+    # -------------------------------------------------------------------------------------------------------- log start
+    def maybe_increment_log_start_offset(self, offset: int) -> bool:
+        """Give up what is below `offset`; False where the log starts there or behind it already.
+
+        The files stay until `delete_old_segments`.
+
+        Raises:
+            OffsetOutOfRangeError: `offset` is above the high watermark.
+
+        Source: kafka-log 03 §5, 04 §4, §7.
+        """
+        with self._owned():
+            if offset > self._high_watermark:
+                raise OffsetOutOfRangeError(
+                    f"the log cannot start at {offset}, above its high watermark {self._high_watermark}",
+                    partition=str(self.partition),
+                    offset=offset,
+                )
+            return self._increment_log_start_offset(offset)
+
+    def _increment_log_start_offset(self, offset: int) -> bool:
+        if offset <= self._log_start_offset:
+            return False
+        self._log_start_offset = offset
+        self._recovery_point = max(self._recovery_point, offset)
+        self._put_epochs(truncate_from_start(self._epochs, offset))
+        self._producers.on_high_watermark(offset)
+        return True
+
+    # -------------------------------------------------------------------------------------------------------- retention
+    def delete_old_segments(self) -> int:
+        """Delete what retention lets go now; returns how many segments that were.
+
+        Source: kafka-log 03 §2, §3.
+        """
+        with self._owned():
+            plan = plan_retention(
+                self._segment_states(),
+                self.config.retention,
+                log_start_offset=self._log_start_offset,
+                high_watermark=self._high_watermark,
+                log_end_offset=self._log_end_offset,
+                now_ms=self._clock(),
+            )
+            doomed = [fate.segment.base_offset for fate in plan.deleted]
+            if plan.rolls_active:
+                self._roll(0)
+            if doomed:
+                self._increment_log_start_offset(plan.log_start_offset)
+                self._remove_segments(doomed)
+            return len(doomed)
+
+    def _remove_segments(self, base_offsets: Sequence[int], *, snapshots: bool = True) -> None:
+        """Take segments away and delete their files in a while.  Source: kafka-log 03 §3."""
+        for base_offset in base_offsets:
+            self._segments.pop(base_offset).release()
+        self._bases = sorted(self._segments)
+        names = [*mark_deleted(self.directory, base_offsets, self._fs)]
+        if snapshots:
+            names += mark_deleted(self.directory, base_offsets, self._fs, kinds=(_SNAPSHOT,))
+            self._snapshots.difference_update(base_offsets)
+        self._scheduler.schedule_once(
+            "delete-file", lambda: self._remove_deleted(names), delay_ms=self.config.file_delete_delay_ms
+        )
+
+    def _remove_deleted(self, names: Sequence[str]) -> None:
+        try:
+            remove_deleted(self.directory, names, self._fs)
+        except OSError as error:
+            if not self._closed:
+                self._fail(error)
+
+    # -------------------------------------------------------------------------------------------------------- producers
+    def _set_producers(self, state: ProducerState) -> None:
+        self._producers = LiveProducers(
+            state,
+            expiration_ms=self.config.compaction.producer_id_expiration_ms,
+            verifies_transactions=self._verify_transactions,
+        )
+        self._producers.on_high_watermark(self._high_watermark)
+
+    def remove_expired_producers(self) -> None:
+        """Forget producers that were idle for `producer.id.expiration.ms`."""
+        with self._owned():
+            self._producers.remove_expired(self._clock())
+
+    def has_late_transaction(self) -> bool:
+        """Whether a transaction is open longer than any may be."""
+        with self.lock:
+            return self._producers.has_late_transaction(self._clock(), self.config.transaction_max_timeout_ms)
+
+    # ------------------------------------------------------------------------------------------------------- truncation
+    def truncate_to(self, offset: int) -> bool:
+        """Cut the log so that it ends at `offset`; False where it ends there or below already.
+
+        A batch that spans `offset` goes as a whole.
+
+        Raises:
+            UsageError: `offset` is negative.
+            StorageError: the disk failed.
+
+        Source: kafka-log 04 §10.
+        """
+        if offset < 0:
+            raise UsageError(f"a log cannot end at {offset}", partition=str(self.partition))
+        with self._owned():
+            if offset >= self._log_end_offset:
+                self._put_epochs(truncate_from_end(self._epochs, self._log_end_offset))
+                return False
+            self._cuts += 1
+            if self._bases[0] > offset:
+                self._truncate_fully(offset, None)
+                return True
+            doomed = [base for base in self._bases if base > offset]
+            if doomed:
+                self._remove_segments(doomed[::-1])
+                self._active = self._segments[self._bases[-1]]
+            self._active.truncate_to(offset, now_ms=self._clock())
+            self._log_end_offset = offset
+            self._recovery_point = min(self._recovery_point, offset)
+            self._put_epochs(truncate_from_end(self._epochs, offset))
+            self._log_start_offset = min(self._log_start_offset, offset)
+            self._rebuild_producers(offset)
+            self._clamp_high_watermark()
+            return True
+
+    def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
+        """Delete everything; the log goes on at `offset` and starts at `log_start_offset`, by default there too.
+
+        Raises:
+            StorageError: the disk failed.
+
+        Source: kafka-log 04 §10.
+        """
+        if offset < 0:
+            raise UsageError(f"a log cannot begin at {offset}", partition=str(self.partition))
+        with self._owned():
+            self._cuts += 1
+            self._truncate_fully(offset, log_start_offset)
+
+    def _truncate_fully(self, offset: int, log_start_offset: int | None) -> None:
+        now_ms = self._clock()
+        gone = sorted(self._snapshots)
+        self._remove_segments(self._bases[::-1], snapshots=False)
+        for snapshot in gone:
+            self._fs.unlink(self.directory / segment_file_name(snapshot, _SNAPSHOT), missing_ok=True)
+        self._snapshots.clear()
+        segment = self._segment(offset, size_bytes=0, now_ms=now_ms, is_new=True)
+        segment.create(like=self.directory, preallocated_bytes=self._preallocated_bytes())
+        segment.reserve_indexes()
+        self._add_segment(segment)
+        self._put_epochs(())
+        self._log_start_offset = offset if log_start_offset is None else log_start_offset
+        self._log_end_offset = offset
+        self._recovery_point = min(self._recovery_point, offset)
+        self._set_producers(ProducerState.at(offset))
+        self._last_snapshot_offset = 0
+        self._write_snapshot(offset, synced=True)
+        self._clamp_high_watermark()
+
+    def _rebuild_producers(self, end_offset: int) -> None:
+        """The producers at `end_offset`, from snapshots and batches.  Source: kafka-log 05 §6."""
+        found = list_log(self.partition, self.directory, self._fs).snapshots
+        snapshots = Snapshots(self.directory, found, self._fs, like=self._active.path, repairs=[])
+        manager = ProducerStateManager(snapshots, now_ms=self._clock(), expiration_ms=self._producers.expiration_ms)
+        manager.rebuild(
+            [
+                ReplayedSegment(base, self._segments[base].path(), self._segments[base].size_bytes)
+                for base in self._bases
+            ],
+            self._log_start_offset,
+            end_offset,
+            reload_from_clean_shutdown=False,
+        )
+        snapshots.delete_dropped()
+        self._snapshots = set(snapshots.offsets())
+        self._last_snapshot_offset = max(self._snapshots, default=self._log_start_offset)
+        self._set_producers(manager.state)
+
+    # --------------------------------------------------------------------------------------------------------- cleaning
+    def replace_segments(self, swap: PreparedSwap, *, before_group: Callable[[], None] | None = None) -> None:
+        """Commit a cleaning of this log: the sources of each group give way to its parts.
+
+        Raises:
+            SourceChangedError, UsageError: as `engine.swap.commit`; groups before that one are done.
+            StorageError: the disk failed.
+
+        Source: kafka-log 02 §8.1.
+        """
+        with self._owned():
+            if any(source.base_offset >= self._active.base_offset for group in swap.groups for source in group.sources):
+                raise UsageError("the active segment of an open log cannot be replaced", partition=str(self.partition))
+            groups = [group for group in swap.groups if group.parts]
+            begun = done = 0
+
+            def next_group() -> None:
+                nonlocal begun, done
+                done = begun
+                if before_group is not None:
+                    before_group()
+                begun += 1
+
+            try:
+                commit(swap, self._fs, before_group=next_group)
+                done = len(groups)
+            except CommitStateUnknownError as error:
+                self._failure = self._failure or OSError(str(error))
+                raise
+            finally:
+                if self._failure is None:
+                    self._reopen_replaced(groups[:done])
+
+    def _reopen_replaced(self, groups: Sequence[CleanedGroup]) -> None:
+        """Take in the segments of groups that were replaced."""
+        listing = list_log(self.partition, self.directory, self._fs)
+        present = {ref.base_offset: ref for ref in listing.segments}
+        for group in groups:
+            for source in group.sources:
+                self._segments.pop(source.base_offset).release()
+            for part in group.parts:
+                size_bytes = present[part.base_offset].log_bytes
+                segment = self._segment(part.base_offset, size_bytes=size_bytes, now_ms=self._clock())
+                self._segments[part.base_offset] = segment
+        self._bases = sorted(self._segments)
+        self._snapshots = set(listing.snapshots)
+
+    # ------------------------------------------------------------------------------------------------------------- read
+    def read(
+        self,
+        start_offset: int,
+        max_bytes: int,
+        isolation: Isolation = Isolation.LOG_END,
+        *,
+        min_one_message: bool = False,
+    ) -> FetchedData:
+        """A slice of at most `max_bytes` of the segment that holds `start_offset`, or of the next one with data.
+
+        With `min_one_message` the first batch is given whole whatever its size.
+
+        Raises:
+            OffsetOutOfRangeError: the log does not hold `start_offset`.
+            UsageError: `max_bytes` is negative.
+            CorruptBatchError: the segment is damaged.
+            StorageError: the disk failed.
+
+        Source: kafka-log 04 §8.
+        """
+        if max_bytes < 0:
+            raise UsageError(f"a read of {max_bytes} bytes", partition=str(self.partition))
+        with self._owned():
+            if not self._log_start_offset <= start_offset <= self._log_end_offset:
+                raise self._out_of_range(start_offset)
+            limit = self._limit(isolation)
+            wants_aborted = isolation is Isolation.TXN_COMMITTED
+            if start_offset >= limit:
+                return self._nothing(start_offset, wants_aborted)
+            if start_offset < self._bases[0]:
+                raise self._out_of_range(start_offset)
+            place = self._find(start_offset)
+            if place is None:
+                return self._nothing(self._log_end_offset, wants_aborted)
+            segment, found = place
+            end_position = self._end_position(segment, limit)
+            start = LogOffsetMetadata(found.base_offset, segment.base_offset, found.position)
+            most = max(max_bytes, found.size_bytes) if min_one_message else max_bytes
+            size_bytes = max(min(end_position - found.position, most), 0)
+            if most == 0:
+                return FetchedData(start, 0, False, () if wants_aborted else None, None)
+            aborted = self._aborted(segment, start_offset, found.position + size_bytes) if wants_aborted else None
+            file = segment.file if size_bytes else None
+            return FetchedData(start, size_bytes, most < found.size_bytes, aborted, file)
+
+    def _find(self, offset: int) -> tuple[Segment, FoundBatch] | None:
+        """The first batch whose last offset is at least `offset`, and its segment."""
+        for base_offset in self._bases[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            found = self._segments[base_offset].find(offset)
+            if found is not None:
+                return self._segments[base_offset], found
+        return None
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            f"the log holds offsets {self._log_start_offset} to {self._log_end_offset - 1}",
+            partition=str(self.partition),
+            offset=offset,
+        )
+
+    def _nothing(self, offset: int, wants_aborted: bool) -> FetchedData:
+        return FetchedData(LogOffsetMetadata(offset), 0, False, () if wants_aborted else None, None)
+
+    def _limit(self, isolation: Isolation) -> int:
+        if isolation is Isolation.LOG_END:
+            return self._log_end_offset
+        return self._high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
+
+    def _end_position(self, segment: Segment, limit: int) -> int:
+        """Where a read that stops before offset `limit` ends in `segment`."""
+        if limit >= self._log_end_offset:
+            return segment.size_bytes
+        found = segment.find(limit)
+        return segment.size_bytes if found is None else found.position
+
+    def _aborted(self, segment: Segment, start_offset: int, end_position: int) -> tuple[AbortedTransaction, ...]:
+        """Source: kafka-log 04 §8 step 7."""
+        place = self._bases.index(segment.base_offset)
+        bound = segment.upper_bound(end_position)
+        if bound is not None:
+            upper = bound.offset
+        else:
+            upper = self._bases[place + 1] if place + 1 < len(self._bases) else self._log_end_offset
+        indexes = (self._segments[base].transaction_index.index() for base in self._bases[place:])
+        return collect_aborted(indexes, start_offset, upper)
+
+    def convert_to_offset_metadata(self, offset: int) -> LogOffsetMetadata:
+        """Where the batch that holds `offset`, or follows it, begins.
+
+        Raises:
+            OffsetOutOfRangeError: the log does not hold it.
+        """
+        with self._owned():
+            if not self._log_start_offset <= offset <= self._log_end_offset:
+                raise self._out_of_range(offset)
+            place = None if offset == self._log_end_offset else self._find(offset)
+            if place is None:
+                return LogOffsetMetadata(offset, self._active.base_offset, self._active.size_bytes)
+            segment, found = place
+            return LogOffsetMetadata(offset, segment.base_offset, found.position)
+
+    def lookup_timestamp(self, target_ms: int) -> TimestampOffsetEpoch | None:
+        """The first record at or behind a time, or what EARLIEST_TIMESTAMP and its like ask for; None: no such record.
+
+        Raises:
+            UsageError: a negative time that has no meaning.
+            CorruptBatchError: the segment is damaged.
+            StorageError: the disk failed.
+
+        Source: kafka-log 04 §9.
+        """
+        with self._owned():
+            if target_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+                first = self._epochs[0] if self._epochs else None
+                known = first is not None and first.start_offset <= self._log_start_offset
+                epoch = first.epoch if first is not None and known else NO_LEADER_EPOCH
+                return TimestampOffsetEpoch(NO_TIMESTAMP, self._log_start_offset, epoch)
+            if target_ms == LATEST_TIMESTAMP:
+                return TimestampOffsetEpoch(NO_TIMESTAMP, self._log_end_offset, self.latest_epoch)
+            if target_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
+                return TimestampOffsetEpoch(NO_TIMESTAMP, _UNKNOWN, NO_LEADER_EPOCH)
+            if target_ms == MAX_TIMESTAMP:
+                return self._largest_timestamp()
+            if target_ms < 0:
+                raise UsageError(f"timestamp {target_ms} has no meaning", partition=str(self.partition))
+            for base_offset in self._bases:
+                segment = self._segments[base_offset]
+                if segment.largest_timestamp_ms >= target_ms:
+                    return _found(segment.find_timestamp(target_ms, self._log_start_offset))
+            return None
+
+    def _largest_timestamp(self) -> TimestampOffsetEpoch | None:
+        segments = [self._segments[base] for base in self._bases]
+        latest = max(segments, key=lambda segment: segment.largest.timestamp_ms)
+        return None if latest.largest.timestamp_ms < 0 else _found(latest.find_largest_timestamp())
+
+    # -------------------------------------------------------------------------------------------------------------- end
+    def close(self) -> None:
+        """End the files as a clean stop leaves them: indexes trimmed, a snapshot of the producers at the log end.
+
+        Batches are not flushed; `flush(force_last_segment=True)` comes before, where the stop is to be clean.  Of a log
+        that is offline only the files are closed.
+
+        Raises:
+            StorageError: the disk failed.
+
+        Source: kafka-log 04 §3.1, §14.
+        """
+        if self._closed or self._failure is not None:
+            self.close_handlers()
+            return
+        with self._owned():
+            self._write_snapshot(self._log_end_offset, synced=True)
+            self._active.become_inactive()
+            for file in self._active.files():
+                file.sync()
+            self._release()
+
+    def close_handlers(self) -> None:
+        """Let go of the files and write nothing."""
+        with self.lock:
+            self._release()
+
+    def _release(self) -> None:
+        for segment in self._segments.values():
+            segment.release()
+        self._closed = True
+
+    def rename_directory(self, directory: Path) -> None:
+        """Rename the partition's directory within its log directory; open files stay open.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        with self._owned():
+            self._fs.rename(self.directory, directory)
+            self.directory = directory
+            for segment in self._segments.values():
+                segment.moved(directory)
+            self._fs.sync_directory(directory.parent)
+
+    def delete(self) -> None:
+        """Delete the log and its directory, now.
+
+        Raises:
+            StorageError: the disk failed.
+
+        Source: kafka-log 04 §13.
+        """
+        with self._owned():
+            self._release()
+            mark_deleted(self.directory, self._bases, self._fs, kinds=_ALL_KINDS)
+            remove_deleted(self.directory, [entry.name for entry in self._fs.scan(self.directory)], self._fs)
+            self._fs.remove_directory(self.directory)
+
+
+def _first_offset(batches: Batches, first: BatchFields) -> int:
+    """The first offset of an append; that of a compressed message of magic 0 or 1 lies inside of it."""
+    if first.magic >= _MAGIC or first.codec == CODEC_NONE:
+        return first.base_offset
+    entry = batches.buffer[first.position : first.position + first.size_bytes].tobytes()
+    return int(legacy.unwrap(entry, limit_bytes=INT32_MAX).records[0, OFFSET_DELTA])
+
+
+def _found(record: FoundRecord | None) -> TimestampOffsetEpoch | None:
+    return None if record is None else TimestampOffsetEpoch(record.timestamp_ms, record.offset, record.leader_epoch)

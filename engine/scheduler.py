@@ -1,0 +1,141 @@
+"""Background tasks: once after a delay, or again and again at a fixed rate.
+
+Times come from a `Clock`, so that a test moves them.  The standard library's `sched` keeps the order; without threads
+whoever moves the clock runs what is due by `run_due`, in the order of the times and in the calling thread.
+
+Invariants: a task never runs beside itself; a periodic task that raises is told of and runs again; runs that were
+missed, because the task or the process was slow, are not made up for; after `close` nothing runs any more.
+
+Source: kafka-log 04 §11.
+"""
+
+from __future__ import annotations
+
+import logging
+import sched
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from sediment.segment_io.errors import SedimentError
+
+_LOGGER = logging.getLogger(__name__)
+
+_NS_PER_MS = 1_000_000
+_MS_PER_SECOND = 1000
+_LONGEST_WAIT_SECONDS = 3600.0
+
+
+class Clock:
+    """The time: of day for the rules of logs, since some moment for delays."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return time.time_ns() // _NS_PER_MS
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds that only ever grow."""
+        return time.monotonic_ns() // _NS_PER_MS
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        """Come back after `duration_ms`."""
+        time.sleep(duration_ms / _MS_PER_SECOND)
+
+
+class ScheduledTask:
+    """A task that waits for its time or runs; `cancel` keeps it from running again."""
+
+    def __init__(self, name: str, task: Callable[[], object], period_ms: int | None) -> None:
+        self.name = name
+        self._task = task
+        self.period_ms = period_ms
+        self._cancelled = threading.Event()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it will not run any more."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Keep it from running again; a run under way goes on."""
+        self._cancelled.set()
+
+    def perform(self) -> None:
+        """Run once; what it raises is told of here."""
+        if self.is_cancelled:
+            return
+        try:
+            self._task()
+        except (SedimentError, OSError) as error:
+            _LOGGER.error("background task %s failed: %s", self.name, error)
+        except Exception:
+            _LOGGER.exception("background task %s failed", self.name)
+
+
+class Scheduler:
+    """Runs tasks at their times, on `threads` threads, or, with none, in `run_due`."""
+
+    def __init__(self, clock: Clock, *, threads: int = 0) -> None:
+        self._clock = clock
+        self._queue = sched.scheduler(clock.monotonic_ms, lambda _delay: None)
+        self._wake = threading.Event()
+        self._closed = threading.Event()
+        self._pool: ThreadPoolExecutor | None = None
+        self._dispatcher: threading.Thread | None = None
+        if threads:
+            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sediment-background")
+            self._dispatcher = threading.Thread(target=self._dispatch, name="sediment-scheduler", daemon=True)
+            self._dispatcher.start()
+
+    def schedule_once(self, name: str, task: Callable[[], object], *, delay_ms: int = 0) -> ScheduledTask:
+        """Run `task` in `delay_ms`.  After `close` it is taken and never runs."""
+        return self._schedule(ScheduledTask(name, task, None), delay_ms)
+
+    def schedule_periodically(
+        self, name: str, task: Callable[[], object], *, period_ms: int, delay_ms: int = 0
+    ) -> ScheduledTask:
+        """Run `task` in `delay_ms` and every `period_ms` from then on; a period of 0 counts as 1 ms."""
+        return self._schedule(ScheduledTask(name, task, max(period_ms, 1)), delay_ms)
+
+    def run_due(self) -> None:
+        """Run in this thread what is due, and what becomes due by that; only where there are no threads."""
+        self._queue.run(blocking=False)
+
+    def close(self) -> None:
+        """Run nothing any more; waits for the runs under way.  Not to be called from a task."""
+        self._closed.set()
+        self._wake.set()
+        if self._dispatcher is not None:
+            self._dispatcher.join()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _schedule(self, task: ScheduledTask, delay_ms: int) -> ScheduledTask:
+        self._enter(task, self._clock.monotonic_ms() + max(delay_ms, 0))
+        return task
+
+    def _enter(self, task: ScheduledTask, due_ms: int) -> None:
+        self._queue.enterabs(due_ms, 0, self._start, (task, due_ms))
+        self._wake.set()
+
+    def _start(self, task: ScheduledTask, due_ms: int) -> None:
+        if self._pool is None:
+            self._run(task, due_ms)
+        else:
+            self._pool.submit(self._run, task, due_ms)
+
+    def _run(self, task: ScheduledTask, due_ms: int) -> None:
+        if self._closed.is_set():
+            return
+        task.perform()
+        if task.period_ms is not None and not task.is_cancelled:
+            late_ms = max(self._clock.monotonic_ms() - due_ms, 0)
+            self._enter(task, due_ms + task.period_ms * (1 + late_ms // task.period_ms))
+
+    def _dispatch(self) -> None:
+        while not self._closed.is_set():
+            self._wake.clear()
+            next_ms = self._queue.run(blocking=False)
+            seconds = _LONGEST_WAIT_SECONDS if next_ms is None else float(next_ms) / _MS_PER_SECOND
+            self._wake.wait(min(seconds, _LONGEST_WAIT_SECONDS))

@@ -1,0 +1,87 @@
+"""How fast cleaning may use a disk: Kafka's throttle, shared by all processes of a run on one host.
+
+Kafka's cleaner threads share one throttle and sleep while they hold its lock, so that together they keep to the rate.
+Here the tasks are processes: what was observed since when is in a small file, which whoever counts locks.
+
+Invariants: within any window of the check interval more may be used than the rate allows, over several windows not; a
+throttle never waits for what nobody used.
+
+Source: kafka-log 02 §6.1 (throttle).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+CHECK_INTERVAL_MS = 300
+
+_NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
+_STATE = struct.Struct("=qq")  # start of the window on the system's monotonic clock in ns, bytes observed in it
+
+
+class Throttle:
+    """Keeps all who name the same `state` file below `bytes_per_second` together.
+
+    `clock_ns` and `sleep` (seconds) are those of a host: every process on it sees the same monotonic clock.
+    """
+
+    def __init__(
+        self,
+        state: Path,
+        bytes_per_second: float,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._clock_ns = clock_ns
+        self._sleep = sleep
+        self._threads = threading.Lock()
+        self._descriptor = os.open(state, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with self._threads, _Locked(self._descriptor):
+            if os.fstat(self._descriptor).st_size < _STATE.size:
+                self._store(clock_ns(), 0)
+
+    def close(self) -> None:
+        """Let go of the file, which stays."""
+        os.close(self._descriptor)
+
+    def take(self, used_bytes: int, *, most_seconds: float = math.inf) -> None:
+        """Count bytes that were read or written, and sleep if the rate of this window is too high.
+
+        The sleep ends after `most_seconds`, for a caller who gives up then.
+        """
+        with self._threads, _Locked(self._descriptor):
+            start_ns, observed = _STATE.unpack(os.pread(self._descriptor, _STATE.size, 0))
+            observed += used_bytes
+            elapsed_ns = self._clock_ns() - start_ns
+            if elapsed_ns > CHECK_INTERVAL_MS * _NS_PER_MS and observed > 0:
+                wait_seconds = observed / self._bytes_per_second - elapsed_ns / _NS_PER_S
+                if wait_seconds > 0:
+                    self._sleep(min(wait_seconds, most_seconds))
+                start_ns, observed = self._clock_ns(), 0
+            self._store(start_ns, observed)
+
+    def _store(self, start_ns: int, observed_bytes: int) -> None:
+        os.pwrite(self._descriptor, _STATE.pack(start_ns, observed_bytes), 0)
+
+
+class _Locked:
+    """The lock of an open file description: it excludes other processes, and other throttles of this one."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *_error: object) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)

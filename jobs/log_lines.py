@@ -1,0 +1,167 @@
+"""What a command says on stderr besides its progress: sentences for people, or one JSON object a line for programs.
+
+A line of JSON has `time`, `level`, `logger`, `message` and what else is known: `command`, `run_id`, `partition`,
+`log_dir`, `status`, `reason_code`, …
+
+Invariant: with JSON every line on stderr is such an object, whoever says it: this package, Python's warnings, an
+unexpected error, Spark's JVM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import click
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+TEXT, JSON = "text", "json"
+
+_LOGGER = logging.getLogger(__name__)
+_OURS = logging.getLogger("sediment")
+_EXIT_FAILED = 1
+
+_json_is_on = False
+
+
+@contextmanager
+def lines_on_stderr(log_format: str, *, quiet: bool) -> Iterator[None]:
+    """Send what is logged in the block to stderr: warnings, and with JSON also what happens; errors with `quiet`."""
+    if log_format == JSON:
+        with _json_lines(quiet=quiet):
+            yield
+    else:
+        _sentences(quiet=quiet)
+        yield
+
+
+def tell_error(sentence: str, **known: Any) -> None:
+    """Why a command ended: a sentence, or the line that holds it."""
+    if _json_is_on:
+        _LOGGER.error(sentence, extra=known)
+    else:
+        click.echo(f"sediment: {sentence}", err=True)
+
+
+def log_partition(run_id: str, command: str, report: DataclassInstance) -> None:
+    """A line for a partition that is done, with what of its report is a number or a text; only with JSON."""
+    if not _json_is_on:
+        return
+    fields_ = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    known = {name: value for name, value in fields_.items() if isinstance(value, str | int | float)}
+    failed = known["status"] in ("failed", "quarantined", "wrong")
+    level = logging.ERROR if failed else logging.INFO
+    message = f"{known['partition']} in {known.get('log_dir', '?')}: {known['status']}"
+    _OURS.log(level, message, extra={"run_id": run_id, "command": command, **known})
+
+
+def log_run(report: str) -> None:
+    """A line for a run that is done, from its JSON; only with JSON."""
+    if not _json_is_on:
+        return
+    run = json.loads(report)
+    statuses = Counter(partition["status"] for partition in run.pop("partitions", ()))
+    said = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no partitions"
+    _OURS.info(f"{run['command']} done: {said}", extra={**run, "statuses": dict(statuses)})
+
+
+def as_line(said: bytes) -> bytes:
+    """A line that another program wrote to stderr, as it is to appear there."""
+    if not _json_is_on:
+        return said
+    text = said.decode(errors="replace").rstrip()
+    fields = {"time": _now(), "level": "WARNING", "logger": "spark", "message": text}
+    return json.dumps(fields).encode() + b"\n" if text else b""
+
+
+def stream_of_lines() -> IO[str] | None:
+    """Where consoles that tell people things write to instead of stderr; None: stderr itself."""
+    return cast(IO[str], _LineWriter()) if _json_is_on else None
+
+
+def _sentences(*, quiet: bool) -> None:
+    """Warnings as sentences, each once; none with --quiet."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_each_once())
+    logging.basicConfig(handlers=[handler], level=logging.ERROR if quiet else logging.WARNING, format="%(message)s")
+
+
+def _each_once() -> Callable[[logging.LogRecord], bool]:
+    said: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        fresh = message not in said
+        said.add(message)
+        return fresh
+
+    return is_new
+
+
+@contextmanager
+def _json_lines(*, quiet: bool) -> Iterator[None]:
+    global _json_is_on
+    from pythonjsonlogger.json import JsonFormatter
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.ERROR if quiet else logging.INFO)
+    handler.addFilter(_each_once())
+    handler.setFormatter(
+        JsonFormatter(
+            ["levelname", "name", "message"],
+            rename_fields={"levelname": "level", "name": "logger", "timestamp": "time"},
+            timestamp=True,
+        )
+    )
+    root = logging.getLogger()
+    level = _OURS.level
+    root.addHandler(handler)
+    _OURS.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    _json_is_on = True
+    try:
+        yield
+    except click.ClickException as error:
+        _LOGGER.error(error.format_message())
+        raise SystemExit(error.exit_code) from error
+    except Exception as error:
+        _LOGGER.critical("unexpected error: %s", error, exc_info=True)
+        raise SystemExit(_EXIT_FAILED) from error
+    finally:
+        _json_is_on = False
+        logging.captureWarnings(False)
+        _OURS.setLevel(level)
+        root.removeHandler(handler)
+
+
+class _LineWriter(io.TextIOBase):
+    """Each line that is written becomes a log line."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            if line.strip():
+                with contextlib.suppress(ValueError):
+                    _LOGGER.warning(line.strip())
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

@@ -1,0 +1,166 @@
+"""A run as Prometheus text, for the node exporter's textfile collector; derived from the run's JSON report.
+
+Names of what Kafka itself measures follow Kafka's own MBeans (kafka.log:type=LogCleaner and LogCleanerManager); what is
+known of a run as such is called `sediment_run_…`.  A file is written once and read for hours, so there is no "time
+since": moments are timestamps, from which a query takes the time that passed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+LAST_SUCCESS = "sediment_run_last_success_timestamp_seconds"
+
+_BAD = ("failed", "quarantined", "wrong")
+_CLEANER = "kafka_log_cleaner"
+_MANAGER = "kafka_log_cleaner_manager"
+_RUN = "sediment_run"
+
+
+def metrics_text(document: Mapping[str, Any], *, finished_s: float, last_success_s: float | None) -> bytes:
+    """The metrics of the run whose JSON report is `document`; with `error` in it, the run ended without a result.
+
+    `finished_s` and `last_success_s` are seconds since the epoch; the latter is of an earlier run, None if unknown.
+
+    Source: Kafka's documentation, monitoring (LogCleaner, LogCleanerManager); the format is Prometheus'
+    exposition format 0.0.4.
+    """
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry()
+    gauges = _Gauges(registry, str(document["command"]))
+    partitions: Sequence[Mapping[str, Any]] = document.get("partitions", ())
+    _run_gauges(gauges, document, partitions, finished_s, last_success_s)
+    _cleaner_gauges(gauges, partitions)
+    text: bytes = generate_latest(registry)
+    return text
+
+
+def last_success(path: Path, command: str) -> float | None:
+    """When a run of `command` last succeeded, as the metrics file that is now at `path` says."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with contextlib.suppress(OSError, ValueError):
+        for family in text_string_to_metric_families(path.read_text(encoding="utf-8")):
+            for sample in family.samples:
+                if sample.name == LAST_SUCCESS and sample.labels.get("command") == command:
+                    return float(sample.value)
+    return None
+
+
+class _Gauges:
+    """Gauges that all carry the command as their first label."""
+
+    def __init__(self, registry: CollectorRegistry, command: str) -> None:
+        self._registry = registry
+        self._command = command
+
+    def set(self, name: str, text: str, value: float) -> None:
+        """One number."""
+        self.set_each(name, text, (), {(): value})
+
+    def set_each(self, name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> None:
+        """A number for each combination of labels."""
+        from prometheus_client import Gauge
+
+        if values:
+            gauge = Gauge(name, text, ["command", *labels], registry=self._registry)
+            for combination, value in values.items():
+                gauge.labels(self._command, *combination).set(value)
+
+
+def _run_gauges(
+    gauges: _Gauges,
+    document: Mapping[str, Any],
+    partitions: Sequence[Mapping[str, Any]],
+    finished_s: float,
+    last_success_s: float | None,
+) -> None:
+    failed = "error" in document or any(partition["status"] in _BAD for partition in partitions)
+    success_s = last_success_s if failed else finished_s
+    gauges.set(f"{_RUN}_last_timestamp_seconds", "When the run ended.", finished_s)
+    if success_s is not None:
+        gauges.set(LAST_SUCCESS, "When a run last ended without a failed or quarantined partition.", success_s)
+    gauges.set(f"{_RUN}_success", "1 if the run ended without a failed or quarantined partition.", int(not failed))
+    gauges.set(f"{_RUN}_dry_run", "1 if the run changed nothing on purpose.", int(bool(document.get("dry_run"))))
+    if "seconds" in document:
+        gauges.set(f"{_RUN}_seconds", "Wall time of the run.", document["seconds"])
+    stages: dict[tuple[str, ...], float] = {
+        (str(stage),): float(seconds) for stage, seconds in document.get("seconds_by_stage", {}).items()
+    }
+    gauges.set_each(f"{_RUN}_stage_seconds", "Time by stage; stages of tasks are summed over tasks.", ["stage"], stages)
+    counts: dict[tuple[str, ...], float] = {}
+    for partition in partitions:
+        key = (_directory(partition), str(partition["status"]))
+        counts[key] = counts.get(key, 0) + 1
+    gauges.set_each(f"{_RUN}_partitions", "Partitions by what became of them.", ["log_dir", "status"], counts)
+    for name, text in (
+        ("bytes_before", "Bytes of segments before the run."),
+        ("bytes_after", "Bytes of segments after the run, or that a dry run would leave."),
+        ("messages_read", "Records read."),
+        ("messages_written", "Records written."),
+    ):
+        gauges.set_each(f"{_RUN}_{name}", text, ["log_dir"], _sums(partitions, name))
+
+
+def _cleaner_gauges(gauges: _Gauges, partitions: Sequence[Mapping[str, Any]]) -> None:
+    ratios = [100 * partition["dirty_ratio"] for partition in partitions if partition.get("dirty_ratio") is not None]
+    if not any("dirty_ratio" in partition for partition in partitions):
+        return
+    gauges.set(
+        f"{_MANAGER}_max_dirty_percent", "The dirty ratio of the filthiest log before the run.", max(ratios, default=0)
+    )
+    directories = {(_directory(partition),) for partition in partitions}
+    bad = [partition for partition in partitions if partition["status"] in _BAD]
+    none = dict.fromkeys(sorted(directories), 0.0)
+    counts: dict[tuple[str, ...], float] = {
+        key: float(sum(_directory(partition) == key[0] for partition in bad)) for key in none
+    }
+    gauges.set_each(
+        f"{_MANAGER}_uncleanable_partitions_count", "Partitions that failed or are quarantined.", ["log_dir"], counts
+    )
+    gauges.set_each(
+        f"{_MANAGER}_uncleanable_bytes", "Bytes of those partitions.", ["log_dir"], none | _sums(bad, "bytes_before")
+    )
+    done = [partition for partition in partitions if partition["status"] == "compacted"]
+    before = sum(partition["bytes_before"] for partition in done)
+    if before:
+        after = sum(partition["bytes_after"] for partition in done)
+        gauges.set(
+            f"{_CLEANER}_recopy_percent", "Bytes left of those that the compacted logs had.", 100 * after / before
+        )
+    times = [partition.get("seconds_by_stage", {}).get("clean", 0.0) for partition in done]
+    gauges.set(f"{_CLEANER}_max_clean_time_secs", "The longest cleaning of one partition.", max(times, default=0.0))
+    gauges.set_each(
+        f"{_CLEANER}_tombstones_waiting",
+        "Tombstones in the cleaned part that wait for their delete horizon.",
+        ["log_dir"],
+        _sums(done, "tombstones_waiting"),
+    )
+    horizons = [p["first_delete_horizon_ms"] for p in done if p.get("first_delete_horizon_ms") is not None]
+    if horizons:
+        gauges.set(
+            f"{_CLEANER}_next_tombstones_timestamp_seconds",
+            "From when on a cleaning drops the first of them.",
+            min(horizons) / 1000,
+        )
+
+
+def _directory(partition: Mapping[str, Any]) -> str:
+    return str(partition.get("log_dir") or "")
+
+
+def _sums(partitions: Iterable[Mapping[str, Any]], name: str) -> dict[tuple[str, ...], float]:
+    sums: dict[tuple[str, ...], float] = {}
+    for partition in partitions:
+        value = partition.get(name)
+        if isinstance(value, int):
+            key = (_directory(partition),)
+            sums[key] = sums.get(key, 0.0) + value
+    return sums

@@ -1,0 +1,161 @@
+"""The files beside the segments of two logs, and the bytes of segments that no cleaning touched: what tasks look at.
+
+Invariants: nothing is decoded that the tables of `kafka-log` do not decode; memory is two chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sediment.jobs.verify_report import Difference
+from sediment.segment_io.checkpoints import read_leader_epochs, read_partition_metadata
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.index_check import check_indexes
+from sediment.segment_io.listing import list_log
+from sediment.segment_io.locate import Source
+from sediment.segment_io.names import (
+    CLEANED_SUFFIX,
+    LEADER_EPOCH_FILE,
+    PARTITION_METADATA_FILE,
+    SWAP_SUFFIX,
+    SegmentFileKind,
+    segment_file_name,
+)
+from sediment.segment_io.producers import parse_snapshot
+
+_CHUNK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FilesWork:
+    """One piece of work on one pair: its small files, or with `segment` the bytes of that segment.
+
+    `size_bytes` is what has to be read.
+    """
+
+    pair: int
+    before: Source
+    after: Source
+    segment: int | None
+    size_bytes: int
+
+
+def check_files(work: FilesWork, _attempt: str) -> list[Difference]:
+    """What is wrong with the files of `work`; what cannot be read at all is a difference too."""
+    fs = Fs()
+    if work.segment is not None:
+        return list(_same_bytes(work.before, work.after, work.segment))
+    return [
+        *_leftovers(work.after, fs),
+        *_indexes(work, fs),
+        *_epochs(work, fs),
+        *_metadata(work, fs),
+        *_snapshots(work, fs),
+    ]
+
+
+def _same_bytes(before: Source, after: Source, base_offset: int) -> Iterator[Difference]:
+    name = segment_file_name(base_offset, SegmentFileKind.LOG)
+    position = first_difference(before.directory / name, after.directory / name)
+    if position is not None:
+        yield Difference(
+            "untouched", base_offset, f"segment {base_offset} above the cleaned range differs from byte {position} on"
+        )
+
+
+def first_difference(left: Path, right: Path) -> int | None:
+    """The first position at which two files differ, which may be the end of the shorter one; None: they are equal."""
+    with left.open("rb") as one, right.open("rb") as other:
+        position = 0
+        while True:
+            ours, theirs = one.read(_CHUNK_BYTES), other.read(_CHUNK_BYTES)
+            if ours != theirs:
+                common = min(len(ours), len(theirs))
+                same = next((at for at in range(common) if ours[at] != theirs[at]), common)
+                return position + same
+            if not ours:
+                return None
+            position += len(ours)
+
+
+def _leftovers(after: Source, fs: Fs) -> Iterator[Difference]:
+    for leftover in list_log(after.partition, after.directory, fs).leftovers:
+        if leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX):
+            yield Difference(
+                "segments", leftover.parsed.base_offset, f"{leftover.name}: a replacement was not finished"
+            )
+
+
+def _indexes(work: FilesWork, fs: Fs) -> Iterator[Difference]:
+    known = {(found.file, found.problem) for found in check_indexes(work.before, fs) if found.problems}
+    for found in check_indexes(work.after, fs):
+        if found.problems and (found.file, found.problem) not in known:
+            more = f" ({found.problems} problems)" if found.problems > 1 else ""
+            yield Difference("indexes", found.segment, f"{found.file}: {found.problem}{more}")
+
+
+def _epochs(work: FilesWork, fs: Fs) -> Iterator[Difference]:
+    before = read_leader_epochs(fs, work.before.directory / LEADER_EPOCH_FILE)
+    try:
+        after = read_leader_epochs(fs, work.after.directory / LEADER_EPOCH_FILE)
+    except SedimentError as error:
+        yield Difference("epochs", None, str(error))
+        return
+    if before is None:
+        return
+    if after is None:
+        yield Difference("epochs", None, f"{LEADER_EPOCH_FILE} is gone")
+        return
+    for entry in sorted(set(before) ^ set(after), key=lambda entry: entry.start_offset):
+        where = "missing" if entry in before else "not in BEFORE"
+        yield Difference(
+            "epochs", entry.start_offset, f"leader epoch {entry.epoch} from offset {entry.start_offset} on is {where}"
+        )
+
+
+def _metadata(work: FilesWork, fs: Fs) -> Iterator[Difference]:
+    before = read_partition_metadata(fs, work.before.directory / PARTITION_METADATA_FILE)
+    try:
+        after = read_partition_metadata(fs, work.after.directory / PARTITION_METADATA_FILE)
+    except SedimentError as error:
+        yield Difference("metadata", None, str(error))
+        return
+    if before is not None and after != before:
+        yield Difference("metadata", None, f"the topic id is {after or 'gone'}, in BEFORE {before}")
+
+
+def _snapshots(work: FilesWork, fs: Fs) -> Iterator[Difference]:
+    ours = list_log(work.after.partition, work.after.directory, fs)
+    theirs = list_log(work.before.partition, work.before.directory, fs)
+    bases = {segment.base_offset for segment in ours.segments}
+    removed = {segment.base_offset for segment in theirs.segments} - bases
+    rolled = bases - {segment.base_offset for segment in theirs.segments}
+    for offset in theirs.snapshots:
+        if offset not in ours.snapshots and offset not in removed:
+            yield Difference("snapshots", offset, f"the producer snapshot at offset {offset} is gone")
+    for offset in ours.snapshots:
+        if offset in theirs.snapshots:
+            yield from _same_snapshot(work, offset, fs)
+        elif offset not in rolled:
+            yield Difference("snapshots", offset, f"the producer snapshot at offset {offset} is not in BEFORE")
+
+
+def _same_snapshot(work: FilesWork, offset: int, fs: Fs) -> Iterator[Difference]:
+    name = segment_file_name(offset, SegmentFileKind.SNAPSHOT)
+    before, after = (fs.read_bytes(source.directory / name) for source in (work.before, work.after))
+    if before == after:
+        return
+    try:
+        entries = {entry.producer_id: entry for entry in parse_snapshot(before, path=str(work.before.directory / name))}
+        found = {entry.producer_id: entry for entry in parse_snapshot(after, path=str(work.after.directory / name))}
+    except SedimentError as error:
+        yield Difference("snapshots", offset, str(error))
+        return
+    changed = sorted(key for key in entries.keys() | found.keys() if entries.get(key) != found.get(key))
+    if changed:
+        yield Difference(
+            "snapshots", offset, f"{name}: {len(changed)} producers differ from BEFORE, the first is {changed[0]}"
+        )

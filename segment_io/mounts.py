@@ -1,0 +1,51 @@
+"""Which filesystem a path is on, and whether it is one of those that a network lies behind.
+
+A log directory on such a filesystem may be in use by another host that our `.lock` does not reach, and what a sync or
+a rename promises there depends on the server.
+
+Source: proc(5), /proc/pid/mountinfo.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+MOUNT_TABLE = Path("/proc/self/mountinfo")
+
+_NETWORK_TYPES = frozenset(
+    {
+        "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "gfs", "gfs2", "glusterfs", "gpfs", "lustre", "moosefs",
+        "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb2", "smb3", "smbfs", "vboxsf",
+        "virtiofs", "vmhgfs", "wekafs",
+    }
+)  # fmt: skip
+_FUSE_PREFIX = "fuse."
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+_MOUNT_POINT = 4
+
+
+def filesystem_type(path: Path, mount_table: Path = MOUNT_TABLE) -> str | None:
+    """The type of the filesystem that holds `path` (`ext4`, `nfs4`); None where the system has no table of mounts."""
+    try:
+        lines = mount_table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    place = path.resolve()
+    found: tuple[int, str] | None = None
+    for line in lines:
+        left, separator, right = line.partition(" - ")
+        fields, kinds = left.split(" "), right.split(" ")
+        if not separator or len(fields) <= _MOUNT_POINT:
+            continue
+        mount_point = Path(_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[_MOUNT_POINT]))
+        # A later mount hides an earlier one on the same point.
+        depth = len(mount_point.parts)
+        if place.is_relative_to(mount_point) and (found is None or depth >= found[0]):
+            found = depth, kinds[0]
+    return None if found is None else found[1]
+
+
+def is_network_filesystem(kind: str) -> bool:
+    """Whether a filesystem type is a network's; what runs in user space (`fuse.sshfs`) counts as one."""
+    return kind in _NETWORK_TYPES or kind.startswith(_FUSE_PREFIX)

@@ -1,0 +1,272 @@
+"""Splits of a partition against the whole: the same parts, whatever the cuts, the runs, the ranges and the budgets."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sediment.compaction.cleaner import SplitWork, clean_log, clean_split, sight_split, walk_log
+from sediment.compaction.grouping import CleaningPlan, SegmentGroup, plan_cleaning
+from sediment.compaction.handoff import CleanedGroup
+from sediment.compaction.policy import cleanable_range
+from sediment.compaction.split import (
+    RunNumber,
+    SightRun,
+    SplitDoesNotHoldError,
+    collect_verdicts,
+    cut_into_splits,
+    fold_range,
+    pack_run,
+    ranges_for,
+    splits_at,
+)
+from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.listing import SegmentRef, list_log
+from sediment.segment_io.log_dir import PartitionCheckpoints
+from sediment.segment_io.view import open_view
+from tests.compaction.test_cleaner import ALL_CODECS, PARTITION, Round, batch_of, flip, write_log
+from tests.logs import START_MS, LogShape, write_random_log
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a partition is split: where groups are cut, first sights a run, ranges of hashes, bytes for a fold."""
+
+    bounds: tuple[int, ...] = ()
+    run_limit: int = 1 << 20
+    ranges: int = 2
+    budget_bytes: int = 1 << 30
+    walked: bool = False
+
+
+def plan_of(directory: Path, given: Round) -> CleaningPlan | None:
+    fs, config = Fs(), given.config()
+    view = open_view(
+        list_log(PARTITION, directory, fs),
+        PartitionCheckpoints(first_dirty=given.dirty),
+        fs,
+        now_ms=given.now_ms,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+    )
+    cleanable = cleanable_range(view, config, now_ms=given.now_ms, force=True)
+    return None if cleanable.blocked_by else plan_cleaning(view, cleanable, config, now_ms=given.now_ms)
+
+
+def clean_in_splits(plan: CleaningPlan, way: Way) -> tuple[CleanedGroup, ...]:
+    """What Spark's shuffles do between the three steps, in one process."""
+    fs = Fs()
+    splits = splits_at(plan.groups, way.bounds)
+    cuts = walk_log(plan, fs, only_if_needed=not way.walked)
+    work = SplitWork(plan, cuts, seed=7, run_limit=way.run_limit, ranges=way.ranges)
+    by_range: dict[int, list[tuple[RunNumber, bytes]]] = {}
+    split_of: dict[int, int] = {}
+    for split in splits:
+        for run in sight_split(work, split, len(splits), fs):
+            split_of[run.number.splits_above] = split.number
+            for number, blob in pack_run(run, way.ranges):
+                by_range.setdefault(number, []).append((run.number, blob))
+    answers: dict[int, list[tuple[int, RunNumber, bytes]]] = {split.number: [] for split in splits}
+    for number, blobs in by_range.items():
+        for run_number, bits in fold_range(sorted(blobs), budget_bytes=way.budget_bytes):
+            answers[split_of[run_number.splits_above]].append((number, run_number, bits))
+    groups: list[CleanedGroup] = []
+    for split in splits:
+        verdicts = collect_verdicts(answers[split.number], way.ranges)
+        groups.extend(clean_split(work, split, verdicts, fs, run_id="split", attempt="0"))
+    return tuple(groups)
+
+
+def contents(directory: Path, groups: tuple[CleanedGroup, ...]) -> list[dict[str, bytes]]:
+    """What each group became, by final name; empty for a group that stays."""
+    return [
+        {file.final_name: (directory / file.part_name).read_bytes() for part in group.parts for file in part.files}
+        for group in groups
+    ]
+
+
+def assert_same_as_whole(directory: Path, plan: CleaningPlan, way: Way) -> None:
+    whole = clean_log(plan, Fs(), run_id="whole", attempt="0")
+    groups = clean_in_splits(plan, way)
+    assert [group.sources for group in groups] == [group.sources for group in whole.groups]
+    assert [group.stats for group in groups] == [group.stats for group in whole.groups]
+    assert contents(directory, groups) == contents(directory, whole.groups)
+    for part in directory.glob("*.part"):
+        part.unlink()
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_any_cuts_runs_ranges_and_budgets_give_the_bytes_of_the_whole(tmp_path, block):
+    compared = 0
+    for seed in range(8 * block, 8 * block + 8):
+        chooser = random.Random(seed)
+        shape = LogShape(
+            codecs=chooser.choice([(0,), ALL_CODECS]),
+            transactional=chooser.choice([0, 0.4]),
+            keys=chooser.choice([4, 12, 60]),
+            batches=chooser.choice([40, 120]),
+            segment_bytes=900,
+        )
+        directory = tmp_path / f"t-{seed}"
+        end_offset = write_random_log(directory, seed, shape)
+        dirty = chooser.choice([None, None, chooser.randrange(end_offset)])
+        plan = plan_of(directory, Round(START_MS + 200_000, chooser.choice([1000, 2500]), 1000, None, dirty))
+        if plan is None:
+            continue
+        for _ in range(2):
+            indexes = range(1, len(plan.groups))
+            way = Way(
+                bounds=tuple(sorted(chooser.sample(indexes, chooser.randint(0, len(indexes))))),
+                run_limit=chooser.choice([1, 5, 20, 1000]),
+                ranges=chooser.choice([2, 4, 16]),
+                budget_bytes=chooser.choice([1500, 9000, 1 << 20]),
+                walked=True,
+            )
+            assert_same_as_whole(directory, plan, way)
+            compared += 1
+    assert compared > 8
+
+
+def test_a_log_without_transactions_needs_no_walk(tmp_path):
+    segments = {10 * n: [batch_of(10 * n + m, b"k%d" % ((n + m) % 17)) for m in range(10)] for n in range(9)}
+    directory = write_log(tmp_path / "t-0", segments)
+    plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=800))
+    assert plan is not None
+    assert len(plan.groups) == 9
+    assert walk_log(plan, Fs(), only_if_needed=True) == {}
+    assert_same_as_whole(directory, plan, Way(bounds=(2, 3, 7)))
+
+
+def one_split(directory: Path, given: Round) -> list[SightRun]:
+    plan = plan_of(directory, given)
+    assert plan is not None
+    work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
+    return list(sight_split(work, splits_at(plan.groups, ())[0], 1, Fs()))
+
+
+def test_transactions_met_without_a_walk_ask_for_one(tmp_path):
+    directory = tmp_path / "t-0"
+    write_random_log(directory, 3, LogShape(transactional=0.7))
+    with pytest.raises(SplitDoesNotHoldError) as raised:
+        one_split(directory, Round(START_MS + 200_000))
+    assert raised.value.needs_walk
+
+
+@pytest.mark.parametrize("offsets", [(0, 3, 2, 9), (0, 5, 12, 6), (0, 1, 2, 30)])
+def test_offsets_that_do_not_increase_are_not_split(tmp_path, offsets):
+    directory = write_log(
+        tmp_path / "t-0", {0: [batch_of(n, b"a") for n in offsets], 20: [batch_of(n, b"a") for n in (20, 21)]}
+    )
+    plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=10))
+    assert plan is not None
+    work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
+    with pytest.raises(SplitDoesNotHoldError) as raised:
+        for split in splits_at(plan.groups, (1,)):
+            list(sight_split(work, split, 2, Fs()))
+    assert not raised.value.needs_walk
+
+
+def test_a_sweep_that_does_not_meet_what_was_folded_changes_nothing(tmp_path):
+    directory = write_log(tmp_path / "t-0", {10 * n: [batch_of(10 * n + m, b"k") for m in range(10)] for n in range(4)})
+    plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=800))
+    assert plan is not None
+    work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
+    (split,) = splits_at(plan.groups, ())
+    with pytest.raises(SourceChangedError):
+        clean_split(work, split, (), Fs(), run_id="r", attempt="0")
+    assert not list(directory.glob("*.part"))
+
+
+def test_a_corrupt_batch_is_named_and_no_part_is_left(tmp_path):
+    directory = write_log(tmp_path / "t-0", {10 * n: [batch_of(10 * n + m, b"k") for m in range(10)] for n in range(4)})
+    plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=800))
+    assert plan is not None
+    stamp = (directory / f"{0:020d}.log").stat()
+    flip(directory / f"{0:020d}.log", 4 * len(batch_of(0, b"k")) + 66)
+    import os
+
+    os.utime(directory / f"{0:020d}.log", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
+    (split,) = splits_at(plan.groups, ())
+    for sweep_of_it in (
+        lambda: list(sight_split(work, split, 1, Fs())),
+        lambda: clean_split(work, split, (), Fs(), run_id="r", attempt="0"),
+    ):
+        with pytest.raises(CorruptBatchError) as raised:
+            sweep_of_it()
+        assert (raised.value.partition, raised.value.offset) == ("t-0", 4)
+        assert not list(directory.glob("*.part"))
+
+
+# ---------------------------------------------------------------------------------------------------- the pure pieces
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_size=60), min_size=1, max_size=6),
+    st.sampled_from([2, 8, 64]),
+    st.sampled_from([100, 900, 1 << 20]),
+)
+def test_the_fold_tells_what_entered_the_map_in_a_newer_run(runs, ranges, budget_bytes):
+    hashes = np.random.default_rng(5).integers(1, 2**64, size=(41, 2), dtype=np.uint64)
+    by_range: dict[int, list[tuple[RunNumber, bytes]]] = {}
+    for index, sights in enumerate(runs):
+        number = RunNumber(index // 2, index % 2)
+        run = SightRun(number, hashes[[key for key, _ in sights]], np.array([m for _, m in sights], dtype=np.uint8))
+        for which, blob in pack_run(run, ranges):
+            by_range.setdefault(which, []).append((number, blob))
+    entered: set[int] = set()
+    expected = {}
+    for index, sights in enumerate(runs):
+        told = []
+        for key, mapped in sights:
+            told.append(key in entered)
+            if mapped:
+                entered.add(key)
+        expected[RunNumber(index // 2, index % 2)] = told
+    answers = [
+        (which, number, bits)
+        for which, blobs in by_range.items()
+        for number, bits in fold_range(blobs, budget_bytes=budget_bytes)
+    ]
+    verdicts = collect_verdicts(answers, ranges)
+    assert len(verdicts) == len(runs)
+    for index, (sights, verdict) in enumerate(zip(runs, verdicts, strict=True)):
+        following = verdict.first_bits.copy()
+        found = []
+        for key, _ in sights:
+            which = (int(hashes[key, 1]) * ranges) >> 64
+            found.append(bool(verdict.superseded[following[which] >> 3] >> (following[which] & 7) & 1))
+            following[which] += 1
+        assert found == expected[RunNumber(index // 2, index % 2)]
+
+
+def group(base_offset: int, log_bytes: int) -> SegmentGroup:
+    ref = SegmentRef(base_offset, log_bytes, 0, 0, None, 0)
+    return SegmentGroup((ref,), base_offset + 9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=30), st.integers(1, 12))
+def test_splits_are_all_groups_in_order_and_none_is_empty(sizes, wanted):
+    groups = [group(10 * index, size) for index, size in enumerate(sizes)]
+    splits = cut_into_splits(groups, wanted)
+    assert [member for split in splits for member in split.groups] == groups
+    assert 1 <= len(splits) <= wanted
+    assert [split.end_offset for split in splits] == [*(s.groups[0].base_offset for s in splits[1:]), None]
+    assert [split.number for split in splits] == list(range(len(splits)))
+
+
+def test_groups_of_one_size_are_cut_evenly():
+    splits = cut_into_splits([group(10 * n, 100) for n in range(12)], 4)
+    assert [len(split.groups) for split in splits] == [3, 3, 3, 3]
+    assert [split.log_bytes for split in splits] == [300] * 4
+
+
+def test_ranges_keep_a_fold_within_its_budget():
+    assert ranges_for(10, 1 << 30) == 2
+    assert ranges_for(1_000_000, 1_000_000) == 64

@@ -1,0 +1,188 @@
+"""A Kafka 4.2.0 broker and controller in one process (KRaft), on loopback, out of the oracle's JARs.
+
+A `KafkaNode` owns its data directory and survives its broker: `start`, `stop` (as an operator stops it) and `kill` (-9)
+may be called in turn.  Every start has a log file of its own, because what a start says is what tests look at.
+
+Invariant: `start` returns when the broker answers on its port; whoever started a broker ends it (`running` does).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO
+
+from sediment.segment_io.checkpoints import format_uuid
+from tests.conformance.oracle import kafka_jars, program
+
+_START_SECONDS = 120
+_STOP_SECONDS = 60
+_LOGGING = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1} %m%n
+rootLogger.level = INFO
+rootLogger.appenderRef.console.ref = console
+"""
+_SPARKS_LOGGING = ("slf4j-api-2*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-*.jar", "log4j-core-*.jar")
+_NOT_FROM_KAFKA = ("slf4j-", "log4j-")
+
+# What makes one node small and quick; nothing here says anything about a topic.
+_DEFAULTS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+    "transaction.max.timeout.ms": "3600000",
+}
+
+
+class KafkaNode:
+    """One node of a cluster of its own; `properties` are a broker's, over what a small node needs.
+
+    `data` is its only entry of log.dirs, `log` the file that the last start wrote to.
+
+    Raises:
+        OracleUnavailableError: Java or the JARs cannot be had.
+    """
+
+    def __init__(self, home: Path, properties: Mapping[str, str] | None = None) -> None:
+        self._home = home
+        self.data = home / "data"
+        self.log = home / "no.log"
+        self._starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] | None = None
+        self._port, controller = _free_port(), _free_port()
+        self._properties = {**_DEFAULTS, "log.dirs": str(self.data), **(properties or {})}
+        self._properties |= {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller}",
+            "controller.quorum.voters": f"{self._properties['node.id']}@127.0.0.1:{controller}",
+        }
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "log4j2.properties").write_text(_LOGGING)
+        self._write_properties()
+        cluster_id = format_uuid(uuid.uuid4().bytes)
+        self.run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._config_file())
+
+    @property
+    def bootstrap(self) -> str:
+        """Host and port for clients."""
+        return f"127.0.0.1:{self._port}"
+
+    def configure(self, properties: Mapping[str, str]) -> None:
+        """Change the broker's own file; holds from the next start on."""
+        self._properties |= properties
+        self._write_properties()
+
+    def run_tool(self, *arguments: str) -> None:
+        """Run a program of Kafka's, its class first, to its end."""
+        done = subprocess.run(
+            self._java(*arguments), capture_output=True, text=True, timeout=_START_SECONDS, check=False
+        )
+        if done.returncode:
+            raise AssertionError(f"{arguments[0]} failed: {done.stdout + done.stderr}")
+
+    def start(self) -> None:
+        """Start the broker and wait until it answers."""
+        assert self._process is None
+        self._starts += 1
+        self.log = self._home / f"broker-{self._starts}.log"
+        self._said = self.log.open("wb")
+        self._process = subprocess.Popen(
+            self._java("kafka.Kafka", self._config_file()), stdout=self._said, stderr=subprocess.STDOUT
+        )
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the broker did not start: {self.log.read_text()[-4000:]}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End the broker as an operator does: it closes its logs."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the broker at once (kill -9)."""
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        """End whatever still runs."""
+        if self._process is not None:
+            self.kill()
+
+    def said(self) -> list[str]:
+        """The lines of the last start's log."""
+        return self.log.read_text(errors="replace").splitlines()
+
+    def _answers(self) -> bool:
+        started = any("Kafka Server started" in line for line in self.said())
+        if not started:
+            return False
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+
+    def _end(self, number: int) -> None:
+        assert self._process is not None and self._said is not None
+        self._process.send_signal(number)
+        self._process.wait(timeout=_STOP_SECONDS)
+        self._said.close()
+        self._process = None
+
+    def _config_file(self) -> str:
+        return str(self._home / "server.properties")
+
+    def _write_properties(self) -> None:
+        lines = [f"{key}={value}\n" for key, value in self._properties.items()]
+        Path(self._config_file()).write_text("".join(lines))
+
+    def _java(self, *arguments: str) -> list[str]:
+        logging = f"-Dlog4j2.configurationFile={self._home / 'log4j2.properties'}"
+        return [program("java"), "-Xmx512m", "-XX:+UseSerialGC", logging, "-cp", _class_path(), *arguments]
+
+
+@contextmanager
+def running(node: KafkaNode) -> Iterator[KafkaNode]:
+    """`node` started, and stopped at the end if the body has not ended it."""
+    try:
+        node.start()
+        yield node
+        if node._process is not None:
+            node.stop()
+    finally:
+        node.close()
+
+
+def _class_path() -> str:
+    """Kafka's JARs, with the logging of Spark's: the oracle's has none."""
+    pyspark = find_spec("pyspark")
+    assert pyspark is not None and pyspark.origin is not None
+    sparks = Path(pyspark.origin).parent / "jars"
+    logging = [jar for pattern in _SPARKS_LOGGING for jar in sparks.glob(pattern)]
+    kafkas = [jar for jar in sorted(kafka_jars().glob("*.jar")) if not jar.name.startswith(_NOT_FROM_KAFKA)]
+    return os.pathsep.join(map(str, [*logging, *kafkas]))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,193 @@
+"""Engines for tests: managers whose clock a test moves, logs with records, disks that fail below one directory."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sediment.compaction.config import CompactionConfig
+from sediment.engine.broker_config import BrokerConfig
+from sediment.engine.config import LogConfig
+from sediment.engine.log_manager import LogManager
+from sediment.engine.partition_log import PartitionLog
+from sediment.retention.config import RetentionConfig
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.names import TopicPartition
+from tests.clocks import ManualClock
+from tests.twin.batches import Record, encode_batch
+from tests.twin.segments import file_batches
+
+SEGMENT_BYTES = 213  # three batches of a record with a key and a value of one character each
+
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+
+
+def topic_config(*policies: str, **fields: Any) -> LogConfig:
+    """A config of small segments; `fields` are those of all three configs."""
+    values: dict[type, dict[str, Any]] = {
+        CompactionConfig: {"segment_bytes": SEGMENT_BYTES, "segment_index_bytes": 1000},
+        RetentionConfig: {},
+        LogConfig: {},
+    }
+    for key, value in fields.items():
+        kinds = [kind for kind in values if key in kind.__dataclass_fields__]
+        assert kinds, key
+        for kind in kinds:
+            values[kind][key] = value
+    return LogConfig(
+        compaction=CompactionConfig(cleanup_policy=policies, **values[CompactionConfig]),
+        retention=RetentionConfig(cleanup_policy=policies, **values[RetentionConfig]),
+        **values[LogConfig],
+    )
+
+
+COMPACTED = topic_config("compact")
+DELETED = topic_config("delete")
+
+
+def manager_of(
+    *log_dirs: Path,
+    topic: LogConfig | Mapping[str, LogConfig] = COMPACTED,
+    clock: ManualClock | None = None,
+    **options: Any,
+) -> LogManager:
+    """A manager without threads: `run_due` runs what its clock makes due.  `options` are keys or arguments of it."""
+    keys = {key: options.pop(key) for key in [*options] if key in BrokerConfig.__dataclass_fields__}
+    configs = topic if isinstance(topic, Mapping) else {}
+    return LogManager(
+        log_dirs,
+        lambda name: configs.get(name, COMPACTED) if isinstance(topic, Mapping) else topic,
+        replace(BrokerConfig(background_threads=0), **keys),
+        clock=clock or ManualClock(),
+        **options,
+    )
+
+
+@contextmanager
+def running(*log_dirs: Path, **options: Any) -> Iterator[LogManager]:
+    """A manager that runs, and stops cleanly."""
+    with manager_of(*log_dirs, **options) as manager:
+        yield manager
+
+
+def clock_of(manager: LogManager) -> ManualClock:
+    assert isinstance(manager.clock, ManualClock)
+    return manager.clock
+
+
+def advance(manager: LogManager, duration_ms: int) -> None:
+    """Let time go on, and what becomes due run."""
+    clock_of(manager).advance(duration_ms)
+    manager.run_due()
+
+
+def one_batch(*entries: tuple[str, str | None], timestamp_ms: int) -> bytes:
+    records = [
+        Record(delta, timestamp_ms, key.encode(), None if value is None else value.encode())
+        for delta, (key, value) in enumerate(entries)
+    ]
+    return encode_batch(records, base_offset=0)
+
+
+def append(log: PartitionLog, *entries: tuple[str, str | None], timestamp_ms: int | None = None) -> int:
+    """Append each (key, value) as a batch of its own, and raise the high watermark; returns the last offset."""
+    offset = -1
+    for entry in entries:
+        offset = log.append_as_leader(one_batch(entry, timestamp_ms=timestamp_ms or log._clock()), 0).last_offset
+    log.update_high_watermark(log.log_end_offset)
+    return offset
+
+
+def records_of(log: PartitionLog) -> list[Record]:
+    """All records that a reader sees, in order."""
+    found: list[Record] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(offset, 1 << 20, min_one_message=True).read()
+        batches = [batch for _, batch in file_batches(data)]
+        if not batches:
+            return found
+        for batch in batches:
+            found += [record for record in batch.records() if record.offset >= offset]
+        offset = batches[-1].last_offset + 1
+    return found
+
+
+def latest_of(log: PartitionLog) -> dict[bytes, bytes]:
+    """The latest value per key, as a consumer would have it after reading everything."""
+    latest: dict[bytes, bytes] = {}
+    for record in records_of(log):
+        assert record.key is not None
+        if record.value is None:
+            latest.pop(record.key, None)
+        else:
+            latest[record.key] = record.value
+    return latest
+
+
+def dirty_log(manager: LogManager, partition: TopicPartition = T0, rounds: int = 6) -> PartitionLog:
+    """A log of two keys, `rounds` batches of each, so that all rolled segments but the last values are dirt."""
+    log = manager.create_log(partition)
+    for number in range(rounds):
+        append(log, ("a", str(number % 10)), ("b", str(number % 10)))
+    return log
+
+
+class FailingFs(Fs):
+    """The local filesystem; below the directories in `broken` every write and sync fails with EIO."""
+
+    def __init__(self) -> None:
+        self.broken: set[Path] = set()
+
+    def write_new(self, path: Path, chunks: Any) -> int:
+        self._check(path)
+        return super().write_new(path, chunks)
+
+    def replace_file(self, path: Path, content: bytes, *, like: Path | None = None) -> None:
+        self._check(path)
+        super().replace_file(path, content, like=like)
+
+    def open_file(self, path: Path) -> Any:
+        self._check(path)
+        return super().open_file(path)
+
+    def create_file(self, path: Path, *, like: Path) -> Any:
+        self._check(path)
+        return super().create_file(path, like=like)
+
+    def make_directory(self, path: Path) -> None:
+        self._check(path)
+        super().make_directory(path)
+
+    def sync_file(self, path: Path) -> None:
+        self._check(path)
+        super().sync_file(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self._check(path)
+        super().sync_directory(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._check(source)
+        super().rename(source, target)
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        self._check(path)
+        super().unlink(path, missing_ok=missing_ok)
+
+    def read_bytes(self, path: Path) -> bytes:
+        self._check(path)
+        return super().read_bytes(path)
+
+    def scan(self, directory: Path) -> Any:
+        self._check(directory)
+        return super().scan(directory)
+
+    def _check(self, path: Path) -> None:
+        if any(path.is_relative_to(broken) for broken in self.broken):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))

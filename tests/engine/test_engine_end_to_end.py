@@ -1,0 +1,156 @@
+"""An engine under load: appends from several threads while cleaner, retention and checkpoints run in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import shutil
+import threading
+import time
+
+from sediment.engine.scheduler import Clock
+from sediment.segment_io.names import TopicPartition
+from tests.engine.managed import latest_of, one_batch, records_of, running, topic_config
+
+COMPACTED = topic_config("compact", min_cleanable_dirty_ratio=0.0, segment_bytes=2000, file_delete_delay_ms=20)
+BOTH = topic_config(
+    "compact", "delete", min_cleanable_dirty_ratio=0.0, segment_bytes=2000, retention_ms=-1, file_delete_delay_ms=20
+)
+DELETED = topic_config("delete", segment_bytes=2000, retention_bytes=8000, retention_ms=-1, file_delete_delay_ms=20)
+TOPICS = {"compacted": COMPACTED, "both": BOTH, "deleted": DELETED}
+PARTITIONS = [TopicPartition(topic, number) for topic in TOPICS for number in (0, 1)]
+APPENDS = 1500
+
+BUSY = {
+    "background_threads": 4,
+    "log_cleaner_threads": 2,
+    "log_cleaner_backoff_ms": 5,
+    "log_initial_task_delay_ms": 10,
+    "log_retention_check_interval_ms": 10,
+    "log_flush_scheduler_interval_ms": 10,
+    "log_flush_offset_checkpoint_interval_ms": 10,
+    "log_flush_start_offset_checkpoint_interval_ms": 10,
+    "replica_high_watermark_checkpoint_interval_ms": 10,
+    "producer_id_expiration_check_interval_ms": 10,
+}
+
+
+class Writer(threading.Thread):
+    """Appends to one partition and remembers what the latest values are."""
+
+    def __init__(self, log, seed):
+        super().__init__()
+        self.log = log
+        self.random = random.Random(seed)
+        self.latest: dict[bytes, bytes] = {}
+        self.error: BaseException | None = None
+
+    def run(self):
+        try:
+            for number in range(APPENDS):
+                self.append(number)
+        except BaseException as error:
+            self.error = error
+
+    def append(self, number):
+        key = f"key-{self.random.randrange(40)}"
+        value = None if self.random.random() < 0.1 else f"value-{number}"
+        offset = self.log.append_as_leader(
+            one_batch((key, value), timestamp_ms=time.time_ns() // 1_000_000), 0
+        ).last_offset
+        assert offset == number
+        self.log.update_high_watermark(offset + 1)
+        if value is None:
+            self.latest.pop(key.encode(), None)
+        else:
+            self.latest[key.encode()] = value.encode()
+
+
+def test_appends_cleaning_and_retention_at_once_leave_the_latest_value_of_every_key(tmp_path, caplog):
+    directories = [tmp_path / "a", tmp_path / "b"]
+    with (
+        caplog.at_level(logging.WARNING),
+        running(*directories, topic=TOPICS, clock=Clock(), **BUSY) as engine,
+    ):
+        writers = {partition: Writer(engine.create_log(partition), seed) for seed, partition in enumerate(PARTITIONS)}
+        for writer in writers.values():
+            writer.start()
+        while any(writer.is_alive() for writer in writers.values()):
+            for partition in PARTITIONS:
+                records = records_of_a_moment(engine.get_log(partition))
+                assert records == sorted(set(records))
+        for writer in writers.values():
+            writer.join(timeout=120)
+            assert writer.error is None
+        settle(engine)
+        cleaned = {p: len(records_of(engine.get_log(p))) for p in PARTITIONS if p.topic != "deleted"}
+        assert all(count < APPENDS / 4 for count in cleaned.values()), cleaned
+        for partition, writer in writers.items():
+            if partition.topic != "deleted":
+                assert latest_of(engine.get_log(partition)) == writer.latest
+    assert caplog.text == ""
+
+    with running(*directories, topic=TOPICS) as engine:
+        for partition, writer in writers.items():
+            log = engine.get_log(partition)
+            assert (log.log_end_offset, log.high_watermark, log.loaded.damage) == (APPENDS, APPENDS, ())
+            if partition.topic == "deleted":
+                records = records_of(log)
+                assert [record.offset for record in records] == list(range(log.log_start_offset, APPENDS))
+                assert log.log_start_offset > 0 and log.size_bytes < 12_000
+            else:
+                assert latest_of(log) == writer.latest
+
+
+def records_of_a_moment(log):
+    """Offsets that a reader sees in one read, while everything goes on."""
+    from tests.twin.segments import file_batches
+
+    with log.lock:
+        data = log.read(max(log.log_start_offset, log.log_end_offset - 200), 1 << 16).read()
+    return [record.offset for _, batch in file_batches(data) for record in batch.records()]
+
+
+def settle(engine):
+    """Wait until the cleaner has seen everything that is rolled."""
+    for _ in range(2000):
+        waiting = [
+            log
+            for log in engine.all_logs()
+            if log.config.compacts
+            and engine.directory_of(log).first_dirty_offsets().get(log.partition, 0) < log.active_base_offset
+        ]
+        if not waiting:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"not cleaned: {[str(log.partition) for log in waiting]}")
+
+
+def copy_moment(source, target):
+    """Copy a log directory in use, newest segments first: what they follow does not change any more."""
+    target.mkdir()
+    for path in sorted(source.rglob("*"), reverse=True):
+        (target / path.relative_to(source)).parent.mkdir(exist_ok=True)
+        if path.is_file():
+            with contextlib.suppress(FileNotFoundError):  # a checkpoint that is being written
+                shutil.copy2(path, target / path.relative_to(source))
+
+
+def test_an_image_of_a_busy_engine_is_recovered_to_a_prefix_of_what_was_appended(tmp_path):
+    """What a crash leaves: files as they were at about one moment, without any clean end."""
+    with running(
+        tmp_path / "a", topic={"t": topic_config("delete", segment_bytes=2000)}, clock=Clock(), **BUSY
+    ) as engine:
+        writer = Writer(engine.create_log(TopicPartition("t", 0)), 7)
+        writer.start()
+        while writer.log.log_end_offset < 300:
+            time.sleep(0.001)
+        reached = writer.log.log_end_offset
+        copy_moment(tmp_path / "a", tmp_path / "image")
+        writer.join(timeout=120)
+        whole = records_of(writer.log)
+    with running(tmp_path / "image", topic={"t": topic_config("delete", segment_bytes=2000)}) as engine:
+        log = engine.get_log(TopicPartition("t", 0))
+        assert reached <= log.log_end_offset <= APPENDS
+        assert records_of(log) == whole[: log.log_end_offset]

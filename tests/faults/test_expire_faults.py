@@ -1,0 +1,214 @@
+"""Every step of `expire` cut off: killed, failed, torn, without power; then repeated.
+
+Whatever is left, no record that retention keeps is lost, the log start offset is true, and the repeated run ends where
+an undisturbed one does.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sediment.compaction.config import CompactionConfig
+from sediment.engine.config import LogConfig
+from sediment.engine.loader import load_log
+from sediment.jobs.expire import ExpiryRun, expire
+from sediment.jobs.options import CommonOptions
+from sediment.jobs.settings import Settings
+from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.log_dir import read_checkpoints
+from sediment.segment_io.names import TopicPartition
+from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Image, Kill, Killed, read_image, write_image
+from tests.jobs.test_expire import NAME, make_log
+from tests.segments import NOW_MS
+from tests.twin.segments import list_segments
+
+PARTITION = TopicPartition("orders", 0)
+EPOCHS = "0\n3\n0 0\n1 7\n2 12\n"
+TEMPORARY = (".deleted", ".tmp")
+
+SCENARIOS = {
+    "some segments": ("retention.bytes=360", "retention.ms=-1"),
+    "every segment": ("retention.bytes=0", "retention.ms=-1"),
+}
+
+
+@dataclass
+class Log:
+    """A directory as it is before, and what an undisturbed run makes of it."""
+
+    log_dir: Path
+    sets: tuple[str, ...]
+    before: tuple[Image, Image]
+    after: tuple[dict[str, bytes], dict[str, bytes]]
+    records: dict[int, bytes]
+    start_after: int
+
+    @property
+    def directory(self) -> Path:
+        return self.log_dir / NAME
+
+    def lay_out(self, images: tuple[Image, Image] | None = None) -> None:
+        """The log directory and the partition's, as `images` or as before."""
+        top, partition = images or self.before
+        write_image(self.directory, partition)
+        write_image(self.log_dir, top)
+
+    def images(self) -> tuple[Image, Image]:
+        return read_image(self.log_dir), read_image(self.directory)
+
+    def run(self, fs: Fs) -> ExpiryRun:
+        options = CommonOptions(
+            log_dirs=(self.log_dir,),
+            partitions=(),
+            settings=Settings.load(None, self.sets),
+            now_ms=NOW_MS,
+            as_json=True,
+            master=None,
+            quiet=True,
+        )
+        return expire(options, fs=fs)
+
+
+class FsOfBoth(FaultyFs):
+    """A faulty filesystem whose disk is that of a log directory and of a partition in it."""
+
+    def __init__(self, fault: Kill | Fail | None, log_dir: Path) -> None:
+        super().__init__(fault)
+        self.disks = [Disk(log_dir), Disk(log_dir / NAME)]
+
+    def _tell(self, tell, directory: Path) -> None:
+        for disk in self.disks:
+            if disk.directory == directory:
+                tell(disk)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    ignored = (".lock", *TEMPORARY)
+    return {name: content for name, (content, _) in read_image(directory).items() if not name.endswith(ignored)}
+
+
+def records_of(directory: Path) -> dict[int, bytes]:
+    return {
+        record.offset: record.value
+        for segment in list_segments(directory)
+        for _, batch in segment.batches()
+        for record in batch.records()
+    }
+
+
+@pytest.fixture(params=SCENARIOS)
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
+    log_dir = tmp_path / "logs"
+    directory = make_log(log_dir, epochs=EPOCHS)
+    (log_dir / "log-start-offset-checkpoint").write_text("0\n1\nother 3 77\n")
+    (directory / "00000000000000000015.snapshot").unlink()
+    given = Log(log_dir, SCENARIOS[request.param], ({}, {}), ({}, {}), records_of(directory), 0)
+    (log_dir / ".lock").touch()
+    given.before = given.images()
+    report = given.run(Fs()).partitions[0]
+    assert report.status == "expired" and report.log_start_offset is not None
+    given.after = contents(log_dir), contents(directory)
+    given.start_after = report.log_start_offset
+    given.lay_out()
+    return given
+
+
+def assert_nothing_lost(log: Log) -> None:
+    """A start over what lies there: the log begins at the old or the new start and holds every record from there on."""
+    checkpoints = read_checkpoints(log.log_dir, Fs()).of(PARTITION)
+    found = records_of(log.directory)
+    loaded = load_log(
+        PARTITION, log.directory, LogConfig(compaction=CompactionConfig(cleanup_policy=("delete",))), checkpoints, Fs(),
+        now_ms=NOW_MS,
+    )  # fmt: skip
+    assert loaded.log_start_offset <= log.start_after
+    assert loaded.log_end_offset == 15
+    kept = {offset: value for offset, value in log.records.items() if offset >= loaded.log_start_offset}
+    assert {offset: value for offset, value in found.items() if offset >= loaded.log_start_offset} == kept
+
+
+def assert_repeat_completes(log: Log) -> None:
+    run = log.run(Fs())
+    assert not run.failed(), run
+    assert run.partitions[0].log_start_offset == log.start_after
+    assert (contents(log.log_dir), contents(log.directory)) == log.after
+
+
+def assert_recoverable(log: Log, images: tuple[Image, Image]) -> None:
+    log.lay_out(images)
+    assert_repeat_completes(log)
+    log.lay_out(images)
+    assert_nothing_lost(log)
+
+
+def kills(log: Log):
+    """A run killed behind each of its operations."""
+    for number in itertools.count(1):
+        log.lay_out()
+        fs = FsOfBoth(Kill(number), log.log_dir)
+        try:
+            log.run(fs)
+        except Killed:
+            yield fs
+        else:
+            assert fs.operations == number - 1 > 20
+            return
+
+
+def test_a_run_killed_behind_any_step_loses_nothing_and_its_repetition_completes_it(log: Log):
+    for _ in kills(log):
+        assert_recoverable(log, log.images())
+
+
+def test_a_loss_of_power_behind_any_step_loses_nothing_and_the_repetition_completes_it(log: Log):
+    known = set()
+    for fs in kills(log):
+        for images in itertools.product(*(disk.after_power_loss() for disk in fs.disks)):
+            key = tuple(frozenset((name, content) for name, (content, _) in image.items()) for image in images)
+            if key not in known:
+                known.add(key)
+                assert_recoverable(log, images)
+    assert len(known) > 20
+
+
+@pytest.mark.parametrize(
+    ("number", "torn"), [(errno.EIO, False), (errno.ENOSPC, False), (errno.ENOSPC, True)], ids=["EIO", "ENOSPC", "torn"]
+)
+def test_a_run_that_fails_at_any_step_says_so_loses_nothing_and_can_be_repeated(log: Log, number: int, torn: bool):
+    for place in itertools.count(1):
+        log.lay_out()
+        fs = FaultyFs(Fail(place, number, torn))
+        run = log.run(fs)
+        if fs.operations < place:
+            assert not run.failed()
+            break
+        report = run.partitions[0]
+        assert run.failed() == (report.status == "failed")
+        if run.failed():
+            assert report.reason
+            assert list(report.segments) == [segment.base_offset for segment in list_segments(log.directory)]
+        assert_recoverable(log, log.images())
+    assert place > 20
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_full_disk_that_has_no_room_for_a_file_still_gets_room_by_expiry(tmp_path: Path, scenario: str):
+    class FullDisk(FaultyFs):
+        def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    log_dir = tmp_path / "logs"
+    directory = make_log(log_dir)
+    log = Log(log_dir, SCENARIOS[scenario], ({}, {}), ({}, {}), records_of(directory), 10)
+    report = log.run(FullDisk()).partitions[0]
+    assert [segment.base_offset for segment in list_segments(directory)] == list(report.segments) == [10]
+    assert (report.status, report.log_start_offset, report.bytes_after) == ("expired", 10, 360)
+    assert_nothing_lost(log)
+    assert log.run(Fs()).partitions[0].segments == ((10,) if scenario == "some segments" else (15,))

@@ -1,0 +1,235 @@
+"""`sediment plan`: it changes nothing, says what `compact` and `expire` then do, and why not more."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+
+import pytest
+
+from tests.corpus import cleaning_cases, load_case
+from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, sediment, topic_sets, tree, write_checkpoint
+from tests.segments import NOW_MS, batch_bytes, write_segment
+
+DAY_MS = 86_400_000
+SAME = (
+    "next_dirty_offset",
+    "first_dirty_offset",
+    "first_uncleanable_offset",
+    "messages_read",
+    "messages_written",
+    "bytes_before",
+    "bytes_after",
+    "segments",
+    "segments_before",
+    "groups_rewritten",
+    "groups_skipped",
+    "dirty_ratio",
+    "tombstones_waiting",
+    "first_delete_horizon_ms",
+    "last_delete_horizon_ms",
+    "strategy",
+)
+
+
+@pytest.fixture
+def plain(tmp_path):
+    return load_case("plain", tmp_path / "corpus")
+
+
+@pytest.fixture
+def log_dir(tmp_path, plain):
+    return make_log_dir(tmp_path / "logs", {plain.partition: plain.before})
+
+
+def plan(log_dir, *options, now_ms=NOW_MS):
+    outcome = sediment("plan", log_dir, "--json", "--now-ms", now_ms, *options)
+    assert outcome.status in (0, 1), outcome.stderr
+    return outcome
+
+
+def keyed_log(path, *, batches=40, keys=4, tombstones=False, timestamp=NOW_MS - DAY_MS):
+    """A partition of two rolled segments and an empty active one, one record a batch."""
+    half = batches // 2
+
+    def batch(offset):
+        value = None if tombstones and offset < keys else b"value-%04d" % offset
+        return batch_bytes(offset, chr(97 + offset % keys), value=value, timestamp=timestamp + offset)
+
+    write_segment(path, 0, [batch(offset) for offset in range(half)])
+    write_segment(path, half, [batch(offset) for offset in range(half, batches)])
+    write_segment(path, batches)
+    return path
+
+
+def test_a_plan_changes_nothing_and_asks_for_no_lock(log_dir, plain):
+    before = tree(log_dir)
+    with (log_dir / ".lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for options in ((), ("--exact",)):
+            assert plan(log_dir, *options, *topic_sets("plain", plain.configs)).status == 0
+    assert tree(log_dir) == before
+
+
+@pytest.mark.parametrize("name", [name for name in cleaning_cases() if name != "compact-delete"][::3])
+def test_an_exact_plan_is_what_compact_then_does(tmp_path, name):
+    case = load_case(name, tmp_path / "corpus")
+    log_dir, sets = corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0])])
+    options = ("--force", *sets)
+    planned = plan(log_dir, "--exact", *options, now_ms=case.rounds[0].now_ms).partitions()[case.partition]
+    done = sediment("compact", log_dir, "--json", "--now-ms", case.rounds[0].now_ms, *options)
+    found = done.partitions()[case.partition]
+    assert (planned["status"], found["status"], planned["is_exact"]) == ("cleanable", "compacted", True)
+    assert {name: planned[name] for name in SAME} == {name: found[name] for name in SAME}
+    assert planned["bytes_back"] == found["bytes_before"] - found["bytes_after"]
+
+
+def test_an_estimate_of_a_sampled_whole_is_close_to_the_exact_figures(log_dir, plain):
+    sets = topic_sets("plain", plain.configs)
+    estimated = plan(log_dir, *sets).partitions()["plain-0"]
+    exact = plan(log_dir, "--exact", *sets).partitions()["plain-0"]
+    assert (estimated["is_exact"], exact["is_exact"]) == (False, True)
+    assert estimated["messages_written"] == pytest.approx(exact["messages_written"], rel=0.02)
+    assert estimated["bytes_back"] == pytest.approx(exact["bytes_back"], rel=0.05)
+    assert estimated["keys"] == 150
+
+
+def test_the_plan_names_the_rule_that_blocks_and_when_it_stops(tmp_path):
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": keyed_log(tmp_path / "t-0")})
+    lag = ("--set=t:cleanup.policy=compact", f"--set=t:min.compaction.lag.ms={2 * DAY_MS}")
+    blocked = plan(log_dir, *lag).partitions()["t-0"]
+    assert (blocked["status"], blocked["reason_code"]) == ("blocked", "min-compaction-lag")
+    until_ms = NOW_MS - DAY_MS + 19 + 2 * DAY_MS
+    assert blocked["unblocks_at_ms"] == until_ms
+    assert plan(log_dir, *lag, now_ms=until_ms - 1).partitions()["t-0"]["status"] == "blocked"
+    assert plan(log_dir, *lag, now_ms=until_ms).partitions()["t-0"]["status"] == "cleanable"
+
+
+def test_cm_03_a_ratio_at_the_minimum_blocks_and_force_shows_what_would_be(tmp_path):
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": keyed_log(tmp_path / "t-0")}, dirty={"t-0": 20})
+    ratio = ("--set=t:cleanup.policy=compact", "--set=t:min.cleanable.dirty.ratio=0.5")
+    blocked = plan(log_dir, *ratio).partitions()["t-0"]
+    assert (blocked["reason_code"], blocked["bytes_back"]) == ("dirty-ratio", 0)
+    assert blocked["dirty_ratio"] == 0.5
+    assert plan(log_dir, *ratio, "--force").partitions()["t-0"]["bytes_back"] > 0
+
+
+def test_cm_12_the_maximum_lag_unblocks_by_time(tmp_path):
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": keyed_log(tmp_path / "t-0")}, dirty={"t-0": 20})
+    options = (
+        "--set=t:cleanup.policy=compact",
+        "--set=t:min.cleanable.dirty.ratio=0.9",
+        f"--set=t:max.compaction.lag.ms={2 * DAY_MS}",
+    )
+    blocked = plan(log_dir, *options).partitions()["t-0"]
+    first_ms = NOW_MS - DAY_MS + 20
+    assert (blocked["reason_code"], blocked["unblocks_at_ms"]) == ("dirty-ratio", first_ms + 2 * DAY_MS + 1)
+
+
+def test_tombstones_and_when_they_may_go_are_told(tmp_path):
+    path = keyed_log(tmp_path / "t-0", batches=4, keys=4, tombstones=True)
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": path})
+    options = ("--set=t:cleanup.policy=compact", "--set=t:delete.retention.ms=60000")
+    for exact in ((), ("--exact",)):
+        found = plan(log_dir, *options, *exact).partitions()["t-0"]
+        assert found["tombstones_waiting"] == 4
+        assert (found["first_delete_horizon_ms"], found["last_delete_horizon_ms"]) == (NOW_MS + 60_000,) * 2
+    sediment("compact", log_dir, "--now-ms", NOW_MS, *options)
+    waiting = plan(log_dir, *options, now_ms=NOW_MS + 5).partitions()["t-0"]
+    assert (waiting["reason_code"], waiting["tombstones_waiting"]) == ("nothing-dirty", 4)
+    assert waiting["first_delete_horizon_ms"] == NOW_MS + 60_000
+    assert plan(log_dir, *options, now_ms=NOW_MS + 60_000).partitions()["t-0"]["tombstones_waiting"] == 0
+
+
+def test_cp_45_what_retention_deletes_is_told_beside_compaction(tmp_path):
+    path = keyed_log(tmp_path / "t-0")
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": path, "d-0": path})
+    options = ("--set=t:cleanup.policy=compact,delete", "--set=t:retention.ms=1000", "--set=d:retention.ms=1000")
+    partitions = plan(log_dir, *options).partitions()
+    assert (partitions["t-0"]["status"], partitions["d-0"]["reason_code"]) == ("cleanable", "not-compacted")
+    for partition in partitions.values():
+        assert partition["retention"]["segments"] == [0, 20]
+        assert partition["retention"]["log_start_offset"] == 40
+    later = plan(log_dir, "--set=d:retention.ms=172800000").partitions()["d-0"]["retention"]
+    assert (later["segments"], later["next_at_ms"]) == ([], NOW_MS - DAY_MS + 19 + 2 * DAY_MS + 1)
+
+
+def test_retention_is_told_as_expire_then_does_it(tmp_path):
+    path = keyed_log(tmp_path / "t-0")
+    log_dir = make_log_dir(tmp_path / "logs", {"d-0": path, "u-0": path}, dirty={"u-0": 5})
+    write_checkpoint(log_dir / "replication-offset-checkpoint", {"d-0": 25, "u-0": 40})
+    options = ("--set=retention.ms=1000",)
+    planned = {name: p["retention"] for name, p in plan(log_dir, *options).partitions().items()}
+    done = sediment("expire", log_dir, "--json", "--now-ms", NOW_MS, *options).partitions()
+    for name in planned:
+        assert planned[name]["segments"] == [gone["base_offset"] for gone in done[name]["deleted_segments"]]
+    assert planned["d-0"]["segments"] == [0]
+    assert planned["d-0"]["log_start_offset"] == done["d-0"]["log_start_offset"] == 20
+    assert planned["u-0"]["reason_code"] == done["u-0"]["reason_code"] == "policy-unknown"
+
+
+def test_a_damaged_partition_is_told_as_compact_would_and_not_marked(tmp_path, plain):
+    log_dir = make_log_dir(tmp_path / "logs", {"plain-0": plain.before, "plain-1": plain.before})
+    segment = log_dir / "plain-1" / f"{448:020d}.log"
+    content = bytearray(segment.read_bytes())
+    content[5000] ^= 1
+    segment.write_bytes(bytes(content))
+    before = tree(log_dir)
+    outcome = plan(log_dir, "--exact", *topic_sets("plain", plain.configs))
+    assert outcome.status == 1
+    bad = outcome.partitions()["plain-1"]
+    assert (bad["status"], bad["reason_code"]) == ("quarantined", "corrupt-batch")
+    assert outcome.partitions()["plain-0"]["status"] == "cleanable"
+    assert tree(log_dir) == before
+
+
+def test_a_quarantined_partition_is_told_with_what_stands_against_it(tmp_path, plain):
+    log_dir = make_log_dir(tmp_path / "logs", {"plain-0": plain.before})
+    segment = log_dir / "plain-0" / f"{448:020d}.log"
+    content = bytearray(segment.read_bytes())
+    content[5000] ^= 1
+    segment.write_bytes(bytes(content))
+    sets = topic_sets("plain", plain.configs)
+    assert sediment("compact", log_dir, "--now-ms", NOW_MS, *sets).status == 1
+    outcome = plan(log_dir, *sets, now_ms=NOW_MS + 1)
+    assert outcome.status == 1
+    assert outcome.partitions()["plain-0"]["status"] == "quarantined"
+    assert "--retry-quarantined" in outcome.partitions()["plain-0"]["reason"]
+
+
+def test_what_was_interrupted_is_told_and_left(log_dir, plain):
+    (log_dir / "plain-0" / f"{0:020d}.log.swap").write_bytes(b"")
+    before = tree(log_dir)
+    found = plan(log_dir, *topic_sets("plain", plain.configs)).partitions()["plain-0"]
+    assert (found["status"], found["reason_code"]) == ("blocked", "interrupted")
+    assert tree(log_dir) == before
+
+
+def test_an_unclean_stop_and_an_unknown_high_watermark_are_told(tmp_path, plain):
+    log_dir = make_log_dir(tmp_path / "logs", {"plain-0": plain.before, "plain-1": plain.before}, clean=False)
+    write_checkpoint(log_dir / "recovery-point-offset-checkpoint", {"plain-0": 0, "plain-1": 2000})
+    write_checkpoint(log_dir / "replication-offset-checkpoint", {"plain-0": 2000})
+    partitions = plan(log_dir, *topic_sets("plain", plain.configs)).partitions()
+    assert partitions["plain-0"]["reason_code"] == "unclean"
+    assert partitions["plain-1"]["reason_code"] == "no-high-watermark"
+
+
+def test_the_table_explains_each_partition(log_dir, plain):
+    outcome = sediment("plan", log_dir, "--now-ms", NOW_MS, *topic_sets("plain", plain.configs))
+    assert outcome.status == 0, outcome.stderr
+    for word in ("plain-0", "cleanable", "≈", "can be cleaned", "strategy whole", "would give back"):
+        assert word in outcome.stdout, outcome.stdout
+
+
+def test_the_json_has_one_object_with_the_clock_of_the_rules(log_dir, plain):
+    report = plan(log_dir, *topic_sets("plain", plain.configs)).report
+    assert (report["schema"], report["command"], report["now_ms"]) == (1, "plan", NOW_MS)
+
+
+def test_a_partition_that_went_away_fails_alone(tmp_path, plain):
+    log_dir = make_log_dir(tmp_path / "logs", {"plain-0": plain.before, "plain-1": plain.before})
+    shutil.rmtree(log_dir / "plain-1")
+    (log_dir / "plain-1").mkdir()
+    partitions = plan(log_dir, *topic_sets("plain", plain.configs)).partitions()
+    assert partitions["plain-1"]["reason_code"] == "nothing-dirty"
+    assert partitions["plain-0"]["status"] == "cleanable"

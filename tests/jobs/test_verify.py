@@ -1,0 +1,203 @@
+"""What Kafka 4.2.0 left of every case is a correct compaction, what compact leaves is too, and nothing broken is."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.corpus import cleaning_cases, load_case
+from tests.jobs.broken_logs import BREAKAGES, Edited
+from tests.jobs.log_dirs import make_log_dir, read_checkpoint, sediment, topic_sets, tree, write_checkpoint
+from tests.logs import START_MS, LogShape, write_random_log
+
+FIRST_MS = 1700001000000  # the clock of the first round of most cases, and of those that are broken
+LAST_MS = 1700002000000
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One run over several partitions: (name of a partition, case, BEFORE, AFTER, first dirty offset, end offset)."""
+
+    now_ms: int
+    since_ms: int | None
+    partitions: list
+
+    def log_dirs(self, path):
+        """BEFORE and AFTER with the checkpoints that the cleaner had and left, and the options of the run."""
+        before = make_log_dir(
+            path / "before",
+            {name: source for name, _, source, *_ in self.partitions},
+            dirty={name: dirty for name, *_, dirty, _ in self.partitions if dirty is not None},
+        )
+        after = make_log_dir(
+            path / "after",
+            {name: result for name, _, _, result, *_ in self.partitions},
+            dirty={name: end for name, *_, end in self.partitions},
+        )
+        sets = {option for name, case, *_ in self.partitions for option in topic_sets(topic_of(name), case.configs)}
+        since = [] if self.since_ms is None else ["--since-ms", self.since_ms]
+        return before, after, ["--now-ms", self.now_ms, *since, *sorted(sets)]
+
+
+def topic_of(name):
+    return name.rpartition("-")[0]
+
+
+def comparisons(cases):
+    """Every round of every case, and all rounds of a case at once; few runs, because each one costs seconds.
+
+    Rounds that give no delete horizon go with the first ones whatever their clock.
+    """
+    rounds = [(case, number, given) for case in cases for number, given in enumerate(case.rounds)]
+    first, last, between = [], [], []
+    for case, number, given in rounds:
+        row = (
+            f"{topic_of(case.partition)}-{number}",
+            case,
+            given.before,
+            given.after,
+            given.dirty,
+            given.kafka.end_offset,
+        )
+        if given.now_ms in (FIRST_MS, 1700000020000, 1700010000000):
+            first.append(row)
+        else:
+            (last if given.now_ms == LAST_MS else between).append(row)
+    at_once = [
+        (case.partition, case, case.before, case.rounds[-1].after, None, case.rounds[-1].kafka.end_offset)
+        for case in cases
+        if len(case.rounds) > 1
+    ]
+    return [
+        Comparison(FIRST_MS, None, first),
+        Comparison(1700001060000, 1700001029999, between),
+        Comparison(LAST_MS, None, last),
+        Comparison(LAST_MS, FIRST_MS, at_once),
+    ]
+
+
+def break_results(before: Path, after: Path, partitions) -> dict[str, str]:
+    """Add a partition for each breakage to both directories; its name -> the partition's."""
+    names = {}
+    for number, (what, breakage) in enumerate(BREAKAGES.items()):
+        _, case, *_ = next(row for row in partitions if row[1].name == breakage.case)
+        given = case.rounds[0]
+        name = f"{topic_of(case.partition)}-{100 + number}"
+        ends = ((before, given.before, given.dirty), (after, given.after, given.kafka.end_offset))
+        for log_dir, source, offset in ends:
+            shutil.copytree(source, log_dir / name)
+            path = log_dir / "cleaner-offset-checkpoint"
+            write_checkpoint(path, {**read_checkpoint(path), **({name: offset} if offset is not None else {})})
+        breakage.do(Edited(before, after, name, int(case.configs.get("delete.retention.ms", 86_400_000))))
+        names[what] = name
+    return names
+
+
+def keep_damage(log_dirs) -> None:
+    """The same batch of both logs gets the same wrong checksum."""
+    for log_dir in log_dirs:
+        path = next((log_dir / "all_unique-0").glob("*.log"))
+        content = bytearray(path.read_bytes())
+        content[17] ^= 1
+        path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """([exit status], [partition -> report] of each comparison, what was broken -> report)."""
+    scratch = tmp_path_factory.mktemp("verify")
+    cases = [load_case(name, scratch / "cases") for name in cleaning_cases(magic2_only=False)]
+    statuses, found, broken = [], [], {}
+    for number, comparison in enumerate(comparisons(cases)):
+        before, after, options = comparison.log_dirs(scratch / str(number))
+        names = {}
+        if number == 0:
+            names = break_results(before, after, comparison.partitions)
+            keep_damage((before, after))
+        outcome = sediment("verify", before, after, "--json", *options)
+        assert outcome.stdout, outcome.stderr
+        reports = outcome.partitions()
+        broken |= {what: reports.pop(name) for what, name in names.items()}
+        statuses.append(outcome.status)
+        found.append(reports)
+    return statuses, found, broken
+
+
+def test_every_round_of_kafkas_cleaner_and_all_rounds_at_once_are_correct_compactions(results):
+    statuses, found, _ = results
+    wrong = {
+        (number, name): report["differences"] or report["reason"]
+        for number, reports in enumerate(found)
+        for name, report in reports.items()
+        if report["status"] != "correct"
+    }
+    assert wrong == {}
+    assert statuses == [1, 0, 0, 0]
+    assert [len(reports) for reports in found] == [32, 4, 2, 6]
+
+
+def test_a_batch_that_cannot_be_read_and_was_kept_is_no_difference(results):
+    assert results[1][0]["all_unique-0"]["status"] == "correct"
+
+
+@pytest.mark.parametrize("what", BREAKAGES)
+def test_what_is_broken_is_found_by_its_check(results, what):
+    _, _, broken = results
+    report, check = broken[what], BREAKAGES[what].check
+    assert report["status"] == "wrong", report
+    assert report["checks"][check] > 0, report["differences"]
+    assert any(difference["check"] == check for difference in report["differences"])
+
+
+def test_what_compact_leaves_of_random_logs_is_a_correct_compaction(tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    for seed in range(12):
+        codecs = (0,) if seed % 2 else (0, 1, 2, 3, 4)
+        write_random_log(before / f"t-{seed}", 900 + seed, LogShape(batches=120, codecs=codecs))
+    (before / ".kafka_cleanshutdown").touch()
+    shutil.copytree(before, after)
+    shared = ["--set=t:cleanup.policy=compact", "--set=t:delete.retention.ms=20000", "--json"]
+    for now_ms in (START_MS + 40_000, START_MS + 90_000):
+        compacted = sediment("compact", after, "--force", "--from-start", "--now-ms", now_ms, *shared)
+        assert compacted.status == 0, compacted.stdout
+    untouched = tree(tmp_path)
+    outcome = sediment("verify", before, after, "--since-ms", START_MS + 40_000, "--now-ms", START_MS + 90_000, *shared)
+    wrong = {name: report["differences"] for name, report in outcome.partitions().items() if report["differences"]}
+    assert wrong == {}
+    assert outcome.status == 0
+    assert all(report["records_after"] < report["records_before"] for report in outcome.partitions().values())
+    assert tree(tmp_path) == untouched
+
+
+def test_two_directories_of_one_partition_are_compared_whatever_their_names(tmp_path):
+    given = load_case("one-key", tmp_path).rounds[0]
+    outcome = sediment("verify", given.before, given.after)
+    assert outcome.status == 0
+    assert "before" in outcome.stdout
+    assert "1 of 1 partitions are a correct compaction" in outcome.stdout
+    report = sediment("verify", given.after, given.before, "--json", "--quiet").report
+    assert (report["schema"], report["command"]) == (1, "verify")
+    (partition,) = report["partitions"]
+    assert partition["status"] == "wrong"
+    assert partition["checks"]["superseded"] is None
+    new = [difference for difference in partition["differences"] if difference["check"] == "records"]
+    assert new[0] == {"check": "records", "offset": 0, "what": "BEFORE has no such record of this key"}
+    assert len(new) == 10 < partition["checks"]["records"]
+
+
+def test_wrong_use_is_told_in_one_sentence(tmp_path):
+    given = load_case("one-key", tmp_path).rounds[0]
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": given.before})
+    for arguments, words in (
+        ((given.before, log_dir), "a log directory and the directory of one partition"),
+        ((given.before, tmp_path / "none"), "no such directory"),
+        ((log_dir, log_dir, "--partition", "u-*"), "no partition is selected"),
+    ):
+        outcome = sediment("verify", *arguments)
+        assert outcome.status == 2
+        assert words in outcome.stderr
+        assert outcome.stderr.count("\n") == 1
+    assert sediment("verify", log_dir).status == 2
