@@ -55,7 +55,7 @@ conformance-nightly: setup ## the same over 10,000 logs
 
 e2e: setup ## a broker of Kafka's, real clients, and Sediment in between (brings both once)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[e2e]'
-	@$(BIN)/python -m pytest -m e2e tests/e2e $(ARGS)
+	@$(BIN)/python -m pytest -W ignore::DeprecationWarning -m e2e tests/e2e $(ARGS)
 
 bench-memory: setup ## peak memory of a worker over sizes and keys
 	@$(BIN)/python -m benchmarks.memory

@@ -23,7 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.generate import START_MS, Shape, write_partition
-from sediment.jobs.compact import CompactOptions, compact
+from sediment.jobs.cleaning import CompactOptions
+from sediment.jobs.compact import compact
 from sediment.jobs.options import CommonOptions
 from sediment.jobs.session import spark_context
 from sediment.jobs.settings import Settings

@@ -5,10 +5,12 @@
 
 A thread makes the next chunk ready while the caller works on one.  Where the cuts come from the offset index, the scan
 of a chunk finds out whether batches begin there; where they come from a forward walk they are known, and so is a
-verdict on each batch.
+verdict on each batch, and which bytes are none that can be read.  Messages of magic 0 and 1 come as the batches of
+magic 2 that say the same.
 
 Invariants: a chunk holds whole batches whose lengths and checksums were verified; what is read is what was listed.
-Memory: two chunks, and of each as many records decompressed as _AHEAD_CHUNKS chunks have bytes.
+Memory: two chunks, of messages in both formats, and of each as many records decompressed as _AHEAD_CHUNKS chunks have
+bytes.
 """
 
 from __future__ import annotations
@@ -24,28 +26,33 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction import sweep
-from sediment.compaction.transactions import DISCARD
+from sediment.compaction.transactions import DISCARD, LEGACY, TOMBSTONES_GO, UNREADABLE
 from sediment.segment_io import decode
 from sediment.segment_io.codecs import decompress
-from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError, UnsupportedDataError
+from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError
 from sediment.segment_io.format import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,
     BATCH_LENGTH,
     CODEC_MASK,
     LOG_OVERHEAD_BYTES,
+    MAGIC,
     OFFSET_ENTRY_BYTES,
 )
 from sediment.segment_io.fs import Buffer, Fs
 from sediment.segment_io.indexes import AbortedTransaction
+from sediment.segment_io.legacy import LEGACY_ATTRIBUTES
 from sediment.segment_io.listing import SegmentRef
 from sediment.segment_io.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.producers import FIRST_MAGIC_WITH_PRODUCERS as _MAGIC
 from sediment.segment_io.reader import batch_error, padded_buffer, read_into
+from sediment.segment_io.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 
 CHUNK_BYTES = 2 << 20
 _LARGEST_INDEX_GAP = 8 * CHUNK_BYTES
 _AHEAD_CHUNKS = 8
 _FIRST_BATCHES = 4096
+_NS_PER_MS = 1_000_000
 
 ByteArray = npt.NDArray[np.uint8]
 Progress = Callable[[int], None]
@@ -55,13 +62,15 @@ Progress = Callable[[int], None]
 class SegmentCuts:
     """Where the chunks of a segment begin, ascending and ending with its size; `ordinals` are the batches before each.
 
-    `verdicts`, uint8[batches] or empty, and `kept_aborts` come from a forward walk.
+    `verdicts`, uint8[batches] or empty, and `kept_aborts` come from a forward walk.  `unreadable` are the bytes, from
+    and to, that stand as one batch each, of verdict UNREADABLE.
     """
 
     positions: npt.NDArray[np.int64]
     ordinals: npt.NDArray[np.int64]
     verdicts: ByteArray
     kept_aborts: tuple[AbortedTransaction, ...]
+    unreadable: tuple[tuple[int, int], ...] = ()
 
 
 class WayDoesNotHoldError(Exception):
@@ -74,18 +83,32 @@ class WayDoesNotHoldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole, checked batches of `segment`; `positions` are where they begin in `buffer`, `position` where it lies.
+    """Whole, checked batches of `segment`; `positions` are where they begin in `buffer`.
 
-    `decompressed` holds the records of batches that were decompressed ahead, by position in `buffer`.
+    `source` holds the `size_bytes` that were read at `position` of the file, and batch n of it begins at `origins`[n].
+    `buffer` is the same where there are no messages of magic 0 and 1, else holds what became of them; of a compressed
+    one it has the header only.  `decompressed` holds the records of batches that were decompressed ahead, by position
+    in `buffer`.
     """
 
     segment: SegmentRef
     position: int
     size_bytes: int
+    source: ByteArray
+    origins: npt.NDArray[np.int64]
     buffer: ByteArray
     positions: npt.NDArray[np.int64]
     verdicts: ByteArray
     decompressed: dict[int, Buffer]
+
+    def source_of(self, ordinal: int) -> ByteArray:
+        """The bytes that batch `ordinal` was read from."""
+        following = self.origins[ordinal + 1] if ordinal + 1 < self.origins.size else self.size_bytes
+        return self.source[self.origins[ordinal] : following]
+
+    def ordinal_at(self, position: int) -> int:
+        """Which batch lies at `position` of the buffer."""
+        return int(np.searchsorted(self.positions, position, side="right")) - 1
 
     def payload_at(self, position: int) -> tuple[int, memoryview]:
         """Codec and compressed payload of the batch at `position` of the buffer."""
@@ -98,21 +121,27 @@ class Chunk:
 class ChunkReader:
     """Reads the segments of one partition; a chunk holds until the one two after it is made ready.
 
-    `decompressed_limit_bytes` bounds the records of one batch.
+    `decompressed_limit_bytes` bounds the records of one batch.  `legacy_horizon_ms`: the tombstones of magic 0 and 1 of
+    segments that were not modified since have expired.
     """
 
-    def __init__(self, directory: Path, fs: Fs, decompressed_limit_bytes: int, stack: ExitStack) -> None:
+    def __init__(
+        self, directory: Path, fs: Fs, decompressed_limit_bytes: int, legacy_horizon_ms: int, stack: ExitStack
+    ) -> None:
         self._directory = directory
         self._fs = fs
         self._limit_bytes = decompressed_limit_bytes
+        self._legacy_horizon_ms = legacy_horizon_ms
         self._files = SourceFiles(directory, stack)
         self._thread = lazy_pool(stack, "sediment-read")
         self._buffers = [padded_buffer(0), padded_buffer(0)]
         self._positions = [np.zeros(_FIRST_BATCHES, dtype=np.int64) for _ in range(2)]
+        self._upgraded_bytes = [0, 0]
 
     def size_bytes(self) -> int:
         """Memory of its buffers."""
-        return sum(buffer.nbytes for buffer in self._buffers) + sum(found.nbytes for found in self._positions)
+        read_bytes = sum(buffer.nbytes for buffer in self._buffers)
+        return read_bytes + sum(found.nbytes for found in self._positions) + sum(self._upgraded_bytes)
 
     def chunks(
         self, segments: Sequence[SegmentRef], cuts: dict[int, SegmentCuts], *, newest_first: bool
@@ -137,16 +166,58 @@ class ChunkReader:
     def _make_ready(self, segment: SegmentRef, cuts: SegmentCuts, index: int, number: int, newest_first: bool) -> Chunk:
         """Read, scan and decompress a chunk; it holds until the chunk two numbers later is made ready."""
         start, end = int(cuts.positions[index]), int(cuts.positions[index + 1])
-        chunk = self._scan(segment, cuts, index, self._read(segment, start, end, number), number)
+        chunk, holds_legacy = self._scan(segment, cuts, index, self._read(segment, start, end, number), number)
+        self._upgraded_bytes[number % 2] = 0
+        if holds_legacy:
+            chunk = self._upgrade(chunk, newest_first)
+            self._upgraded_bytes[number % 2] = chunk.buffer.nbytes
         self._decompress_ahead(chunk, newest_first)
         return chunk
+
+    def _upgrade(self, chunk: Chunk, newest_first: bool) -> Chunk:
+        """The chunk with its messages as batches of magic 2; decompressed are those that are wanted first."""
+        starts = chunk.origins
+        sizes = np.diff(starts, append=chunk.size_bytes)
+        verdicts = chunk.verdicts.copy() if chunk.verdicts.size else np.zeros(starts.size, dtype=np.uint8)
+        unreadable = verdicts & UNREADABLE != 0
+        is_legacy = (chunk.source[starts + MAGIC] < _MAGIC) & ~unreadable
+        has_expired = chunk.segment.mtime_ns // _NS_PER_MS <= self._legacy_horizon_ms
+        verdicts[is_legacy] |= LEGACY | (TOMBSTONES_GO if has_expired else 0)
+
+        wrapped = np.flatnonzero(is_legacy & (chunk.source[starts + LEGACY_ATTRIBUTES] & CODEC_MASK != 0))
+        wrappers = no_wrappers(starts.size)
+        payloads: dict[int, bytes] = {}
+        room_bytes = _AHEAD_CHUNKS * CHUNK_BYTES
+        for ordinal in map(int, reversed(wrapped) if newest_first else wrapped):
+            upgraded = self._unwrapped(chunk, ordinal)
+            wrappers[ordinal] = upgraded.known
+            if room_bytes > 0:
+                room_bytes -= len(upgraded.payload)
+                payloads[ordinal] = upgraded.payload
+        try:
+            buffer, positions = upgrade_batches(chunk.source, chunk.size_bytes, starts, sizes, unreadable, wrappers)
+        except CorruptBatchError as error:
+            raise self._located(error, chunk, error.position or 0) from error
+        return replace(
+            chunk,
+            buffer=buffer,
+            positions=positions,
+            verdicts=verdicts,
+            decompressed={int(positions[ordinal]): payload for ordinal, payload in payloads.items()},
+        )
+
+    def _unwrapped(self, chunk: Chunk, ordinal: int) -> UpgradedWrapper:
+        try:
+            return upgrade_wrapper(chunk.source_of(ordinal).tobytes(), limit_bytes=self._limit_bytes)
+        except CorruptBatchError as error:
+            raise self._located(error, chunk, int(chunk.positions[ordinal])) from error
 
     def _decompress_ahead(self, chunk: Chunk, newest_first: bool) -> None:
         """Decompress the batches that are wanted first, until their records fill _AHEAD_CHUNKS chunks."""
         room_bytes = _AHEAD_CHUNKS * CHUNK_BYTES
         wanted = chunk.buffer[chunk.positions + (ATTRIBUTES + 1)] & CODEC_MASK != 0
         if chunk.verdicts.size:
-            wanted &= chunk.verdicts & DISCARD == 0
+            wanted &= chunk.verdicts & (DISCARD | LEGACY | UNREADABLE) == 0
         positions = chunk.positions[wanted]
         for position in map(int, reversed(positions) if newest_first else positions):
             if room_bytes <= 0:
@@ -168,24 +239,29 @@ class ChunkReader:
             )
         return buffer
 
-    def _scan(self, segment: SegmentRef, cuts: SegmentCuts, index: int, buffer: ByteArray, number: int) -> Chunk:
+    def _scan(
+        self, segment: SegmentRef, cuts: SegmentCuts, index: int, buffer: ByteArray, number: int
+    ) -> tuple[Chunk, bool]:
+        """The chunk as it was read, and whether there are messages of magic 0 or 1 in it."""
         start, end = int(cuts.positions[index]), int(cuts.positions[index + 1])
         with_verdicts = cuts.ordinals.size > 0
+        unreadable = [(low - start, high - start) for low, high in cuts.unreadable if start <= low < end]
         while True:
             positions = self._positions[number % 2]
-            status, count, position = sweep.scan_chunk(buffer.ctypes.data, 0, end - start, with_verdicts, positions)
+            status, count, position = _scan_stretches(buffer, end - start, unreadable, with_verdicts, positions)
             if status != sweep.NEEDS_RECORD_ROOM:
                 break
             self._positions[number % 2] = np.zeros(2 * positions.size, dtype=np.int64)
-        chunk = Chunk(segment, start, end - start, buffer, positions[:count], np.zeros(0, dtype=np.uint8), {})
+        found, nothing = positions[:count], np.zeros(0, dtype=np.uint8)
+        chunk = Chunk(segment, start, end - start, buffer, found, buffer, found, nothing, {})
         if status in (sweep.CUT_MISSED, sweep.TRANSACTIONS_MET) and not with_verdicts:
             raise WayDoesNotHoldError(status)
-        if status != sweep.DONE:
+        if status not in (sweep.DONE, sweep.LEGACY_MET):
             raise self.error(status, chunk, position)
-        if not with_verdicts:
-            return chunk
-        first = int(cuts.ordinals[index])
-        return replace(chunk, verdicts=cuts.verdicts[first : first + count])
+        if with_verdicts:
+            first = int(cuts.ordinals[index])
+            chunk = replace(chunk, verdicts=cuts.verdicts[first : first + count])
+        return chunk, status == sweep.LEGACY_MET
 
     def _cuts_from_index(self, segment: SegmentRef) -> SegmentCuts:
         """Cuts where the offset index says that batches begin; the scan finds out whether they do."""
@@ -206,15 +282,10 @@ class ChunkReader:
 
     def error(self, status: int, chunk: Chunk, position: int) -> SedimentError:
         """What a kernel's status says of the batch at `position` of a chunk's buffer."""
-        path, at = self._files.path(chunk.segment), chunk.position + position
         if status == sweep.CUT_MISSED:
             status = decode.BAD_LENGTH
-        error = batch_error(status, path, at, chunk.buffer, position)
-        if status == decode.LEGACY_MAGIC:
-            return UnsupportedDataError(
-                error.what, path=error.path, position=at, offset=error.offset, advice="leave this partition out"
-            )
-        return error
+        at = position if chunk.buffer is chunk.source else int(chunk.origins[chunk.ordinal_at(position)])
+        return batch_error(status, self._files.path(chunk.segment), chunk.position + at, chunk.source, at)
 
     def _located(self, error: CorruptBatchError, chunk: Chunk, position: int) -> SedimentError:
         there = self.error(decode.BAD_RECORD_COUNT, chunk, position)
@@ -228,11 +299,39 @@ class ChunkReader:
         Raises:
             CorruptBatchError: they cannot be had, or expand beyond the limit.
         """
+        if chunk.buffer is not chunk.source:
+            ordinal = chunk.ordinal_at(position)
+            if chunk.verdicts[ordinal] & LEGACY:
+                return self._unwrapped(chunk, ordinal).payload
         codec, payload = chunk.payload_at(position)
         try:
             return decompress(codec, payload, limit_bytes=self._limit_bytes)
         except CorruptBatchError as error:
             raise self._located(error, chunk, position) from error
+
+
+def _scan_stretches(
+    buffer: ByteArray,
+    size_bytes: int,
+    unreadable: Sequence[tuple[int, int]],
+    with_verdicts: bool,
+    positions: npt.NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """`scan_chunk` over what is readable of the first `size_bytes` of `buffer`."""
+    done, count, start = sweep.DONE, 0, 0
+    for low, high in (*unreadable, (size_bytes, size_bytes)):
+        status, found, position = sweep.scan_chunk(buffer.ctypes.data, start, low, with_verdicts, positions[count:])
+        count += found
+        if status not in (sweep.DONE, sweep.LEGACY_MET):
+            return status, count, position
+        done = max(done, status)
+        if high > low:
+            if count == positions.size:
+                return sweep.NEEDS_RECORD_ROOM, count, low
+            positions[count] = low
+            count += 1
+        start = high
+    return done, count, size_bytes
 
 
 class SourceFiles:

@@ -58,6 +58,7 @@ from sediment.segment_io.reader import padded_buffer
 
 _MAP_SLOT_BYTES = 24  # what Kafka counts a key as: log.cleaner.dedupe.buffer.size is given in these
 _FIRST_RECORDS = 4096
+_NS_PER_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +214,9 @@ class _Cleaning:
         self._fs = fs
         self._progress = progress or _no_progress
         self._directory = plan.view.listing.path
-        self._reader = ChunkReader(self._directory, fs, self._config.max_decompressed_batch_bytes, stack)
+        self._reader = ChunkReader(
+            self._directory, fs, self._config.max_decompressed_batch_bytes, _legacy_horizon_ms(plan), stack
+        )
         self._parts = writer or _part_writer(plan, fs, "", "")
         self._writing = lazy_pool(stack, "sediment-write")
         self._seed = draw_seed() if seed is None else seed
@@ -476,6 +479,8 @@ class _Cleaning:
                 self._scratch.make_raw_room(needed)
             elif status == sweep.NEEDS_OUTPUT_ROOM and output is not None:
                 output.grow(state, needed)
+            elif status == sweep.NEEDS_ORIGINAL and output is not None:
+                output.place_original(state, chunk.source_of(int(state[sweep.CURSOR]) - 1))
             elif status == sweep.NEEDS_SIGHT_ROOM:
                 self._scratch.make_sights_room(needed)
             elif status == sweep.RUN_FULL:
@@ -569,6 +574,12 @@ def _active_producers(plan: CleaningPlan) -> ActiveProducers:
         np.array([entry.last_offset for entry in entries], dtype=np.int64),
         np.array([entry.producer_epoch for entry in entries], dtype=np.int64),
     )
+
+
+def _legacy_horizon_ms(plan: CleaningPlan) -> int:
+    """Segments last modified until then lose their tombstones of magic 0 and 1 (kafka-log 02 §10)."""
+    clean = [s for s in plan.view.listing.segments if s.base_offset < plan.range.first_dirty_offset]
+    return clean[-1].mtime_ns // _NS_PER_MS - plan.config.delete_retention_ms if clean else 0
 
 
 def _map_limit(config: CompactionConfig) -> int:

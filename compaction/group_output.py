@@ -116,6 +116,16 @@ class GroupOutput:
         larger[larger.size - used.size :] = used
         self.buffer = larger
 
+    def place_original(self, state: npt.NDArray[np.int64], source: ByteArray) -> None:
+        """Place the bytes of the batch at the sweep's cursor as they were read, and step past it."""
+        if state[sweep.OUT_START] < source.size:
+            self.grow(state, source.size)
+        state[sweep.OUT_START] -= source.size
+        start = int(state[sweep.OUT_START])
+        self.buffer[start : start + source.size] = source
+        state[sweep.CURSOR] -= 1
+        state[sweep.PAYLOAD_BYTES] = -1
+
     def take(self, state: npt.NDArray[np.int64]) -> None:
         """Note what the sweep left in its registers."""
         self._start = int(state[sweep.OUT_START])

@@ -12,6 +12,7 @@ grow a map or a buffer) it asks for by its status, with nothing half done, and g
 Invariants
 * Nothing is dropped before the CRC of its batch was checked (`scan_chunk` precedes `sweep_chunk` on every chunk).
 * Every batch is judged exactly once: a batch that needs something is not touched before it has everything.
+* What comes of messages of magic 0 and 1 are batches without a checksum; each of them is rebuilt.
 * Offsets fall strictly as the sweep goes; where they do not, it stops with OFFSETS_NOT_INCREASING and the caller
   takes the careful path (a filled map with offsets), for which the order of records does not matter.
 """
@@ -30,7 +31,16 @@ from sediment.compaction.offset_map import (
     put_offset,
 )
 from sediment.compaction.record_filter import keep_all, keep_by_offset, keep_first_sight, keep_in_split, note_sights
-from sediment.compaction.transactions import DISCARD, MARKS_NOTHING, UNMAPPED, is_last_of_producer
+from sediment.compaction.transactions import (
+    DISCARD,
+    LEGACY,
+    MARKS_NOTHING,
+    TOMBSTONES_GO,
+    TOMBSTONES_STAY,
+    UNMAPPED,
+    UNREADABLE,
+    is_last_of_producer,
+)
 from sediment.segment_io.decode import (
     BAD_RECORD_COUNT,
     KEY_BYTES,
@@ -73,7 +83,8 @@ from sediment.segment_io.format import (
 )
 from sediment.segment_io.hashing import hash_key
 from sediment.segment_io.jit import kernel
-from sediment.segment_io.memory import copy_bytes, load_i16, load_i32, load_i64, load_u32
+from sediment.segment_io.legacy import check_legacy_crc
+from sediment.segment_io.memory import copy_bytes, load_i16, load_i32, load_i64, load_u32, store_i32, store_i64
 
 # ---------------------------------------------------------------- what a call can answer besides a decoder's status
 DONE = 100
@@ -89,6 +100,8 @@ CUT_MISSED = 109  # the chunk does not end where a batch ends
 MAP_FULL = 110
 RUN_FULL = 111  # the run of first sights is complete: take what it holds, begin a new one with an empty map, call again
 NEEDS_SIGHT_ROOM = 112  # enlarge `sighted` and `mapped` to NEEDED rows
+NEEDS_ORIGINAL = 113  # place the bytes that the batch at CURSOR was read from, step past it, call again
+LEGACY_MET = 114  # messages of magic 0 or 1 are among the batches
 
 # ---------------------------------------------------------------------------------- registers, int64[STATE_REGISTERS]
 CURSOR = 0  # batches of the chunk still to do
@@ -137,17 +150,28 @@ def scan_chunk(
     """Bound and checksum the batches that fill [start, end) exactly; `positions`, int64[n], receives where they start.
 
     Returns:
-        (status, batches, position); with NEEDS_RECORD_ROOM `positions` is too short.
+        (status, batches, position); with NEEDS_RECORD_ROOM `positions` is too short.  DONE, or LEGACY_MET which is as
+        good, where all are well.
     """
     position = start
     count = 0
+    done = DONE
     while position < end:
         status, size_bytes = batch_at(base, position, end)
-        if status != OK:
+        if status not in (OK, LEGACY_MAGIC):
             return (CUT_MISSED if status < LEGACY_MAGIC else status), count, position
         if count == positions.size:
             return NEEDS_RECORD_ROOM, count, position
         address = base + position
+        if status == LEGACY_MAGIC:
+            status = check_legacy_crc(address, size_bytes)
+            if status != OK:
+                return status, count, position
+            done = LEGACY_MET
+            positions[count] = position
+            count += 1
+            position += size_bytes
+            continue
         status = check_header(address, size_bytes)
         if status == OK:
             status = check_crc(address, size_bytes)
@@ -158,7 +182,7 @@ def scan_chunk(
         positions[count] = position
         count += 1
         position += size_bytes
-    return DONE, count, position
+    return done, count, position
 
 
 @kernel
@@ -240,6 +264,25 @@ def _run_is_full(count: int, rules: npt.NDArray[np.int64], state: npt.NDArray[np
 
 
 @kernel
+def _begin_at_first_kept(
+    header: int, records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]
+) -> None:
+    """Let the batch at `header` hold the offsets from the first to the last of its kept records; at least one is."""
+    first = 0
+    while not kept[first]:
+        first += 1
+    last = count - 1
+    while not kept[last]:
+        last -= 1
+    first_delta = records[first, OFFSET_DELTA]
+    last_delta = records[last, OFFSET_DELTA]
+    for index in range(first, last + 1):
+        records[index, OFFSET_DELTA] -= first_delta
+    store_i64(header + BASE_OFFSET, load_i64(header + BASE_OFFSET) + first_delta)
+    store_i32(header + LAST_OFFSET_DELTA, last_delta - first_delta)
+
+
+@kernel
 def _tombstones_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> int:
     total = 0
     for index in range(count):
@@ -283,6 +326,10 @@ def sweep_chunk(
     slot_bytes = OFFSET_SLOT_BYTES if by_offset else SET_SLOT_BYTES
     while state[CURSOR] > 0:
         ordinal = state[CURSOR] - 1
+        verdict = np.int64(verdicts[ordinal]) if verdicts.size else 0
+        if verdict & UNREADABLE:
+            return NEEDS_ORIGINAL
+        is_legacy = (verdict & LEGACY) != 0
         position = positions[ordinal]
         header = base + position
         size_bytes = load_i32(header + BATCH_LENGTH) + LOG_OVERHEAD_BYTES
@@ -295,7 +342,7 @@ def sweep_chunk(
         is_control = (attributes & CONTROL_BIT) != 0
         has_horizon = (attributes & DELETE_HORIZON_BIT) != 0
         horizon_passed = has_horizon and load_i64(header + BASE_TIMESTAMP) <= rules[NOW_MS]
-        verdict = np.int64(verdicts[ordinal]) if verdicts.size else 0
+        tombstones_go = (horizon_passed or (verdict & TOMBSTONES_GO) != 0) and (verdict & TOMBSTONES_STAY) == 0
 
         if not by_offset and last_offset >= state[LAST_BASE_OFFSET]:
             return OFFSETS_NOT_INCREASING
@@ -359,7 +406,7 @@ def sweep_chunk(
             _hash_keys(records_base, records, count, seed, secrets_address, directory, slot_bytes, hashes)
             if by_offset:
                 retained = keep_by_offset(
-                    records, hashes, count, base_offset, rules[MAP_LATEST_OFFSET], horizon_passed, directory, kept
+                    records, hashes, count, base_offset, rules[MAP_LATEST_OFFSET], tombstones_go, directory, kept
                 )
             else:
                 first_mapped = INT64_MAX if verdict & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
@@ -370,7 +417,7 @@ def sweep_chunk(
                         count,
                         base_offset,
                         first_mapped,
-                        horizon_passed,
+                        tombstones_go,
                         directory,
                         superseded,
                         next_sight,
@@ -379,7 +426,7 @@ def sweep_chunk(
                     state[SIGHTS] += sights
                 else:
                     retained = keep_first_sight(
-                        records, hashes, count, base_offset, first_mapped, horizon_passed, directory, kept
+                        records, hashes, count, base_offset, first_mapped, tombstones_go, directory, kept
                     )
                 state[HEADROOM] -= count
         state[MESSAGES_READ] += count
@@ -388,6 +435,10 @@ def sweep_chunk(
 
         # emit it
         if retained == 0:
+            if retain_empty and is_legacy:
+                # Such a message cannot stay empty, and without it the log would end before its last offset.
+                state[MESSAGES_WRITTEN] += count
+                return NEEDS_ORIGINAL
             state[CHANGED] = 1
             if retain_empty:
                 state[OUT_START] -= BATCH_HEADER_BYTES
@@ -400,12 +451,14 @@ def sweep_chunk(
                 state[TOMBSTONES_WAITING] += tombstones
                 state[FIRST_HORIZON_MS] = min(state[FIRST_HORIZON_MS], horizon_ms)
                 state[LAST_HORIZON_MS] = max(state[LAST_HORIZON_MS], horizon_ms)
-            if retained == count and not needs_horizon:
+            if retained == count and not needs_horizon and not is_legacy:
                 state[OUT_START] -= size_bytes
                 copy_bytes(out + state[OUT_START], header, size_bytes)
             else:
                 state[CHANGED] = 1
                 first_timestamp, max_timestamp = kept_timestamps(header, records, count, kept)
+                if is_legacy:
+                    _begin_at_first_kept(header, records, count, kept)
                 if needs_horizon:
                     first_timestamp = rules[NEXT_HORIZON_MS]
                 elif has_horizon:
@@ -484,6 +537,9 @@ def fill_map(
     base = chunk.ctypes.data
     while state[CURSOR] < positions.size:
         ordinal = state[CURSOR]
+        if verdicts.size > 0 and verdicts[ordinal] & UNREADABLE:
+            state[CURSOR] = ordinal + 1
+            continue
         position = positions[ordinal]
         header = base + position
         size_bytes = load_i32(header + BATCH_LENGTH) + LOG_OVERHEAD_BYTES
@@ -541,6 +597,10 @@ def sight_chunk(
     base = chunk.ctypes.data
     while state[CURSOR] > 0:
         ordinal = state[CURSOR] - 1
+        verdict = np.int64(verdicts[ordinal]) if verdicts.size else 0
+        if verdict & UNREADABLE:
+            state[CURSOR] = ordinal
+            continue
         position = positions[ordinal]
         header = base + position
         size_bytes = load_i32(header + BATCH_LENGTH) + LOG_OVERHEAD_BYTES
@@ -549,7 +609,6 @@ def sight_chunk(
         attributes = load_i16(header + ATTRIBUTES)
         count = load_i32(header + RECORD_COUNT)
         codec = attributes & CODEC_MASK
-        verdict = np.int64(verdicts[ordinal]) if verdicts.size else 0
         if base_offset + last_delta >= state[LAST_BASE_OFFSET]:
             return OFFSETS_NOT_INCREASING
         if count > 0 and not attributes & CONTROL_BIT and not verdict & DISCARD:

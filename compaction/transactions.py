@@ -23,11 +23,17 @@ from sediment.segment_io.decode import NO_CONTROL_RECORD
 from sediment.segment_io.format import CONTROL_ABORT, CONTROL_BIT, CONTROL_COMMIT, TRANSACTIONAL_BIT
 from sediment.segment_io.indexes import AbortedTransaction
 from sediment.segment_io.jit import kernel
+from sediment.segment_io.producers import FIRST_MAGIC_WITH_PRODUCERS
 
 # Verdict bits of a batch
 DISCARD = 1  # data of an aborted transaction, or a marker with nothing left to mark and nothing else to wait for
 MARKS_NOTHING = 2  # a marker whose transaction has no batch left: it needs a delete horizon to go one day
 UNMAPPED = 4  # its keys do not enter the offset map
+# Verdict bits that do not come from transactions
+LEGACY = 8  # a message of magic 0 or 1: what is kept of it is rebuilt, with the offsets of what is kept
+TOMBSTONES_GO = 16  # its tombstones have expired by the modification time of their segment
+TOMBSTONES_STAY = 32  # its tombstones do not expire
+UNREADABLE = 64  # kept byte for byte and not looked at
 
 # Columns of the open transactions, int64[producers, 4]
 _PRODUCER = 0
@@ -90,6 +96,8 @@ def judge_batches(
                 state[_SEEN] = 0
             cursor += 1
         verdicts[index] = 0
+        if row["magic"] < FIRST_MAGIC_WITH_PRODUCERS:
+            continue
         if row["attributes"] & CONTROL_BIT:
             if row["control_type"] == NO_CONTROL_RECORD:
                 verdicts[index] = DISCARD | MARKS_NOTHING

@@ -554,9 +554,13 @@ class LogManager:
         """
         with self._administration:
             for log, offset in self._present(offsets):
-                needs_pause = offset < log.active_base_offset
-                with self._paused(log.partition, needs_pause):
-                    if self._attempt(log, partial(log.truncate_to, offset)) and needs_pause:
+                with log.lock:
+                    # No append may roll in between, or the cut reaches into what is being cleaned.
+                    if offset >= log.active_base_offset:
+                        self._attempt(log, partial(log.truncate_to, offset))
+                        continue
+                with self._paused(log.partition):
+                    if self._attempt(log, partial(log.truncate_to, offset)):
                         with self._failing(self.directory_of(log)):
                             self.cleaner.truncate_checkpoint(log, log.active_base_offset)
             self._checkpoint_directories_of(offsets)
@@ -565,7 +569,7 @@ class LogManager:
         """Empty a log and let it go on at `offset`; as `truncate_to`."""
         with self._administration:
             for log, _ in self._present({partition: offset}):
-                with self._paused(partition, needed=True):
+                with self._paused(partition):
                     self._attempt(log, partial(log.truncate_fully_and_start_at, offset))
                     with self._failing(self.directory_of(log)):
                         self.cleaner.truncate_checkpoint(log, log.active_base_offset)
@@ -581,10 +585,7 @@ class LogManager:
         self._checkpoint(LogDirectory.write_recovery_points, _recovery_points, touched.values())
 
     @contextmanager
-    def _paused(self, partition: TopicPartition, needed: bool) -> Iterator[None]:
-        if not needed:
-            yield
-            return
+    def _paused(self, partition: TopicPartition) -> Iterator[None]:
         self.cleaner.abort_and_pause(partition)
         try:
             yield

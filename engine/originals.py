@@ -1,20 +1,33 @@
-"""Keeping what a commit replaces: hard links to the old files, durable before the first rename.
+"""Keeping what a commit replaces, or all of a log that it changes: hard links, durable before the first rename.
+
+`keep_originals` links the files that go.  `begin_before` and `keep_before` make a log directory as it was before a run,
+of the partitions that the run changed: what `sediment verify` compares with.
 
 Invariants: a link shares its inode with the file that goes, and no command changes an existing inode, so what is kept
-stays as it was; nothing kept earlier is replaced; no byte is copied.
+stays as it was; nothing kept earlier is replaced; no byte is copied.  A partition that is kept is kept whole, and as it
+was when the first of several runs into one directory found it.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 from sediment.compaction.handoff import PreparedSwap
 from sediment.engine.swap import replaced_files
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.names import LOCK_FILE, PART_SUFFIX, RUN_TOKEN_FILE, TopicPartition
 
 _OTHER_DIRECTORY = "name a directory on the filesystem of the log directory"
+
+BEFORE_OF_FILE = ".sediment-before"
+"""Holds the path of the log directory that a directory of `begin_before` shows; there once all else is."""
+
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP)
+_UNFINISHED = ".linking"  # no partition is named so
+_NOT_LINKED = frozenset({LOCK_FILE, RUN_TOKEN_FILE})
 
 
 def check_place(target: Path, log_dir: Path, fs: Fs) -> None:
@@ -62,13 +75,66 @@ def keep_originals(swap: PreparedSwap, target: Path, fs: Fs) -> tuple[Path, ...]
                     advice="name another directory with --keep-originals",
                 ) from error
         except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP):
+            if error.errno not in _NO_LINKS:
                 raise
             raise _other_filesystem(place, source) from error
         kept.append(place / name)
     fs.sync_directory(place)
     fs.sync_directory(target)
     return tuple(kept)
+
+
+def begin_before(log_dir: Path, target: Path, fs: Fs) -> None:
+    """Link the files beside the partitions of `log_dir`, its checkpoints above all, into `target`, unless that is done.
+
+    Raises:
+        UsageError: another log directory is kept there, or something else, or the filesystem cannot link to there.
+    """
+    mark, of = target / BEFORE_OF_FILE, str(log_dir.resolve())
+    if fs.exists(mark):
+        if fs.read_bytes(mark).decode() != of:
+            raise UsageError("another log directory is kept here", path=str(target), advice="name another directory")
+        return
+    files = [entry.name for entry in fs.scan(log_dir) if not entry.is_directory and entry.name not in _NOT_LINKED]
+    if any(entry.name not in files for entry in fs.scan(target)):
+        raise UsageError("the directory is not empty", path=str(target), advice="name an empty directory, or a new one")
+    # A run that was killed here had changed nothing yet: what it linked may be outdated by now.
+    for entry in fs.scan(target):
+        fs.unlink(target / entry.name)
+    _link_all(files, log_dir, target, fs)
+    fs.replace_file(mark, of.encode(), like=log_dir)
+
+
+def keep_before(partition: TopicPartition, log_dir: Path, target: Path, fs: Fs) -> None:
+    """Link all files of a partition into target/<topic-partition>, unless that is done.
+
+    Raises:
+        UsageError: the filesystem cannot link to there.
+    """
+    source, place = log_dir / str(partition), target / str(partition)
+    if fs.exists(place):
+        return
+    unfinished = place.with_name(place.name + _UNFINISHED)
+    if fs.exists(unfinished):
+        for entry in fs.scan(unfinished):
+            fs.unlink(unfinished / entry.name)
+    else:
+        fs.make_directory(unfinished)
+    files = [e.name for e in fs.scan(source) if not e.is_directory and not e.name.endswith(PART_SUFFIX)]
+    _link_all(files, source, unfinished, fs)
+    fs.rename(unfinished, place)
+    fs.sync_directory(target)
+
+
+def _link_all(names: Sequence[str], source: Path, target: Path, fs: Fs) -> None:
+    for name in names:
+        try:
+            fs.link(source / name, target / name)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise _other_filesystem(target, source) from error
+    fs.sync_directory(target)
 
 
 def _make_directories(path: Path, fs: Fs) -> None:

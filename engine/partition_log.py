@@ -369,14 +369,14 @@ class PartitionLog:
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is open or whose marker is not below the high watermark.
 
-        Of one that began below the log start, the batch that a read of the log start finds.
+        Of one that began below the log start, that of the batch which a read of the log start finds.
         """
         with self.lock:
             unstable = self._producers.first_unstable_offset()
             if unstable is None or unstable >= self._log_start_offset:
                 return unstable
             found = self._find(self._log_start_offset)
-            return self._log_start_offset if found is None else found[1].base_offset
+            return self._log_start_offset if found is None else max(found[1].base_offset, self._log_start_offset)
 
     @property
     def last_stable_offset(self) -> int:
@@ -392,7 +392,8 @@ class PartitionLog:
     @property
     def first_base_offset(self) -> int:
         """The base offset of the first segment."""
-        return self._bases[0]
+        with self.lock:
+            return self._bases[0]
 
     @property
     def base_offsets(self) -> tuple[int, ...]:
@@ -594,9 +595,7 @@ class PartitionLog:
     ) -> AppendInfo:
         """Append batches that have their offsets.  Source: kafka-log 04 §1 steps 5 to 13."""
         rows = batches.rows
-        first_offset = int(rows["base_offset"][0])
-        last_offset = int(rows["last_offset"][-1])
-        max_timestamp_ms = int(rows["max_timestamp"].max())
+        first_offset, last_offset, max_timestamp_ms, has_producer = batches.summary()
         if batches.size_bytes > self.config.compaction.segment_bytes:
             raise RecordBatchTooLargeError(
                 f"an append of {batches.size_bytes} bytes is larger than segment.bytes, "
@@ -605,7 +604,7 @@ class PartitionLog:
             )
         epochs = self._epochs_with(batches)
         update = None
-        if (rows["producer_id"] >= 0).any():
+        if has_producer:
             with_producer = (
                 fields for fields in batches.fields() if fields.producer_id >= 0 and fields.magic >= _MAGIC
             )
@@ -793,11 +792,16 @@ class PartitionLog:
         """The background work of a roll: make the snapshot and what is below the new segment durable."""
         if self._closed or self._failure is not None:
             return
-        with self._owned():
-            snapshot = self.directory / segment_file_name(base_offset, _SNAPSHOT)
-            if self._fs.exists(snapshot):
-                self._fs.sync_file(snapshot)
-        self.flush(base_offset)
+        try:
+            with self._owned():
+                snapshot = self.directory / segment_file_name(base_offset, _SNAPSHOT)
+                if self._fs.exists(snapshot):
+                    self._fs.sync_file(snapshot)
+            self.flush(base_offset)
+        except (StorageError, UsageError):
+            # Whoever closed the log meanwhile has flushed it or wants it no more; a failed disk was told of.
+            if not self._closed and self._failure is None:
+                raise
 
     # -------------------------------------------------------------------------------------------------------- snapshots
     def _write_snapshot(self, offset: int, *, synced: bool) -> None:
@@ -862,7 +866,10 @@ class PartitionLog:
         for file in files:
             file.sync()
         if needs_directory:
-            self._fs.sync_directory(self.directory)
+            # Under the lock the directory is neither renamed nor deleted.
+            with self.lock:
+                if not self._closed:
+                    self._fs.sync_directory(self.directory)
 
     def _flushed(self, offset: int) -> None:
         self._recovery_point = max(self._recovery_point, offset)

@@ -156,6 +156,15 @@ class BatchFields(NamedTuple):
 assert BatchFields._fields == BATCH_ROW.names
 
 
+class Summary(NamedTuple):
+    """Several headers in one: the ends of their offsets, the largest timestamp, whether one has a producer."""
+
+    first_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    has_producer: bool
+
+
 @dataclass(slots=True, eq=False)
 class Batches:
     """Whole batches in buffer[:size_bytes], with their header rows, BATCH_ROW[n]."""
@@ -172,6 +181,18 @@ class Batches:
     def first(self) -> BatchFields:
         """The header of the first batch."""
         return BatchFields(*self.rows[0].item())
+
+    def summary(self) -> Summary:
+        """All headers in one; numpy's reductions cost more than a single row."""
+        first = self.first()
+        if len(self.rows) == 1:
+            return Summary(first.base_offset, first.last_offset, first.max_timestamp, first.producer_id >= 0)
+        return Summary(
+            first.base_offset,
+            int(self.rows["last_offset"][-1]),
+            int(self.rows["max_timestamp"].max()),
+            bool((self.rows["producer_id"] >= 0).any()),
+        )
 
 
 class AppendBuffers:
@@ -230,13 +251,10 @@ def read_batches(
     rows = buffers.rows[:count]
     if status not in (INCOMPLETE, ROWS_FULL):
         _refuse_batch(status, buffer, behind, origin)
-    if not is_follower and count and int(rows["size_bytes"].max()) > max_message_bytes:
+    if not is_follower and behind > max_message_bytes and int(rows["size_bytes"].max()) > max_message_bytes:
         raise too_large(int(rows["size_bytes"].max()), max_message_bytes)
-    if origin is AppendOrigin.CLIENT and count and (rows["base_offset"][rows["magic"] >= _MAGIC] != 0).any():
-        raise InvalidRecordError(
-            f"the batch of a client has base offset {int(rows['base_offset'][0])}, not 0",
-            advice="let the log assign the offsets",
-        )
+    if origin is AppendOrigin.CLIENT:
+        _check_no_offsets(rows)
     if origin is AppendOrigin.RAFT_LEADER and (rows["leader_epoch"] != leader_epoch).any():
         raise InvalidRecordError(f"a batch is not of leader epoch {leader_epoch}")
     if not origin.assigns_offsets and count > 1 and (np.diff(rows["last_offset"]) <= 0).any():
@@ -246,6 +264,14 @@ def read_batches(
             advice="fetch from the leader again",
         )
     return Batches(buffer, behind, rows)
+
+
+def _check_no_offsets(rows: Rows) -> None:
+    for magic, base_offset in zip(rows["magic"].tolist(), rows["base_offset"].tolist(), strict=True):
+        if magic >= _MAGIC and base_offset != 0:
+            raise InvalidRecordError(
+                f"the batch of a client has base offset {base_offset}, not 0", advice="let the log assign the offsets"
+            )
 
 
 def _refuse_batch(status: int, buffer: ByteArray, position: int, origin: AppendOrigin) -> NoReturn:
@@ -296,7 +322,7 @@ def validate(
     Source: kafka-log 04 §2.
     """
     first = batches.first()
-    source_codec = _source_codec(batches)
+    source_codec = _source_codec(batches, first)
     if len(batches.rows) > 1 and (first.magic >= _MAGIC or source_codec != CODEC_NONE):
         raise InvalidRecordError("an append holds more than one batch", advice="append the batches one by one")
     for fields in batches.fields() if len(batches.rows) > 1 else (first,):
@@ -318,7 +344,9 @@ def validate(
     return _anew(made, config, buffers, first_offset, leader_epoch, append_time_ms)
 
 
-def _source_codec(batches: Batches) -> int:
+def _source_codec(batches: Batches, first: BatchFields) -> int:
+    if len(batches.rows) == 1:
+        return first.codec
     codecs = batches.rows["attributes"] & CODEC_MASK
     compressed = codecs[codecs != CODEC_NONE]
     return int(compressed[-1]) if compressed.size else CODEC_NONE

@@ -35,13 +35,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sediment.engine.lock import check_run_token, place_run_token, remove_run_token
-from sediment.jobs.compact import cancel_when
 from sediment.jobs.delta_tables import INSTALL, is_uri, outside_log_dirs
 from sediment.jobs.options import CommonOptions
 from sediment.jobs.progress import Progress
 from sediment.jobs.sentences import told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import spread
+from sediment.jobs.stopping import cancel_when
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.locate import Source

@@ -11,28 +11,39 @@ all partitions are surveyed first and cleaned filthiest first; what the limit le
 from __future__ import annotations
 
 import logging
-import math
-import signal
 import threading
 import time
 import uuid
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sediment.compaction.config import CompactionConfig
-from sediment.compaction.handoff import CleanStats, PreparedSwap
+from sediment.compaction.handoff import PreparedSwap
+from sediment.compaction.strategy import Strategy
 from sediment.engine.hand_off import check_announced, hand_over
-from sediment.engine.lock import DirectoryLock, check_run_token, place_run_token, remove_run_token
-from sediment.engine.originals import check_place, keep_originals
+from sediment.engine.lock import DirectoryLock, place_run_token, remove_run_token
+from sediment.engine.originals import begin_before, check_place, keep_before, keep_originals
 from sediment.engine.swap import commit, discard_parts, finish_interrupted
-from sediment.engine.throttle import Throttle
-from sediment.engine.uncleanable import Uncleanable, read_uncleanable, uncleanable_after, update_uncleanable
+from sediment.engine.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
+from sediment.jobs.cleaning import (
+    FAIL,
+    CleaningResult,
+    CleaningTask,
+    CompactOptions,
+    Pace,
+    Prospect,
+    circumstances,
+    clean_partition,
+    failure,
+    look_at,
+    survey_partition,
+    with_errors,
+)
+from sediment.jobs.cleaning_report import quarantined, report_of, untouched, with_swap
 from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.delta_tables import outside_log_dirs
 from sediment.jobs.directories import LogDirectory, check_filesystem, open_directory
@@ -41,367 +52,42 @@ from sediment.jobs.log_lines import log_partition
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
 from sediment.jobs.progress import Progress
 from sediment.jobs.report import (
-    ACTIVE_SEGMENT,
-    CLEAN_SEGMENT,
     COMPACTED,
-    DIRTY_SEGMENT,
     FAILED,
-    KEPT_SEGMENT,
-    QUARANTINED,
-    REWRITTEN_SEGMENT,
     SKIPPED,
     PartitionReport,
     RunReport,
-    StripSegment,
     print_report,
     report_json,
-    utc_time,
 )
 from sediment.jobs.sentences import told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import Answer, spread
-from sediment.jobs.stages import CLEAN, COMMIT, LIST, PLAN, SPARK, SURVEY, VIEW, StageClock
+from sediment.jobs.stages import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageClock
+from sediment.jobs.stopping import cancel_when, stop_on_signals
 from sediment.segment_io.checkpoints import update_offset_checkpoint, write_offset_checkpoint
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
-    CorruptDataError,
-    LimitReachedError,
-    NoSpaceError,
     SedimentError,
-    SourceChangedError,
     UsageError,
 )
 from sediment.segment_io.format import INT64_MAX
-from sediment.segment_io.fs import Buffer, Fs, PretendingFs
-from sediment.segment_io.listing import LogListing, SegmentRef, list_log
-from sediment.segment_io.log_dir import PartitionCheckpoints
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.listing import list_log
 from sediment.segment_io.names import CLEANER_FILE, LOCK_FILE, TopicPartition, parse_segment_file
 
 if TYPE_CHECKING:
-    from sediment.compaction.grouping import CleaningPlan
     from sediment.compaction.policy import CleanableRange
-    from sediment.segment_io.view import LogView
-
-_Result = TypeVar("_Result")
 
 _LOGGER = logging.getLogger(__name__)
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_STOP_POLL_SECONDS = 0.2
 _WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition is done before a look at it says much
-SAMPLE_BYTES = 32 << 20  # of a log that is too large to be looked at as a whole
-_WRITE_BYTES = 8 << 20  # what is written between two looks at the throttle
 
-FAIL = "fail"
-MAX_BYTES, MAX_SECONDS = "max-bytes", "max-seconds"
+MAX_BYTES = "max-bytes"
 HANDED_OFF = "handed-off"
+STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class CompactOptions:
-    """What `compact` itself takes (commands.md)."""
-
-    force: bool
-    dry_run: bool
-    from_start: bool
-    on_corruption: str = FAIL
-    """What becomes of a partition with a damaged batch: `fail` leaves it alone and marks it."""
-
-    roll_active: bool = False
-    keep_originals: Path | None = None
-    max_bytes: int | None = None
-    max_seconds: float | None = None
-    retry_quarantined: bool = False
-    allow_network_fs: bool = False
-    hand_off: Path | None = None
-    """The folder of the engine that owns the directories: it commits what is left there, this run commits nothing."""
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether the run may end before everything is done, so that the order matters."""
-        return self.max_bytes is not None or self.max_seconds is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast and how long tasks may work.
-
-    `bytes_per_second` is for all tasks of one executor together, which share the file `throttle_name` in Spark's
-    folder of the run; `deadline_s` is a moment in seconds since the epoch.  None: no limit.
-    """
-
-    bytes_per_second: float | None = None
-    throttle_name: str = ""
-    deadline_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CleaningTask:
-    """One partition's work, as it goes to an executor.
-
-    `on_disk` are the segments where they are not those of `listing`: a dry run pretends a roll.
-    """
-
-    listing: LogListing
-    checkpoints: PartitionCheckpoints
-    config: CompactionConfig
-    options: CompactOptions
-    now_ms: int
-    run_id: str
-    on_disk: tuple[SegmentRef, ...] | None = None
-    pace: Pace = Pace()
-
-    def weight(self) -> int:
-        """Bytes of log: what tasks are packed by."""
-        return self.listing.log_bytes()
-
-
-@dataclass(frozen=True, slots=True)
-class CleaningResult:
-    """What a task found and prepared: a `swap` to commit, or the `reason` why there is none.
-
-    `failed` tells an error from a partition that simply has nothing to do; `reset_checkpoint` is a first dirty offset
-    that replaces an impossible one even where nothing was cleaned.  `uncleanable` is the mark that damage leaves.
-    """
-
-    swap: PreparedSwap | None
-    first_dirty_offset: int | None
-    first_uncleanable_offset: int | None
-    reset_checkpoint: int | None
-    reason_code: str | None
-    reason: str | None
-    failed: bool
-    uncleanable: Uncleanable | None = None
-    dirty_ratio: float | None = None
-    seconds_by_stage: Mapping[str, float] = field(default_factory=dict)
-    strategy: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Prospect:
-    """What a survey says of a partition that may be cleaned; `cleaned_bytes` are those that cleaning reads."""
-
-    cleanable: CleanableRange
-    cleaned_bytes: int
-
-
-# ------------------------------------------------------------------------------------------------------------ in a task
-class _RunFs(Fs):
-    """Writes only as long as the run's token is there: a task that outlives its run leaves nothing behind."""
-
-    def __init__(self, log_dir: Path, run_id: str, count: Callable[[int], None]) -> None:
-        self._log_dir = log_dir
-        self._run_id = run_id
-        self._count = count
-
-    def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
-        check_run_token(self._log_dir, self._run_id)
-        return super().write_new(path, self._counted(chunks))
-
-    def _counted(self, chunks: Iterable[Buffer]) -> Iterator[Buffer]:
-        for chunk in chunks:
-            view = memoryview(chunk).cast("B")
-            for start in range(0, len(view), _WRITE_BYTES):
-                piece = view[start : start + _WRITE_BYTES]
-                yield piece
-                self._count(len(piece))
-
-
-@contextmanager
-def _paced(pace: Pace) -> Iterator[Callable[[int], None]]:
-    """What a task calls with the bytes that it read or wrote: it waits for the throttle and ends at the deadline."""
-    throttle = None
-    if pace.bytes_per_second is not None:
-        from pyspark import SparkFiles
-
-        throttle = Throttle(Path(SparkFiles.getRootDirectory()) / pace.throttle_name, pace.bytes_per_second)
-
-    def used(count: int) -> None:
-        left_seconds = math.inf if pace.deadline_s is None else pace.deadline_s - time.time()
-        if throttle is not None and left_seconds > 0:
-            throttle.take(count, most_seconds=left_seconds)
-        if pace.deadline_s is not None and time.time() >= pace.deadline_s:
-            raise LimitReachedError("the time of --max-seconds is over", advice="run again to go on")
-
-    try:
-        used(0)
-        yield used
-    finally:
-        if throttle is not None:
-            throttle.close()
-
-
-def clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
-    """View, plan and clean one partition; errors of this partition are part of the result."""
-    return _with_errors(task, lambda: _clean_partition(task, attempt))
-
-
-def survey_partition(task: CleaningTask, _attempt: str) -> Prospect | CleaningResult:
-    """View and plan one partition; the result that cleaning would have where there is nothing to clean."""
-    return _with_errors(task, lambda: _survey_partition(task))
-
-
-def _with_errors(task: CleaningTask, work: Callable[[], _Result]) -> _Result | CleaningResult:
-    try:
-        return work()
-    except LimitReachedError as error:
-        return replace(_failure(MAX_SECONDS, str(error)), failed=False)
-    except CorruptDataError as error:
-        code, reason = told(error)
-        if isinstance(error, CorruptCheckpointError):
-            return _failure(code, reason)
-        mark = uncleanable_after(error, task.listing, reason_code=code, reason=reason, since_ms=task.now_ms)
-        return replace(_failure(code, reason), uncleanable=mark)
-    except (SedimentError, OSError) as error:
-        return _failure(*told(error))
-
-
-def _failure(code: str, reason: str) -> CleaningResult:
-    return CleaningResult(None, None, None, None, code, reason, failed=True)
-
-
-def look_at(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange]:
-    """The view of a task's partition and what of it may be cleaned.
-
-    Raises:
-        SourceChangedError: the segments are not those that the driver listed.
-        SedimentError: whatever `open_view` raises.
-    """
-    # The driver needs none of these: kernels are loaded where they run.
-    from sediment.compaction.policy import cleanable_range
-    from sediment.segment_io.view import open_view
-
-    listing, config = task.listing, task.config
-    found = list_log(listing.partition, listing.path, fs).segments
-    listed = task.on_disk or listing.segments
-    if task.options.hand_off is not None:
-        # The engine goes on writing to the active segment, and rolls it.
-        listed = listed[:-1]
-        found = found[: len(listed)]
-    if found != listed:
-        raise SourceChangedError(
-            "the segments are not those that the driver listed",
-            partition=str(listing.partition),
-            path=str(listing.path),
-            advice="another disk is mounted under this path, or another process writes to it",
-        )
-    view = open_view(
-        listing,
-        task.checkpoints,
-        fs,
-        now_ms=task.now_ms,
-        producer_id_expiration_ms=config.producer_id_expiration_ms,
-        first_batch_timestamps=config.max_compaction_lag_ms < INT64_MAX,
-    )
-    options = task.options
-    return view, cleanable_range(view, config, now_ms=task.now_ms, force=options.force, from_start=options.from_start)
-
-
-def _blocked(view: LogView, cleanable: CleanableRange, config: CompactionConfig) -> CleaningResult | None:
-    from sediment.compaction.policy import explain
-
-    if cleanable.blocked_by is None:
-        return None
-    return CleaningResult(
-        None,
-        cleanable.first_dirty_offset,
-        cleanable.first_uncleanable_offset,
-        cleanable.force_checkpoint,
-        cleanable.blocked_by.value,
-        explain(cleanable, view, config),
-        failed=False,
-        dirty_ratio=cleanable.cleanable_ratio,
-    )
-
-
-def _survey_partition(task: CleaningTask) -> Prospect | CleaningResult:
-    from sediment.compaction.grouping import plan_cleaning
-
-    with _paced(task.pace):
-        view, cleanable = look_at(task, Fs())
-    blocked = _blocked(view, cleanable, task.config)
-    if blocked is not None:
-        return blocked
-    plan = plan_cleaning(view, cleanable, task.config, now_ms=task.now_ms)
-    return Prospect(cleanable, sum(group.log_bytes for group in plan.groups))
-
-
-def _clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
-    from sediment.compaction.cleaner import clean_log
-    from sediment.compaction.grouping import plan_cleaning
-    from sediment.compaction.strategy import choose_strategy
-
-    clock = StageClock()
-    options, config, listing = task.options, task.config, task.listing
-    if not options.dry_run:
-        check_run_token(listing.path.parent, task.run_id)
-    with _paced(task.pace) as used:
-        fs = PretendingFs() if options.dry_run else _RunFs(listing.path.parent, task.run_id, used)
-        view, cleanable = look_at(task, fs)
-        clock.lap(VIEW)
-        blocked = _blocked(view, cleanable, config)
-        if blocked is not None:
-            return replace(blocked, seconds_by_stage=clock.seconds())
-        plan = plan_cleaning(view, cleanable, config, now_ms=task.now_ms)
-        _check_headroom(plan, fs)
-        clock.lap(PLAN)
-        try:
-            swap = clean_log(plan, fs, run_id=task.run_id, attempt=attempt, progress=used)
-        except BaseException:
-            if not options.dry_run:
-                discard_parts(listing.path, task.run_id, fs, attempt=attempt)
-            raise
-    clock.lap(CLEAN)
-    before = (task.on_disk or listing.segments)[:-1]
-    if options.dry_run and list_log(listing.partition, listing.path, fs).segments[:-1] != before:
-        raise SourceChangedError(
-            "the segments changed while they were read",
-            partition=str(listing.partition),
-            path=str(listing.path),
-            advice="stop the broker or work on a copy; a dry run takes no lock",
-        )
-    return CleaningResult(
-        swap,
-        cleanable.first_dirty_offset,
-        cleanable.first_uncleanable_offset,
-        cleanable.force_checkpoint,
-        None,
-        None,
-        failed=False,
-        dirty_ratio=cleanable.cleanable_ratio,
-        seconds_by_stage=clock.seconds(),
-        strategy=choose_strategy(plan).strategy.value,
-    )
-
-
-def _check_headroom(plan: CleaningPlan, fs: Fs) -> None:
-    """Room for what survives: all groups are written before the first is committed and its sources give room back.
-
-    Where even a log that loses nothing would fit, nothing is estimated.  What an estimate gets wrong is met when the
-    disk runs out, and undone.
-    """
-    from sediment.compaction.estimate import collect_sample, estimate_cleaning
-    from sediment.segment_io.sample import sampled_batches
-
-    listing = plan.view.listing
-    segments = [segment for group in plan.groups for segment in group.segments]
-    needed = sum(segment.log_bytes for segment in segments)
-    free = fs.free_bytes(listing.path)
-    if free >= needed:
-        return
-    sample = collect_sample(sampled_batches(listing.path, segments, fs, budget_bytes=SAMPLE_BYTES))
-    retention_ms = plan.config.delete_retention_ms
-    needed = estimate_cleaning(sample, needed, now_ms=plan.now_ms, delete_retention_ms=retention_ms).log_bytes
-    if free < needed:
-        raise NoSpaceError(
-            f"the disk has {free} bytes free and what survives cleaning takes about {needed}",
-            partition=str(listing.partition),
-            path=str(listing.path),
-            advice="free some space and run again, nothing was changed",
-        )
-
-
-# -------------------------------------------------------------------------------------------------------- on the driver
 def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event | None = None) -> RunReport:
     """Compact the selected partitions of `options.log_dirs`, with Spark if there is anything to clean.
 
@@ -456,20 +142,24 @@ class _Run:
         """Check that every directory is one before any of them is touched; read them once they are ours."""
         options = self._options
         own = self._own
+        if own.keep_before is not None and len(options.log_dirs) != 1:
+            raise UsageError("--keep-before keeps one log directory", advice="run once for each LOG_DIR")
         for path in options.log_dirs:
             open_directory(path, options.partitions, self._fs)
-            if own.keep_originals is not None:
-                outside_log_dirs(str(own.keep_originals), [path])
+            for place in filter(None, (own.keep_originals, own.keep_before)):
+                outside_log_dirs(str(place), [path])
             if not own.dry_run:
                 check_filesystem(path, allow_network=own.allow_network_fs)
         if own.hand_off is not None:
             self._check_hand_off(own.hand_off)
         if not own.dry_run:
             for path in options.log_dirs:
-                if own.keep_originals is not None:
-                    check_place(own.keep_originals, path, self._fs)
+                for place in filter(None, (own.keep_originals, own.keep_before)):
+                    check_place(place, path, self._fs)
                 if own.hand_off is None:
                     self._locks[path] = self._stack.enter_context(DirectoryLock(path))
+                if own.keep_before is not None:
+                    begin_before(path, own.keep_before, self._fs)
                 place_run_token(path, self.run_id)
                 self._stack.callback(remove_run_token, path)
         directories = open_directories(options.log_dirs, options.partitions, options.settings, self._fs)
@@ -493,6 +183,7 @@ class _Run:
             ("--dry-run", own.dry_run),
             ("--roll-active", own.roll_active),
             ("--keep-originals", own.keep_originals is not None),
+            ("--keep-before", own.keep_before is not None),
         ):
             if given:
                 raise UsageError(f"--hand-off leaves the directories to their engine, {option} does not go with it")
@@ -514,9 +205,9 @@ class _Run:
         listing = list_log(partition, path, self._fs)
         if not config.compacts:
             policy = ",".join(config.cleanup_policy) or "empty"
-            return _report(listing, SKIPPED, "not-compacted", f"cleanup.policy is {policy}")
+            return untouched(listing, SKIPPED, "not-compacted", f"cleanup.policy is {policy}")
         if listing.leftovers and self._own.dry_run:
-            return _report(
+            return untouched(
                 listing,
                 SKIPPED,
                 "interrupted",
@@ -531,7 +222,7 @@ class _Run:
         task = CleaningTask(listing, checkpoints, config.compaction, self._own, self._options.now_ms, self.run_id)
         if not self._own.roll_active:
             return task
-        rolled = _with_errors(task, lambda: self._roll_active(task))
+        rolled = with_errors(task, lambda: self._roll_active(task))
         return rolled if isinstance(rolled, CleaningTask) else self._settle_all([Answer(task, rolled, None)])[0]
 
     def _roll_active(self, task: CleaningTask) -> CleaningTask:
@@ -563,7 +254,8 @@ class _Run:
         sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
         self.clock.lap(SPARK)
         self._stack.enter_context(cancel_when(self._stop, sc, self.run_id))
-        chosen: Sequence[CleaningTask] = [replace(task, pace=self._pace(sc)) for task in tasks]
+        pace, there = self._pace(sc), circumstances(sc, total_bytes, asked=self._own.strategy)
+        chosen: Sequence[CleaningTask] = [replace(task, pace=pace, circumstances=there) for task in tasks]
         if self._own.is_limited:
             chosen, left = self._choose(sc, chosen)
             reports.extend(map(self._logged, left))
@@ -572,7 +264,7 @@ class _Run:
         in_order = self._own.is_limited
         open_tasks = {task.listing.path: task for task in chosen}
         progress.watch(lambda: sum(_swept_bytes(task, self._fs) for task in list(open_tasks.values())))
-        for answers in spread(sc, chosen, clean_partition, CleaningTask.weight, group=self.run_id, in_order=in_order):
+        for answers in self._cleaned(sc, chosen, in_order=in_order):
             for answer in answers:
                 del open_tasks[answer.work.listing.path]
             self.clock.restart()
@@ -590,6 +282,36 @@ class _Run:
                 handed_over = self._handed_over.get(task.listing.path, ())
                 discard_parts(task.listing.path, self.run_id, self._fs, keep=handed_over)
         return reports
+
+    def _cleaned(
+        self, sc: Any, tasks: Sequence[CleaningTask], *, in_order: bool
+    ) -> Iterator[list[Answer[CleaningTask, CleaningResult]]]:
+        """The answers of all tasks; partitions that are to be split come last, one by one, each with all slots."""
+        to_split: list[tuple[CleaningTask, CleaningResult]] = []
+        for answers in spread(sc, tasks, clean_partition, CleaningTask.weight, group=self.run_id, in_order=in_order):
+            done = []
+            for answer in answers:
+                if answer.result is not None and answer.result.to_split is not None:
+                    to_split.append((answer.work, answer.result))
+                else:
+                    done.append(answer)
+            yield done
+        for task, asked in to_split:
+            # The rooms of splits load compiled loops, which a run without one does not need on the driver.
+            from sediment.jobs.splits import clean_partition_in_splits
+
+            if self._stop.is_set():
+                yield [Answer(task, failure(STOPPED, "the run was stopped before this partition"), None)]
+                continue
+            clock = StageClock()
+            clock.add([asked.seconds_by_stage])
+            try:
+                result = clean_partition_in_splits(sc, task, asked)
+            except Exception as error:
+                yield [Answer(task, None, error)]
+                continue
+            clock.lap(CLEAN)
+            yield [Answer(task, replace(result, seconds_by_stage=clock.seconds()), None)]
 
     def _logged(self, report: PartitionReport) -> PartitionReport:
         log_partition(self.run_id, "compact", report)
@@ -629,7 +351,7 @@ class _Run:
                 f"cleaning it reads {needed_bytes} bytes, and of --max-bytes {self._own.max_bytes} this run has "
                 f"{left_bytes} left; run again to go on"
             )
-            reports.append(_report(task.listing, SKIPPED, MAX_BYTES, reason))
+            reports.append(untouched(task.listing, SKIPPED, MAX_BYTES, reason))
         return chosen, reports
 
     def _settle_all(self, answers: Sequence[Answer[CleaningTask, CleaningResult]]) -> list[PartitionReport]:
@@ -673,7 +395,7 @@ class _Run:
 
     def _settle(self, task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
         """Commit one partition: its report, and what its checkpoint is to become."""
-        report = _found(task, result)
+        report = report_of(task, result)
         swap = result.swap
         if swap is None:
             return report, None if result.failed else result.reset_checkpoint
@@ -688,12 +410,10 @@ class _Run:
                 code, sentence = told(error)
                 return replace(report, status=FAILED, reason_code=code, reason=sentence), None
             if not finished:
-                return replace(
-                    report, status=FAILED, reason_code="stopped", reason=f"the run was stopped {where}"
-                ), None
+                return replace(report, status=FAILED, reason_code=STOPPED, reason=f"the run was stopped {where}"), None
         if self._own.hand_off is not None:
             report = replace(report, reason_code=HANDED_OFF, reason=f"left in {self._own.hand_off} for the engine")
-        return _compacted(report, task.listing, swap), swap.next_dirty_offset
+        return with_swap(report, task.listing, swap), swap.next_dirty_offset
 
     def _commit(self, task: CleaningTask, swap: PreparedSwap) -> bool:
         """Commit a swap, or leave it to the engine that owns the directory; False where the run was stopped in it."""
@@ -703,6 +423,8 @@ class _Run:
             return True
         if self._own.keep_originals is not None:
             keep_originals(swap, self._own.keep_originals, self._fs)
+        if self._own.keep_before is not None and swap.parts():
+            keep_before(swap.partition, task.listing.path.parent, self._own.keep_before, self._fs)
         lock = self._locks[task.listing.path.parent]
         return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set)
 
@@ -718,55 +440,13 @@ def _update_checkpoint(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]
 
 def _task_lost(error: Exception | None) -> CleaningResult:
     sentence = str(error).strip().split("\n")[0] if error else "no reason given"
-    return _failure("task-lost", f"Spark gave up on the task: {sentence}")
+    return failure("task-lost", f"Spark gave up on the task: {sentence}")
 
 
 def _executors(sc: Any) -> int:
     """How many executors share the work; the driver is one of its own where tasks run in it."""
     known = sc._jsc.sc().getExecutorMemoryStatus().size()
     return max(int(known) - 1, 1)
-
-
-def _report(listing: LogListing, status: str, code: str | None, reason: str | None) -> PartitionReport:
-    size_bytes = listing.log_bytes()
-    return PartitionReport(
-        partition=str(listing.partition),
-        log_dir=str(listing.path.parent),
-        status=status,
-        reason_code=code,
-        reason=reason,
-        bytes_before=size_bytes,
-        bytes_after=size_bytes,
-        segments_before=len(listing.segments),
-        segments=tuple(segment.base_offset for segment in listing.segments),
-    )
-
-
-def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
-    """The report of a partition that `mark` keeps from being looked at."""
-    since = f"left alone since {utc_time(mark.since_ms)}: {mark.reason}"
-    again = "--retry-quarantined looks at the partition again"
-    return _report(listing, QUARANTINED, mark.reason_code, f"{since}; {again}")
-
-
-def compacted(task: CleaningTask, result: CleaningResult) -> PartitionReport:
-    """The report that committing `result`, which has a swap, ends in."""
-    assert result.swap is not None
-    return _compacted(_found(task, result), task.listing, result.swap)
-
-
-def _found(task: CleaningTask, result: CleaningResult) -> PartitionReport:
-    """What a task found, before anything is committed."""
-    status = QUARANTINED if result.uncleanable is not None else FAILED if result.failed else SKIPPED
-    return replace(
-        _report(task.listing, status, result.reason_code, result.reason),
-        strategy=result.strategy,
-        first_dirty_offset=result.first_dirty_offset,
-        first_uncleanable_offset=result.first_uncleanable_offset,
-        dirty_ratio=result.dirty_ratio,
-        strip_before=_strip(task.listing, result.first_dirty_offset),
-        seconds_by_stage=result.seconds_by_stage,
-    )
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
@@ -781,90 +461,18 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     return sum(segment.log_bytes for segment in task.listing.segments if segment.base_offset >= lowest)
 
 
-def _strip(listing: LogListing, first_dirty_offset: int | None) -> tuple[StripSegment, ...]:
-    """The segments of a log as they are; the one that contains the first dirty offset is dirty."""
-    bases = [segment.base_offset for segment in listing.segments]
-    dirty_from = 0 if first_dirty_offset is None else max(bisect_right(bases, first_dirty_offset) - 1, 0)
-    states = [CLEAN_SEGMENT] * dirty_from + [DIRTY_SEGMENT] * (len(bases) - dirty_from)
-    states[-1:] = [ACTIVE_SEGMENT]
-    return tuple(
-        (segment.base_offset, segment.log_bytes, state)
-        for segment, state in zip(listing.segments, states, strict=False)
-    )
-
-
-def _compacted(report: PartitionReport, listing: LogListing, swap: PreparedSwap) -> PartitionReport:
-    replaced = {segment.base_offset for group in swap.groups if group.parts for segment in group.sources}
-    kept = [segment for segment in listing.segments if segment.base_offset not in replaced]
-    made = [(part.base_offset, part.files[0].size_bytes) for group in swap.groups for part in group.parts]
-    judged = {segment.base_offset for group in swap.groups if not group.parts for segment in group.sources}
-    strip = [
-        (base, size_bytes, KEPT_SEGMENT if base in judged else state)
-        for base, size_bytes, state in report.strip_before
-        if base not in replaced
-    ]
-    stats = sum((group.stats for group in swap.groups), CleanStats())
-    return replace(
-        report,
-        status=COMPACTED,
-        next_dirty_offset=swap.next_dirty_offset,
-        messages_read=sum(group.stats.messages_read for group in swap.groups),
-        messages_written=sum(group.stats.messages_written for group in swap.groups),
-        bytes_after=sum(segment.log_bytes for segment in kept) + sum(size for _, size in made),
-        segments=tuple(sorted([segment.base_offset for segment in kept] + [base for base, _ in made])),
-        groups_rewritten=sum(bool(group.parts) for group in swap.groups),
-        groups_skipped=sum(not group.parts for group in swap.groups),
-        corrupt_batches=sum(group.stats.corrupt_batches for group in swap.groups),
-        tombstones_waiting=stats.tombstones_waiting,
-        first_delete_horizon_ms=stats.first_horizon_ms if stats.tombstones_waiting else None,
-        last_delete_horizon_ms=stats.last_horizon_ms if stats.tombstones_waiting else None,
-        strip_after=tuple(sorted([*strip, *((base, size_bytes, REWRITTEN_SEGMENT) for base, size_bytes in made)])),
-    )
-
-
-@contextmanager
-def cancel_when(stop: threading.Event, sc: Any, group: str) -> Iterator[None]:
-    """Cancel the run's Spark jobs as soon as `stop` is set."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.is_set():
-            if stop.wait(_STOP_POLL_SECONDS) and not over.is_set():
-                sc.cancelJobGroup(group)
-                return
-
-    # Not joined: it ends by itself, and a short run would wait for it.
-    threading.Thread(target=watch, name="sediment-stop", daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; a second signal ends the process as usual."""
-    stop = threading.Event()
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-
-    def request(number: int, _frame: Any) -> None:
-        stop.set()
-        signal.signal(number, before[signal.Signals(number)] or signal.SIG_DFL)
-
-    for number in _SIGNALS:
-        signal.signal(number, request)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-
-
 @click.command("compact")
 @common_options
 @click.option("--force", is_flag=True, help="Ignore the dirty ratio; an empty dirty range still changes nothing.")
 @click.option("--dry-run", is_flag=True, help="Clean in memory, write nothing, report what would be.")
 @click.option("--from-start", is_flag=True, help="Ignore the cleaner checkpoint: everything is dirty.")
+@click.option(
+    "--strategy",
+    type=click.Choice(["auto", *(strategy.value for strategy in Strategy)]),
+    default="auto",
+    show_default=True,
+    help="Clean a partition as a whole, by one task, or in splits, by many; auto: as size, keys and slots suggest.",
+)
 @click.option(
     "--on-corruption",
     type=click.Choice([FAIL]),
@@ -880,6 +488,12 @@ def stop_on_signals() -> Iterator[threading.Event]:
     metavar="DIR",
     help="Link the files that are replaced into DIR first; it must be on the same filesystem.",
 )
+@click.option(
+    "--keep-before",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Link all files of partitions that change into DIR first: the BEFORE of verify.  A directory for each run.",
+)
 @click.option("--max-bytes", type=click.IntRange(min=0), metavar="N", help="Clean at most N bytes of log in this run.")
 @click.option(
     "--max-seconds",
@@ -894,9 +508,9 @@ def stop_on_signals() -> Iterator[threading.Event]:
     help="Leave what is cleaned in DIR for the running engine that owns LOG_DIR, and commit nothing.",
 )
 @click.option("--allow-network-fs", is_flag=True, help="Work on NFS and its like; no other host may use the directory.")
-def command(options: CommonOptions, **own_options: Any) -> None:
+def command(options: CommonOptions, strategy: str, **own_options: Any) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy has compact."""
-    own = CompactOptions(**own_options)
+    own = CompactOptions(strategy=None if strategy == "auto" else Strategy(strategy), **own_options)
     with stop_on_signals() as stop:
         report = compact(options, own, stop)
     if options.as_json:

@@ -34,13 +34,13 @@ from sediment.engine.expiry import expire_log, roll_empty, segments_after
 from sediment.engine.lock import DirectoryLock
 from sediment.engine.swap import finish_interrupted
 from sediment.jobs.cluster_settings import open_directories
-from sediment.jobs.compact import stop_on_signals
 from sediment.jobs.directories import LogDirectory, check_filesystem, open_directory
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
 from sediment.jobs.progress import Progress
 from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, human_bytes
 from sediment.jobs.sentences import told
 from sediment.jobs.settings import Settings
+from sediment.jobs.stopping import stop_on_signals
 from sediment.retention.policy import Kept, RetentionPlan, explain, plan_view
 from sediment.segment_io.checkpoints import update_offset_checkpoint
 from sediment.segment_io.errors import SedimentError, SettingsError

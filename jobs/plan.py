@@ -22,17 +22,19 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sediment.compaction.strategy import Strategy
 from sediment.engine.uncleanable import read_uncleanable
-from sediment.jobs.cluster_settings import open_directories
-from sediment.jobs.compact import (
+from sediment.jobs.cleaning import (
     SAMPLE_BYTES,
     CleaningTask,
     CompactOptions,
+    circumstances,
     clean_partition,
-    compacted,
     look_at,
-    quarantined,
+    strategy_for,
 )
+from sediment.jobs.cleaning_report import compacted, quarantined
+from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.expire import why_skipped
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
 from sediment.jobs.progress import Progress
@@ -243,7 +245,6 @@ def _with_cleaning(
 ) -> PartitionPlan:
     """The plan with what compaction says of the partition."""
     from sediment.compaction.grouping import plan_cleaning
-    from sediment.compaction.strategy import choose_strategy
 
     cleaning = task.cleaning
     found = replace(
@@ -258,7 +259,7 @@ def _with_cleaning(
     if cleanable.blocked_by is not None or task.quarantine is not None:
         return _with_tombstones(found, _estimate(task, view, cleanable.first_dirty_offset))
     plan = plan_cleaning(view, cleanable, cleaning.config, now_ms=cleaning.now_ms)
-    choice = choose_strategy(plan)
+    choice = strategy_for(cleaning, plan, Fs())
     found = replace(
         found,
         status=CLEANABLE,
@@ -309,7 +310,8 @@ def _with_tombstones(found: PartitionPlan, estimate: Estimate) -> PartitionPlan:
 
 def _exactly(cleaning: CleaningTask, found: PartitionPlan, attempt: str) -> PartitionPlan:
     """What `compact` does, done in memory."""
-    result = clean_partition(cleaning, attempt)
+    whole = replace(cleaning.circumstances, asked=Strategy.WHOLE)
+    result = clean_partition(replace(cleaning, circumstances=whole), attempt)
     if result.swap is None:
         status = QUARANTINED if result.uncleanable is not None else FAILED
         return replace(found, status=status, reason_code=result.reason_code, reason=result.reason)
@@ -351,6 +353,8 @@ def plan(options: CommonOptions, own: CompactOptions, *, exact: bool) -> PlanRun
         if tasks:
             progress = stack.enter_context(Progress(options.messages(), len(tasks), sum(t.weight() for t in tasks)))
             sc = stack.enter_context(spark_context(options.master, "sediment plan"))
+            there = circumstances(sc, sum(task.cleaning.weight() for task in tasks), asked=None)
+            tasks = [replace(task, cleaning=replace(task.cleaning, circumstances=there)) for task in tasks]
             for packed in spread(sc, tasks, plan_partition, PlanningTask.weight, group=run_id):
                 for answer in packed:
                     answers.append(answer.result or _lost(answer.work, answer.error))

@@ -32,13 +32,13 @@ from sediment.engine.loader import LoadedLog, load_log
 from sediment.engine.lock import DirectoryLock
 from sediment.engine.shadow import ShadowFs, shadow_of
 from sediment.jobs.cluster_settings import open_directories
-from sediment.jobs.compact import stop_on_signals
 from sediment.jobs.directories import LogDirectory, open_directory
 from sediment.jobs.log_lines import log_partition
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
 from sediment.jobs.progress import Progress
 from sediment.jobs.report import FAILED, SCHEMA, human_bytes
 from sediment.jobs.sentences import told
+from sediment.jobs.stopping import stop_on_signals
 from sediment.segment_io.checkpoints import format_offset_checkpoint, read_offset_checkpoint
 from sediment.segment_io.errors import LockLostError, SedimentError, UsageError
 from sediment.segment_io.fs import Fs

@@ -14,18 +14,127 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from sediment.compaction.cleaner import SplitWork, clean_split, sight_split
-from sediment.compaction.handoff import CleanedGroup
-from sediment.compaction.split import RunNumber, Split, SplitDoesNotHoldError, collect_verdicts, fold_range, pack_run
+from sediment.compaction.cleaner import SplitWork, clean_split, sight_split, walk_log
+from sediment.compaction.handoff import CleanedGroup, PreparedSwap
+from sediment.compaction.split import (
+    RunNumber,
+    Split,
+    SplitDoesNotHoldError,
+    collect_verdicts,
+    cut_into_splits,
+    fold_range,
+    pack_run,
+    ranges_for,
+)
+from sediment.compaction.strategy import Strategy
+from sediment.engine.swap import discard_parts
+from sediment.jobs.cleaning import (
+    CleaningResult,
+    CleaningTask,
+    SplitPlan,
+    check_undisturbed,
+    clean_partition,
+    with_errors,
+    working_on,
+)
 from sediment.jobs.spread import attempt_name
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.hashing import draw_seed
 
 Environment = Callable[[], AbstractContextManager[tuple[Fs, Callable[[int], None]]]]
 """Opens what a task works with: its file operations, and what it calls with the bytes that it read."""
+
+_SPLITS_PER_SLOT = 4
+_SIGHT_BYTES = 100  # of a task's memory for a first sight: a slot of its map, a row of its run, and the row's copy
+_DEFAULT_BUDGET_BYTES = 1 << 30
+_LEAST_RECORD_BYTES = 64  # with its share of a batch's header; what is smaller only means more passes of a fold
+
+
+def clean_partition_in_splits(sc: Any, task: CleaningTask, asked: CleaningResult) -> CleaningResult:
+    """Clean the partition that `asked` wants to be split, or as a whole where it turns out not to be one for splits."""
+    assert asked.to_split is not None
+    order = asked.to_split
+    while True:
+        try:
+            found = with_errors(task, partial(_in_splits, sc, task, order))
+        except SplitDoesNotHoldError as broken:
+            _discard(task)
+            if broken.needs_walk and not order.cuts:
+                walked = with_errors(task, partial(_walked, sc, task, order))
+                if isinstance(walked, CleaningResult):
+                    return walked
+                order = walked
+                continue
+            return _whole(sc, task)
+        if isinstance(found, CleaningResult):
+            _discard(task)
+            return found
+        return replace(asked, swap=found, to_split=None)
+
+
+def _in_splits(sc: Any, task: CleaningTask, order: SplitPlan) -> PreparedSwap:
+    plan = order.plan
+    log_bytes = sum(group.log_bytes for group in plan.groups)
+    budget_bytes = min(task.config.task_memory_bytes, _DEFAULT_BUDGET_BYTES)
+    job = SplitJob(
+        work=SplitWork(
+            plan,
+            order.cuts,
+            seed=draw_seed(),
+            run_limit=max(budget_bytes // _SIGHT_BYTES, 1),
+            ranges=ranges_for(log_bytes // _LEAST_RECORD_BYTES, budget_bytes // 2),
+        ),
+        splits=cut_into_splits(plan.groups, _SPLITS_PER_SLOT * max(1, sc.defaultParallelism)),
+        budget_bytes=budget_bytes,
+        run_id=task.run_id,
+        open_environment=partial(working_on, task),
+    )
+    groups = clean_in_splits(sc, job, group=task.run_id)
+    check_undisturbed(task, Fs())
+    return PreparedSwap(plan.view.listing.partition, str(plan.view.listing.path), groups, plan.end_offset)
+
+
+def _walked(sc: Any, task: CleaningTask, order: SplitPlan) -> SplitPlan:
+    (cuts,) = _in_one_task(sc, task, partial(_walk, task, order))
+    if isinstance(cuts, SplitFailure):
+        raise cuts.error
+    return SplitPlan(order.plan, cuts)
+
+
+def _walk(task: CleaningTask, order: SplitPlan, _rows: Iterable[int]) -> Iterator[Any]:
+    try:
+        with working_on(task) as (fs, used):
+            yield walk_log(order.plan, fs, only_if_needed=False, progress=used)
+    except (SedimentError, OSError) as error:
+        yield SplitFailure(error)
+
+
+def _whole(sc: Any, task: CleaningTask) -> CleaningResult:
+    whole = replace(task, circumstances=replace(task.circumstances, asked=Strategy.WHOLE))
+    (result,) = _in_one_task(sc, task, partial(_clean, whole))
+    assert isinstance(result, CleaningResult)
+    return result
+
+
+def _clean(task: CleaningTask, _rows: Iterable[int]) -> Iterator[CleaningResult]:
+    yield clean_partition(task, attempt_name())
+
+
+def _in_one_task(sc: Any, task: CleaningTask, work: Callable[[Iterable[int]], Iterator[Any]]) -> list[Any]:
+    sc.setJobGroup(task.run_id, str(task.listing.partition))
+    found: list[Any] = sc.parallelize([0], 1).mapPartitions(work).collect()
+    return found
+
+
+def _discard(task: CleaningTask) -> None:
+    """Remove what splits wrote that are not to be committed."""
+    if not task.options.dry_run:
+        discard_parts(task.listing.path, task.run_id, Fs())
 
 
 @dataclass(frozen=True, slots=True)

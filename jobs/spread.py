@@ -20,6 +20,7 @@ Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 _TASKS_PER_SLOT = 4
+_NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # of a task in order: at most so many, of at most so many bytes
 _WAITING_JOBS = 2  # beyond the slots, so that a slot never waits for the driver
 
 
@@ -43,6 +44,21 @@ def pack_by_weight(works: Sequence[Work], weight: Callable[[Work], int], tasks: 
     return sorted(packed, key=lambda task: sum(map(weight, task)), reverse=True)
 
 
+def pack_in_order(works: Sequence[Work], weight: Callable[[Work], int]) -> list[list[Work]]:
+    """Neighbours of `works` together as long as they are small, so that many small ones do not cost a job each."""
+    packed: list[list[Work]] = []
+    total = 0
+    for work in works:
+        joined = total + weight(work)
+        if packed and len(packed[-1]) < _NEIGHBOURS and joined <= _NEIGHBOURS_WEIGHT:
+            packed[-1].append(work)
+            total = joined
+        else:
+            packed.append([work])
+            total = weight(work)
+    return packed
+
+
 def spread(
     sc: Any,
     works: Sequence[Work],
@@ -56,10 +72,10 @@ def spread(
 
     `perform(work, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
     the Spark job group, by which a caller can cancel what is still running.  With `in_order` the works are begun in
-    their order, each in a task of its own.
+    their order, but for small neighbours that share a task.
     """
     slots = max(1, sc.defaultParallelism)
-    tasks = [[work] for work in works] if in_order else pack_by_weight(works, weight, slots * _TASKS_PER_SLOT)
+    tasks = pack_in_order(works, weight) if in_order else pack_by_weight(works, weight, slots * _TASKS_PER_SLOT)
     answers: queue.Queue[list[Answer[Work, Result]]] = queue.Queue()
 
     def submit(task: list[Work]) -> None:

@@ -24,6 +24,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _COMPILED = re.compile(r"^@(kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
+IN_TREE = "in-tree"
+"""Value of the variable: cache beside the sources, which moves with them and so serves an environment that is shipped.
+
+Where sources came with such a cache, it is used unless the variable names a folder.
+"""
 
 
 def kernel(function: _Function) -> _Function:
@@ -33,7 +38,8 @@ def kernel(function: _Function) -> _Function:
     before = config.CACHE_DIR
     try:
         if folder is not None:
-            config.CACHE_DIR = str(folder)
+            # numba's own folder is named after where the sources lie; without one it looks beside them.
+            config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
         compiled: Any = numba.njit(nogil=True, cache=folder is not None, error_model="numpy")(function)
     finally:
         config.CACHE_DIR = before
@@ -43,6 +49,10 @@ def kernel(function: _Function) -> _Function:
 @cache
 def _cache_folder() -> Path | None:
     named = os.environ.get(CACHE_VARIABLE)
+    if named == IN_TREE or (not named and _in_tree_mark().exists()):
+        if _mark_in_tree():
+            return _in_tree_mark()
+        named = None
     roots = [Path(named)] if named else [Path(platformdirs.user_cache_dir("sediment")), Path(tempfile.gettempdir())]
     for root in roots:
         folder = root / f"kernels-{_digest()}"
@@ -55,6 +65,23 @@ def _cache_folder() -> Path | None:
     return None
 
 
+def _in_tree_mark() -> Path:
+    """Where this file is, the cache beside the sources is one of these sources."""
+    return Path(__file__).resolve().parent / "__pycache__" / f"kernels-{_digest()}"
+
+
+def _mark_in_tree() -> bool:
+    folders = {source.parent / "__pycache__" for source in kernel_files()}
+    try:
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+        _in_tree_mark().touch()
+    except OSError:
+        return False
+    return all(os.access(folder, os.W_OK) for folder in folders)
+
+
+@cache
 def _digest() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
     for source in kernel_files():

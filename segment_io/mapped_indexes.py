@@ -8,7 +8,8 @@ Most look-ups ask for the end of the log.  The last 8192 bytes of entries are th
 would touch pages that nobody needed for hours.
 
 Invariants
-* A file is created beside its `.log` when its index is first needed; one that grows has its full size, zeros behind the last entry.
+* A file is created beside its `.log` when its index is first needed; one that grows has its full size, zeros behind the
+  last entry.
 * Only bytes below the entries are read from a mapping, and nothing here cuts a file below its entries.
 * Offsets and timestamps ascend, so that every search is a binary one.
 """

@@ -18,7 +18,6 @@ import struct
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import crc32c
 import numpy as np
@@ -26,9 +25,6 @@ import numpy.typing as npt
 
 from sediment.segment_io.errors import CorruptBatchError, CorruptSnapshotError
 from sediment.segment_io.format import (
-    CONTROL_ABORT,
-    CONTROL_BIT,
-    CONTROL_COMMIT,
     INT32_MAX,
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
@@ -38,7 +34,6 @@ from sediment.segment_io.format import (
     SNAPSHOT_ENTRY_STRUCT,
     SNAPSHOT_HEADER_STRUCT,
     SNAPSHOT_VERSION,
-    TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.fs import Buffer, Fs
 from sediment.segment_io.indexes import AbortedTransaction
@@ -313,119 +308,54 @@ def replay(state: ProducerState, table: npt.NDArray[np.void]) -> ProducerState:
     rows = table[(table["producer_id"] >= 0) & (table["magic"] >= FIRST_MAGIC_WITH_PRODUCERS)]
     if not len(rows):
         return replace(state, end_offset=end_offset)
-    fold = _Fold(state.entries)
-    for fields in rows[_decisive(rows)][list(_Row._fields)].tolist():
-        fold.apply(_Row(*fields))
-    return ProducerState(end_offset, fold.entries, (*state.completed, *fold.completed))
+    return _fold(state, rows, end_offset)
 
 
-def _decisive(rows: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """bool[n]: rows without which the fold would end otherwise.
+def _fold(state: ProducerState, rows: npt.NDArray[np.void], end_offset: int) -> ProducerState:
+    from sediment.segment_io import producer_fold as fold  # compiled: whoever only reads snapshots does without
 
-    Between two data batches of one producer, equally transactional, a third one leaves no trace.
-    """
-    producer_ids = rows["producer_id"]
-    is_data = rows["attributes"] & CONTROL_BIT == 0
-    kind = np.where(is_data, rows["attributes"] & TRANSACTIONAL_BIT, np.int16(CONTROL_BIT))
-    order = np.argsort(producer_ids, kind="stable")
-    sorted_ids, sorted_kinds = producer_ids[order], kind[order]
-    continues = np.zeros(len(rows) + 1, dtype=np.bool_)
-    continues[1:-1] = (
-        (sorted_ids[1:] == sorted_ids[:-1])
-        & (sorted_kinds[1:] == sorted_kinds[:-1])
-        & (sorted_kinds[1:] != CONTROL_BIT)
+    opened = sorted(
+        (entry.current_txn_first_offset, key) for key, entry in state.entries.items() if entry.has_open_transaction
     )
-    decisive = np.empty(len(rows), dtype=np.bool_)
-    decisive[order] = ~(continues[:-1] & continues[1:])
-    return decisive
+    known = np.array([key for _, key in opened], dtype=np.int64)
+    ids, places = np.unique(np.concatenate([known, rows["producer_id"]]), return_inverse=True)
+    entries = [state.entries.get(key) or ProducerEntry(key) for key in ids.tolist()]
+    table = np.array([_table_row(entry) for entry in entries], dtype=np.int64)
+    queue = np.zeros((len(opened) + len(rows), 2), dtype=np.int64)
+    queue[: len(opened), 0] = [first_offset for first_offset, _ in opened]
+    queue[: len(opened), 1] = places[: len(opened)]
+    completed = np.empty((len(rows), fold.COMPLETED_FIELDS), dtype=np.int64)
+    slots = places[len(opened) :].astype(np.int64)
+    status, place, ended = fold.fold_rows(rows, slots, table, queue, len(opened), completed)
+    if status != fold.FOLDED:
+        raise _not_replayable(rows[place], int(table[slots[place], fold.TXN_FIRST_OFFSET]), status == fold.NO_MARKER)
+    changed = {key: ProducerEntry(key, *fields) for key, fields in zip(ids.tolist(), table.tolist(), strict=True)}
+    done = [
+        CompletedTransaction(int(ids[slot]), first_offset, last_offset, bool(is_aborted), stable)
+        for slot, first_offset, last_offset, is_aborted, stable in completed[:ended].tolist()
+    ]
+    return ProducerState(end_offset, {**state.entries, **changed}, (*state.completed, *done))
 
 
-class _Row(NamedTuple):
-    """What the fold reads of a row of `decode.BATCH_ROW`."""
-
-    base_offset: int
-    last_offset: int
-    attributes: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    control_type: int
-    coordinator_epoch: int
-    control_timestamp: int
+def _table_row(entry: ProducerEntry) -> tuple[int, ...]:
+    """A row of the fold's table: the fields of an entry in their order."""
+    return (
+        entry.producer_epoch,
+        entry.last_sequence,
+        entry.last_offset,
+        entry.offset_delta,
+        entry.timestamp_ms,
+        entry.coordinator_epoch,
+        entry.current_txn_first_offset,
+    )
 
 
-class _Fold:
-    """Entries by producer id, first offsets of open transactions by producer id, and the transactions that ended."""
-
-    def __init__(self, entries: Mapping[int, ProducerEntry]) -> None:
-        self.entries = dict(entries)
-        self.completed: list[CompletedTransaction] = []
-        self._open = {
-            key: entry.current_txn_first_offset for key, entry in entries.items() if entry.has_open_transaction
-        }
-
-    def apply(self, row: _Row) -> None:
-        entry = self.entries.get(row.producer_id) or ProducerEntry(row.producer_id)
-        if not row.attributes & CONTROL_BIT:
-            entry = self._data(entry, row)
-        elif row.control_type != NO_CONTROL_RECORD:
-            entry = self._marker(entry, row)
-        self.entries[row.producer_id] = entry
-
-    def _data(self, entry: ProducerEntry, row: _Row) -> ProducerEntry:
-        txn_first_offset = entry.current_txn_first_offset
-        if row.attributes & TRANSACTIONAL_BIT:
-            if not entry.has_open_transaction:
-                txn_first_offset = row.base_offset
-                self._open[row.producer_id] = row.base_offset
-        elif entry.has_open_transaction:
-            raise CorruptBatchError(
-                f"batch of producer {row.producer_id} is outside the transaction it opened at {txn_first_offset}",
-                offset=row.base_offset,
-                advice=_LOG_ADVICE,
-            )
-        offset_delta = row.last_offset - row.base_offset
-        return ProducerEntry(
-            row.producer_id,
-            row.producer_epoch,
-            last_sequence(row.base_sequence, offset_delta),
-            row.last_offset,
-            offset_delta,
-            row.max_timestamp,
-            entry.coordinator_epoch,
-            txn_first_offset,
-        )
-
-    def _marker(self, entry: ProducerEntry, row: _Row) -> ProducerEntry:
-        if row.control_type not in (CONTROL_ABORT, CONTROL_COMMIT):
-            raise CorruptBatchError(
-                f"control record of producer {row.producer_id} has type {row.control_type}: no transaction marker",
-                offset=row.base_offset,
-                advice=_LOG_ADVICE,
-            )
-        if entry.has_open_transaction:
-            del self._open[row.producer_id]
-            self.completed.append(
-                CompletedTransaction(
-                    row.producer_id,
-                    entry.current_txn_first_offset,
-                    row.base_offset,
-                    row.control_type == CONTROL_ABORT,
-                    min(self._open.values(), default=row.base_offset + 1),
-                )
-            )
-        same_epoch = row.producer_epoch == entry.producer_epoch
-        return ProducerEntry(
-            row.producer_id,
-            row.producer_epoch,
-            entry.last_sequence if same_epoch else NO_SEQUENCE,
-            entry.last_offset if same_epoch else NO_OFFSET,
-            entry.offset_delta if same_epoch else 0,
-            row.control_timestamp,
-            row.coordinator_epoch,
-            NO_OFFSET,
-        )
+def _not_replayable(row: np.void, txn_first_offset: int, is_marker: bool) -> CorruptBatchError:
+    producer_id = int(row["producer_id"])
+    what = f"batch of producer {producer_id} is outside the transaction it opened at {txn_first_offset}"
+    if is_marker:
+        what = f"control record of producer {producer_id} has type {int(row['control_type'])}: no transaction marker"
+    return CorruptBatchError(what, offset=int(row["base_offset"]), advice=_LOG_ADVICE)
 
 
 def last_sequence(base_sequence: int, offset_delta: int) -> int:

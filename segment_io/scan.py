@@ -70,6 +70,7 @@ _CRC32_POLYNOMIAL = 0xEDB88320
 _OFFSET_OVERFLOW = 64
 _OFFSET_BELOW_BASE = 65
 _OFFSET_GOES_BACK = 66
+_OFFSET_IS_LOST = 67
 
 # What one call of the kernel hands to the next, int64[_FIELDS]
 _NEXT_OFFSET = 0
@@ -88,6 +89,7 @@ _EPOCHS = 12
 _FIELDS = 13
 
 _ROWS_PER_TABLE = 1 << 14
+_SECTOR_BYTES = 512  # what a disk writes as a whole
 _EPOCHS_PER_TABLE = 64
 
 
@@ -183,6 +185,23 @@ def _append_time_entry(
 
 
 @kernel
+def _offset_is_lost(address: int, file_position: int, next_offset: int) -> bool:
+    """Whether the first bytes of a batch's offset, which no checksum covers, lie on a disk sector that was not written.
+
+    They are then the last bytes of the sector and zero, which makes an offset below the one that is due.
+    """
+    bytes_left = _SECTOR_BYTES - file_position % _SECTOR_BYTES
+    offset = load_i64(address + BASE_OFFSET)
+    if bytes_left > LOG_OVERHEAD_BYTES or offset >= next_offset:
+        return False
+    if bytes_left >= 8:
+        lost: bool = offset == 0
+        return lost
+    shift = 64 - 8 * bytes_left
+    return (offset >> shift) == 0 and (next_offset >> shift) != 0
+
+
+@kernel
 def _scan_batches(
     base: int,
     position: int,
@@ -220,6 +239,12 @@ def _scan_batches(
             timestamp = load_i64(address + MAX_TIMESTAMP)
         elif load_i8(address + MAGIC) == 1:
             timestamp = load_i64(address + _LEGACY_TIMESTAMP)
+        if (
+            stop_where_offsets_go_back
+            and not is_legacy
+            and _offset_is_lost(address, file_position + position, progress[_NEXT_OFFSET])
+        ):
+            return _OFFSET_IS_LOST, position, size_bytes
         if last_offset < segment_base_offset:
             return _OFFSET_BELOW_BASE, position, size_bytes
         if last_offset - segment_base_offset > INT32_MAX:
@@ -484,6 +509,7 @@ class _Scan:
 _STOP_TEXT = {
     INCOMPLETE: "the last batch is not there as a whole",
     _OFFSET_GOES_BACK: "the offset of the batch goes back behind those before it",
+    _OFFSET_IS_LOST: "the offset of the batch did not reach the disk",
 }
 
 

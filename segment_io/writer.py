@@ -23,6 +23,7 @@ from sediment.segment_io.format import (
     INT32_MAX,
     LAST_OFFSET_DELTA,
     LOG_OVERHEAD_BYTES,
+    MAGIC,
     MAX_SEGMENT_BYTES,
     MAX_TIMESTAMP,
     OFFSET_ENTRY_BYTES,
@@ -31,7 +32,8 @@ from sediment.segment_io.format import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import AbortedTransaction, encode_transaction_index
 from sediment.segment_io.jit import kernel
-from sediment.segment_io.memory import load_i32, load_i64, store_i32, store_i64
+from sediment.segment_io.legacy import LEGACY_TIMESTAMP
+from sediment.segment_io.memory import load_i8, load_i32, load_i64, store_i32, store_i64
 from sediment.segment_io.names import PartFile, SegmentFileKind, part_file_name, segment_file_name
 
 ByteArray = npt.NDArray[np.uint8]
@@ -81,10 +83,16 @@ def _index_batches(
     while position < size_bytes:
         address = base + position
         batch_bytes = load_i32(address + BATCH_LENGTH) + LOG_OVERHEAD_BYTES
-        last_offset = load_i64(address + BASE_OFFSET) + load_i32(address + LAST_OFFSET_DELTA)
+        last_offset = load_i64(address + BASE_OFFSET)
+        timestamp = -1
+        magic = load_i8(address + MAGIC)
+        if magic >= 2:
+            last_offset += load_i32(address + LAST_OFFSET_DELTA)
+            timestamp = load_i64(address + MAX_TIMESTAMP)
+        elif magic == 1:
+            timestamp = load_i64(address + LEGACY_TIMESTAMP)
         if last_offset - base_offset > INT32_MAX or position + batch_bytes > max_segment_bytes:
             break
-        timestamp = load_i64(address + MAX_TIMESTAMP)
         if timestamp > largest:
             largest = timestamp
             largest_offset = last_offset
@@ -117,7 +125,7 @@ def lay_out_segments(
     segment_index_bytes: int,
     max_segment_bytes: int = MAX_SEGMENT_BYTES,
 ) -> tuple[SegmentImage, ...]:
-    """The segments that hold `batches`, uint8[n] of whole batches of magic 2 in log order.
+    """The segments that hold `batches`, uint8[n] of whole batches of any magic in log order.
 
     One segment at `base_offset`; where its file or its offsets would pass Kafka's limits, a further one begins at the
     base offset of the batch that did not fit.  `aborted` are the transaction index entries that live on, by marker.

@@ -1,19 +1,24 @@
-"""Random partition directories of magic 2, written with the plain Python twin: what kernels and cleaners are tested on.
+"""Random partition directories, written with the plain Python twin: what kernels and cleaners are tested on.
 
 A log is reproducible from its seed.  It has interleaved idempotent and transactional producers, aborted, committed and
 open transactions, tombstones, null keys, headers, sparse offsets, every codec, both timestamp types and an active
-segment that may hold the marker which decides earlier data.
+segment that may hold the marker which decides earlier data.  Messages of magic 0 and 1 are among it where asked for,
+plain and in compressed wrappers, and its segments were then modified at different times.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.twin.batches import Batch, Record, RecordHeader, encode_batch, encode_empty_batch, parse_batch
+from tests.twin.batches import Record, RecordHeader, encode_batch, encode_empty_batch, parse_batch
 from tests.twin.indexes import build_indexes, encode_transaction_index
+from tests.twin.legacy import encode_legacy
+from tests.twin.segments import AnyBatch, file_batches
 from tests.twin.snapshots import ProducerStates, encode_snapshot
 
 START_MS = 1_700_000_000_000
@@ -39,6 +44,7 @@ class LogShape:
     horizons: float = 0.1
     interval_bytes: int = 300
     index_bytes: int = 10 << 20
+    magics: tuple[int, ...] = (2,)
 
 
 class _Writer:
@@ -96,6 +102,9 @@ class _Writer:
             index += 1 if not self.chance(shape.gaps) else self.random.randrange(1, 5)
         last = records[-1].offset + (self.random.randrange(4) if self.chance(shape.gaps) else 0)
         self.clock += self.random.randrange(1000)
+        magic = 2 if shape.magics == (2,) else self.random.choice(shape.magics)
+        if magic < 2:
+            return self._legacy(records, magic)
         fields = self._producer(last - self.offset + 1)
         horizon = self.clock + self.random.randrange(-5000, 60_000) if self.chance(shape.horizons) else None
         data = encode_batch(
@@ -112,6 +121,14 @@ class _Writer:
             data = encode_empty_batch(parse_batch(data))
         self.offset = last + 1
         return data
+
+    def _legacy(self, records: list[Record], magic: int) -> bytes:
+        """A compressed wrapper, or as many plain messages as there are records."""
+        codec = self.random.choice([codec for codec in self.shape.codecs if codec < 4])
+        plain = [Record(r.offset, r.timestamp if magic else -1, r.key, r.value) for r in records]
+        append_time = self.clock if magic and self.chance(self.shape.append_time) else None
+        self.offset = plain[-1].offset + 1
+        return encode_legacy(plain, magic=magic, codec=codec, append_time=append_time)
 
     def _producer(self, span: int) -> dict[str, int | bool]:
         transactional = self.chance(self.shape.transactional)
@@ -138,25 +155,30 @@ def write_random_log(directory: Path, seed: int, shape: LogShape | None = None) 
     shape = shape or LogShape()
     writer = _Writer(seed, shape)
     directory.mkdir(parents=True)
-    segments: list[tuple[int, list[Batch]]] = [(writer.offset, [])]
+    segments: list[tuple[int, list[AnyBatch]]] = [(writer.offset, [])]
     for _ in range(shape.batches):
-        batch = parse_batch(writer.batch())
-        base, batches = segments[-1]
-        if batches and sum(len(b.data) for b in batches) + len(batch.data) > shape.segment_bytes:
-            segments.append((batch.base_offset, []))
-        segments[-1][1].append(batch)
+        for _, batch in file_batches(writer.batch()):
+            base, batches = segments[-1]
+            if batches and sum(len(b.data) for b in batches) + len(batch.data) > shape.segment_bytes:
+                segments.append((batch.base_offset, []))
+            segments[-1][1].append(batch)
     if writer.chance(0.3):
         segments.append((writer.offset, []))
     states = ProducerStates()
     for base, batches in segments:
         (directory / f"{base:020d}.snapshot").write_bytes(encode_snapshot(states.entries))
         write_segment(directory, base, batches, states, shape)
+        if shape.magics != (2,):
+            modified_ns = (START_MS + writer.random.randrange(-100_000, 200_000)) * 1_000_000
+            os.utime(directory / f"{base:020d}.log", ns=(modified_ns, modified_ns))
     (directory / f"{writer.offset:020d}.snapshot").write_bytes(encode_snapshot(states.entries))
     (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     return writer.offset
 
 
-def write_segment(directory: Path, base: int, batches: list[Batch], states: ProducerStates, shape: LogShape) -> None:
+def write_segment(
+    directory: Path, base: int, batches: Sequence[AnyBatch], states: ProducerStates, shape: LogShape
+) -> None:
     """Write one segment with its indexes, folding its batches into `states`."""
     aborted = []
     for batch in batches:

@@ -376,20 +376,6 @@ def test_a_batch_that_expands_beyond_the_bound_is_an_error(tmp_path):
         clean_log(plan, fs, run_id="r", attempt="0")
 
 
-LEGACY = (
-    bytes.fromhex("00000000000000640000001056cf205f000000000001610000000131"),
-    bytes.fromhex("000000000000006400000018adc0d6e9010000000000000003e800000001610000000131"),
-)
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-def test_old_message_formats_are_said_to_be_unsupported(tmp_path, magic):
-    directory = write_log(tmp_path / "t-0", {0: [batch_of(0, b"a")]})
-    (directory / f"{0:020d}.log").write_bytes(LEGACY[magic])
-    with pytest.raises(UnsupportedDataError):
-        prepare(directory, NOW)
-
-
 def test_a_segment_that_ends_inside_a_batch_is_an_error(tmp_path):
     directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"a") for n in range(4)]})
     log = directory / f"{0:020d}.log"

@@ -41,12 +41,14 @@ def facts_of(log: PartitionLog) -> dict[str, Any]:
 
 
 def kafka_facts(state: LogState) -> dict[str, Any]:
+    """As `facts_of`; where Kafka's last stable offset lies below the log start, ours is the log start."""
+    start, unstable = state.log_start_offset, state.first_unstable_offset
     return {
         "log_start": state.log_start_offset,
         "log_end": state.log_end_offset,
         "high_watermark": state.high_watermark,
-        "lso": state.last_stable_offset,
-        "unstable": state.first_unstable_offset,
+        "lso": max(state.last_stable_offset, start),
+        "unstable": None if unstable is None else max(unstable, start),
         "recovery_point": state.recovery_point,
         "producers": state.producers,
     }

@@ -28,7 +28,7 @@ from tests.e2e.clients import (
 from tests.e2e.kraft import KafkaNode, running
 from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment_process
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::DeprecationWarning:kafka")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 # Only Sediment cleans, until a test lets Kafka.
 CLEANER_OFF = {"log.cleaner.enable": "false"}

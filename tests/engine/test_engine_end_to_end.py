@@ -10,6 +10,7 @@ import threading
 import time
 
 from sediment.engine.scheduler import Clock
+from sediment.segment_io.errors import OffsetOutOfRangeError, UsageError
 from sediment.segment_io.names import TopicPartition
 from tests.engine.managed import latest_of, one_batch, records_of, running, topic_config
 
@@ -154,3 +155,86 @@ def test_an_image_of_a_busy_engine_is_recovered_to_a_prefix_of_what_was_appended
         log = engine.get_log(TopicPartition("t", 0))
         assert reached <= log.log_end_offset <= APPENDS
         assert records_of(log) == whole[: log.log_end_offset]
+
+
+class Churn:
+    """Everything that may be done to an engine from outside, in random order, until told to stop."""
+
+    def __init__(self, engine, seed):
+        self.engine = engine
+        self.random = random.Random(seed)
+        self.stop = threading.Event()
+        self.errors: list[BaseException] = []
+
+    def thread(self, work):
+        def run():
+            while not self.stop.is_set():
+                try:
+                    work()
+                except BaseException as error:
+                    # Another thread deleted the log, or cut it, before this one came to it.
+                    if not isinstance(error, (UsageError, OffsetOutOfRangeError)):
+                        self.errors.append(error)
+                        return
+
+        return threading.Thread(target=run)
+
+    def write(self):
+        log = self.engine.create_log(TopicPartition("t", self.random.randrange(4)))
+        for _ in range(20):
+            value = "v" * self.random.randrange(20)
+            log.append_as_leader(one_batch((f"k{self.random.randrange(20)}", value), timestamp_ms=1_700_000_000_000), 0)
+            log.update_high_watermark(log.log_end_offset)
+
+    def read(self):
+        log = self.engine.get_log(TopicPartition("t", self.random.randrange(4)))
+        if log is not None:
+            log.read(log.log_start_offset, 1 << 20).read()
+
+    def administrate(self):
+        self.stop.wait(0.02)
+        engine, partition = self.engine, TopicPartition("t", self.random.randrange(4))
+        log = engine.get_log(partition)
+        if log is None:
+            return
+        what = self.random.randrange(7)
+        if what == 0:
+            engine.truncate_to({partition: max(log.log_start_offset, log.log_end_offset - self.random.randrange(60))})
+        elif what == 1:
+            engine.truncate_fully_and_start_at(partition, log.log_end_offset)
+        elif what == 2:
+            engine.delete_log(partition)
+        elif what == 3:
+            log.maybe_increment_log_start_offset(log.log_start_offset + self.random.randrange(50))
+        elif what == 4:
+            engine.update_topic_config("t", self.random.choice(list(TOPICS.values())))
+        elif what == 5:
+            engine.cleaner.abort_and_pause(partition)
+            self.stop.wait(0.01)
+            engine.cleaner.resume([partition])
+        else:
+            log.roll()
+
+
+def test_whatever_is_done_at_once_no_thread_fails_and_no_directory_goes_offline(tmp_path, caplog):
+    directories = [tmp_path / "a", tmp_path / "b"]
+    options = {"topic": COMPACTED, "clock": Clock(), "log_segment_delete_delay_ms": 50, **BUSY}
+    with caplog.at_level(logging.WARNING), running(*directories, **options) as engine:
+        churn = Churn(engine, 11)
+        threads = [churn.thread(work) for work in (churn.write, churn.write, churn.read, churn.administrate)]
+        for thread in threads:
+            thread.start()
+        time.sleep(3)
+        churn.stop.set()
+        for thread in threads:
+            thread.join(timeout=60)
+        assert churn.errors == []
+        assert [directory.failure for directory in engine.directories()] == [None, None]
+        assert engine.cleaner.uncleanable() == {}
+        ends = {log.partition: log.log_end_offset for log in engine.all_logs()}
+    assert caplog.text == ""
+    with running(*directories, topic=COMPACTED) as engine:
+        assert {log.partition: log.log_end_offset for log in engine.all_logs()} == ends
+        for log in engine.all_logs():
+            assert log.loaded.damage == ()
+            assert not any(path.name.endswith((".part", ".cleaned", ".swap")) for path in log.directory.iterdir())

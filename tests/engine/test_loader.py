@@ -368,6 +368,22 @@ def test_rc_14_a_new_active_segment_without_an_index_gets_one(tmp_path):
     assert (log.log_end_offset, log.recovery_point) == (5, 2)
 
 
+@pytest.mark.parametrize("lost_bytes", [1, 5, 7, 8, 10])
+def test_a_batch_whose_offset_did_not_reach_the_disk_ends_the_log(tmp_path, lost_bytes):
+    """No checksum covers the offset, and Kafka does not load such a log, or takes the offset as it is."""
+    base = (9 << 56) | 700
+    size = 1024 - lost_bytes
+    batches = [batch_bytes(base, value=b"v" * (size - 71)), batch_bytes(base + 1), batch_bytes(base + 2)]
+    assert len(batches[0]) == size
+    write_segment(tmp_path, base, batches)
+    data = bytearray(path_of(tmp_path, base).read_bytes())
+    data[size:1024] = bytes(lost_bytes)
+    path_of(tmp_path, base).write_bytes(data)
+    log = load(tmp_path, recovery_point=base, log_start=base)
+    assert log.log_end_offset == base + 1
+    assert path_of(tmp_path, base).read_bytes() == batches[0]
+
+
 def test_a_segment_without_an_index_waits_for_a_torn_one_before_it(tmp_path):
     """Kafka replays the torn one to know the producers before the other, and does not load the log."""
     write_log(tmp_path, 0, 3, 6, end=8)

@@ -265,8 +265,7 @@ def test_ap_29_a_snapshot_that_cannot_be_synced_leaves_the_recovery_point(tmp_pa
     log.log.roll()
     assert isinstance(log.fs, UnsyncableFs)
     log.fs.suffix = ".snapshot"
-    with pytest.raises(StorageError):
-        log.tasks.run()
+    log.tasks.run()
     assert log.log.recovery_point == 0
     assert log.log.is_offline
     assert [error.errno for error in told] == [errno.EIO]
@@ -326,6 +325,18 @@ def test_index_entries_of_one_append_are_those_of_many(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- high watermark
+def test_an_append_that_fills_an_index_leaves_it_sparser(tmp_path: Path) -> None:
+    log = LiveLog(tmp_path, segment_index_bytes=60, index_interval_bytes=0)
+    log.follow(*(batch(at=at, ts=NOW_MS + at) for at in range(20)))
+    assert (len(offset_entries(log)), len(time_entries(log))) == (7, 4)
+    assert [log.log.read(at, 1).start.offset for at in (3, 12, 19)] == [3, 12, 19]
+    found = log.log.lookup_timestamp(NOW_MS + 17)
+    assert found is not None
+    assert found.offset == 17
+    log.follow(batch(at=20))
+    assert log.bases() == [0, 20]
+
+
 def test_ap_33_the_high_watermark_stays_within_the_log(tmp_path: Path) -> None:
     log = LiveLog(tmp_path)
     log.log.truncate_fully_and_start_at(90)

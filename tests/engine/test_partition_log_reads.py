@@ -288,3 +288,35 @@ def test_offsets_are_found_in_files(tmp_path: Path) -> None:
     assert log.log.convert_to_offset_metadata(3) == LogOffsetMetadata(3, 2, 71)
     with pytest.raises(OffsetOutOfRangeError):
         log.log.convert_to_offset_metadata(4)
+
+
+def test_a_reader_follows_a_writer_that_rolls_flushes_and_deletes(tmp_path: Path) -> None:
+    log = LiveLog(tmp_path, segment_bytes=4000, index_interval_bytes=100, retention_bytes=8000)
+    total = 1500
+    seen: list[int] = []
+
+    def read() -> None:
+        offset = 0
+        while offset < total:
+            offset = max(offset, log.log.log_start_offset)
+            try:
+                batches = log.fetch(offset, HIGH_WATERMARK, 700)
+            except OffsetOutOfRangeError:
+                continue
+            for found in batches:
+                assert found.is_valid()
+                if found.base_offset >= offset:
+                    seen.append(found.base_offset)
+                    offset = found.base_offset + 1
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for at in range(total):
+        log.lead(batch(("kk", "v" * (at % 50)), ts=NOW_MS + at))
+        if at % 100 == 50:
+            log.log.flush()
+            log.log.delete_old_segments()
+    reader.join(60)
+    assert not reader.is_alive()
+    assert seen == sorted(set(seen))
+    assert seen[-1] == total - 1

@@ -25,7 +25,7 @@ PARTITION = TopicPartition("t", 0)
 STOPPED = PartitionCheckpoints(clean_shutdown=True)
 
 
-class Cut(Exception):
+class CutError(Exception):
     """The crash."""
 
 
@@ -37,7 +37,7 @@ class CrashingFs(Fs):
 
     def _change(self):
         if self.left == 0:
-            raise Cut
+            raise CutError
         self.left -= 1
 
     def write_new(self, path, chunks):
@@ -51,7 +51,7 @@ class CrashingFs(Fs):
 
 @pytest.fixture
 def log(tmp_path):
-    """One rolled segment and an active one as a live broker has it: its indexes preallocated, no snapshot at its end."""
+    """One rolled segment and an active one as a live broker has it: preallocated indexes, no snapshot at its end."""
     path = tmp_path / "t-0"
     write_segment(path, 0, [batch_bytes(0, "ab"), batch_bytes(2, "a")])
     producer = [batch_bytes(3 + n, "ab"[n % 2], producer_id=9, sequence=n, value=bytes(900)) for n in range(12)]
@@ -116,7 +116,7 @@ def test_a_crash_at_every_change_leaves_a_log_that_loads_and_can_be_rolled_again
         path = shutil.copytree(log, tmp_path / str(changes) / "t-0")
         try:
             perform_roll(planned(path), CrashingFs(changes))
-        except Cut:
+        except CutError:
             crashed = shutil.copytree(path, tmp_path / f"{changes}-start" / "t-0")
             assert loaded(crashed).log_end_offset == 15
             finish_interrupted(path, Fs())

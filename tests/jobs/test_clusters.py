@@ -19,7 +19,7 @@ import pytest
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.lock import place_run_token
-from sediment.jobs.compact import CleaningTask, CompactOptions, clean_partition
+from sediment.jobs.cleaning import CleaningTask, CompactOptions, clean_partition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints

@@ -13,15 +13,15 @@ from tests.jobs.log_dirs import corpus_log_dir, read_checkpoint, sediment
 def grouped_rounds(tmp_path):
     """(now_ms, map bytes) -> the (case, round) that one command can clean together; one round of a case each."""
     groups = defaultdict(list)
-    for name in cleaning_cases():
+    for name in cleaning_cases(magic2_only=False):
         case = load_case(name, tmp_path)
         for number, given in enumerate(case.rounds):
             groups[given.now_ms, given.map_bytes, number].append((case, given))
     return groups
 
 
-@pytest.fixture(scope="module")
-def cleaned(tmp_path_factory):
+@pytest.fixture(scope="module", params=["whole", "split"])
+def cleaned(tmp_path_factory, request):
     """name, round number -> (case, round, log directory, the partition's report)."""
     scratch = tmp_path_factory.mktemp("corpus")
     results = {}
@@ -29,11 +29,18 @@ def cleaned(tmp_path_factory):
         log_dir, options = corpus_log_dir(scratch / f"logs-{index}", rounds)
         if map_bytes is not None:
             options.append(f"--set=log.cleaner.dedupe.buffer.size={map_bytes}")
+        options.append(f"--strategy={request.param}")
         outcome = sediment("compact", log_dir, "--force", "--json", "--now-ms", now_ms, *options)
         assert outcome.status == 0, outcome.stderr
         for case, given in rounds:
             results[case.name, number] = (case, given, log_dir, outcome.partitions()[case.partition])
     return results
+
+
+@pytest.fixture
+def strategy(request):
+    """What the directory was cleaned with."""
+    return request.node.callspec.params["cleaned"]
 
 
 def all_rounds():
@@ -43,7 +50,7 @@ def all_rounds():
     from pathlib import Path
 
     corpus = Path(__file__).parents[1] / "data" / "corpus" / "cleaning"
-    for name in cleaning_cases():
+    for name in cleaning_cases(magic2_only=False):
         with lzma.open(corpus / f"{name}.tar.xz") as packed, tarfile.open(fileobj=packed) as archive:
             content = archive.extractfile(f"{name}/case.json")
             for number in range(len(json.load(content)["rounds"])):
@@ -51,10 +58,11 @@ def all_rounds():
 
 
 @pytest.mark.parametrize(("name", "number"), list(all_rounds()))
-def test_a_round_leaves_what_kafka_left(cleaned, name, number):
+def test_a_round_leaves_what_kafka_left(cleaned, strategy, name, number):
     case, given, log_dir, report = cleaned[name, number]
     partition = log_dir / case.partition
     assert report["status"] == "compacted"
+    assert report["strategy"] == ("whole" if given.map_bytes is not None else strategy)
     assert_same_log(partition, given.after, case.compressed)
     assert_same_snapshots(partition, given.after)
     assert sorted(path.name for path in partition.iterdir()) == sorted(path.name for path in given.after.iterdir())

@@ -118,7 +118,9 @@ def test_the_engine_refuses_what_a_job_left_of_segments_that_changed(engine, log
     assert latest_of(engine.get_log(T0)) == before
 
 
-@pytest.mark.parametrize("option", ["--dry-run", "--roll-active", "--keep-originals=elsewhere"])
+@pytest.mark.parametrize(
+    "option", ["--dry-run", "--roll-active", "--keep-originals=elsewhere", "--keep-before=elsewhere"]
+)
 def test_options_that_do_not_go_with_it_are_wrong_use(engine, logs, folder, option):
     outcome = compact(logs, folder, option)
     assert outcome.status == 2

@@ -14,7 +14,7 @@ from pyspark import SparkFiles
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.throttle import Throttle
 from sediment.jobs import directories
-from sediment.jobs.compact import CleaningTask, CompactOptions, Pace, clean_partition
+from sediment.jobs.cleaning import CleaningTask, CompactOptions, Pace, clean_partition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints

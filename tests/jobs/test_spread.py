@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sediment.jobs.spread import pack_by_weight, spread
+from sediment.jobs.spread import pack_by_weight, pack_in_order, spread
 
 
 @given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 12))
@@ -46,13 +46,24 @@ def test_the_heaviest_goes_first(tasks):
     assert packed[0][0] == 9
 
 
+def test_in_order_small_neighbours_share_a_task_and_nothing_changes_places():
+    mib = 1 << 20
+    works = [*[1] * 20, 40 * mib, 30 * mib, 30 * mib, 500 * mib, 1]
+    packed = pack_in_order(works, lambda work: work)
+    assert [work for task in packed for work in task] == works
+    assert [len(task) for task in packed] == [8, 8, 5, 2, 1, 1]
+    assert pack_in_order([], lambda work: work) == []
+
+
 def when_begun(work, _attempt):
     return time.monotonic_ns()
 
 
-def test_in_order_each_piece_is_a_task_of_its_own_and_the_first_begins_long_before_the_heaviest_at_the_end(sc):
-    works = [3, 50, 1, 40, 2, 30, 4, 20, 5, 10, 6, 90]
-    answers = list(spread(sc, works, when_begun, lambda work: work, group="g", in_order=True))
-    assert [len(task) for task in answers] == [1] * len(works)
-    begun = {answer.work: answer.result for (answer,) in answers}
+def test_in_order_the_first_begins_before_the_heaviest_at_the_end(sc):
+    works = [3, *[1] * 60, 90]
+    answers = [
+        answer for task in spread(sc, works, when_begun, lambda work: work, group="g", in_order=True) for answer in task
+    ]
+    begun = {answer.work: answer.result for answer in answers}
+    assert len(answers) == len(works)
     assert begun[3] < begun[90]

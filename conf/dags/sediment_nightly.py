@@ -1,0 +1,291 @@
+"""The nightly run as an Airflow DAG: plan, then for each log directory compact, verify, expire, and one report of all.
+
+                    ┌─ directory, once for each log directory ──────┐
+    plan ───────────│  compact ──> verify ──> expire                │──────────> report
+                    │                └──────> forget_before         │
+                    └───────────────────────────────────────────────┘
+
+`compact` links what it changes into a directory beside the log directory first.  `verify` compares; only if every
+partition that changed is a correct compaction of what it was, `expire` deletes and the links go.  Otherwise they stay.
+A partition that `compact` leaves alone with an error does not keep retention from the directory; a directory that
+`compact` could not work on at all is left alone by what follows.  No directory stops another, and `report` fails if
+anything did.
+
+For Airflow 3 with the Spark provider.  Parameters: those of the run, else the Airflow variable `sediment`, a JSON
+object of the same names (docs/airflow.md).  Nothing here imports Sediment: Airflow's environment and Spark's are two.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import DAG, Asset, AssetAlias, Context, Param, TriggerRule, Variable, task, task_group
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+VARIABLE = "sediment"
+POOL = os.environ.get("SEDIMENT_POOL", "sediment")
+SCHEDULE = os.environ.get("SEDIMENT_SCHEDULE", "0 2 * * *")
+RETRY_DELAY = timedelta(seconds=float(os.environ.get("SEDIMENT_RETRY_SECONDS", "300")))
+
+COMPACTED = AssetAlias("sediment-compacted")
+"""The log directories that a run changed and `verify` found correct, each the asset `file://<directory>`."""
+
+_KEPT = ".sediment-before"  # `compact --keep-before` leaves it in a directory that it began
+_WRONG_USE = re.compile(r"Error code is: 2\b")
+_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
+
+_TEXT, _NAMES = ["null", "string"], ["null", "array"]
+PARAMS = {
+    "log_dirs": Param(None, type=_NAMES, items={"type": "string"}, description="The log directories."),
+    "settings": Param(None, type=["null", "object"], description="--set: [TOPIC:]KEY and value."),
+    "config": Param(None, type=_TEXT, description="--config: a broker's server.properties."),
+    "partitions": Param(None, type=_NAMES, items={"type": "string"}, description="Only these; globs."),
+    "force": Param(None, type=["null", "boolean"], description="Whatever the dirty ratio."),
+    "dry_run": Param(None, type=["null", "boolean"], description="Change nothing, report what would be."),
+    "expire": Param(None, type=["null", "boolean"], description="Apply retention too (default: yes)."),
+    "archive": Param(None, type=_TEXT, description="expire --archive: a Delta table."),
+    "compact_options": Param(None, type=_NAMES, items={"type": "string"}, description="More options of compact."),
+    "ledger": Param(None, type=_TEXT, description="--ledger: append every run to it."),
+    "report_dir": Param(None, type=_TEXT, description="Pages of each run go to a directory below it."),
+    "metrics_file": Param(None, type=_TEXT, description="Prometheus text of the last run, for a textfile collector."),
+    "before_dir": Param(
+        None, type=_TEXT, description="On the filesystem of the log directories (default: beside each)."
+    ),
+    "application": Param(None, type=_TEXT, description="jobs/cli.py, where spark-submit finds it."),
+    "spark_conf": Param(None, type=["null", "object"], description="Spark's settings."),
+}
+
+
+def plan_jobs(given: Mapping[str, Any], run: str, now_ms: int) -> list[dict[str, Any]]:
+    """What is to be done in each log directory: arguments by command, and where `compact` keeps what was before.
+
+    Raises:
+        AirflowFailException: the parameters say no log directory, one twice, or no application.
+    """
+    log_dirs = [os.path.normpath(path) for path in given.get("log_dirs") or ()]
+    application = given.get("application") or str(Path(__file__).resolve().parents[2] / "jobs" / "cli.py")
+    if not log_dirs or len(set(log_dirs)) != len(log_dirs):
+        raise AirflowFailException("log_dirs is empty or names a directory twice; set it in the variable `sediment`")
+    if not Path(application).is_file():
+        raise AirflowFailException(f"application: there is no {application}; set it in the variable `sediment`")
+    return [_plan_job(given, run, now_ms, number, log_dir, application) for number, log_dir in enumerate(log_dirs)]
+
+
+def _plan_job(
+    given: Mapping[str, Any], run: str, now_ms: int, number: int, log_dir: str, application: str
+) -> dict[str, Any]:
+    root = Path(given["before_dir"]) / str(number) if given.get("before_dir") else Path(f"{log_dir}.before")
+    before = str(root / run)
+    common = [f"--now-ms={now_ms}", "--log-format=json"]
+    common += [f"--set={key}={value}" for key, value in (given.get("settings") or {}).items()]
+    common += [f"--config={given['config']}"] if given.get("config") else []
+    common += [f"--ledger={given['ledger']}"] if given.get("ledger") else []
+    selected = [f"--partition={name}" for name in given.get("partitions") or ()]
+    dry_run = ["--dry-run"] if given.get("dry_run") else []
+    keeping = [] if dry_run else [f"--keep-before={before}"]
+    force = ["--force"] if given.get("force") else []
+    archive = [f"--archive={given['archive']}"] if given.get("archive") else []
+    arguments = {
+        "compact": [log_dir, *keeping, *force, *dry_run, *(given.get("compact_options") or ()), *selected, *common],
+        "verify": [before, log_dir, *common],
+        "expire": [log_dir, *archive, *dry_run, *selected, *common],
+    }
+    pages = {}
+    if given.get("report_dir"):
+        place = Path(given["report_dir"])
+        for command, options in arguments.items():
+            pages[command] = str(place / run / f"{number}-{command}.html")
+            options += [f"--report={pages[command]}", f"--metrics={_metrics(place, log_dir, command)}"]
+    return {
+        "log_dir": log_dir,
+        "before": before,
+        "is_dry": bool(dry_run),
+        "expires": given.get("expire") is not False,
+        "application": application,
+        "spark_conf": given.get("spark_conf") or {},
+        "arguments": arguments,
+        "pages": pages,
+    }
+
+
+def _metrics(report_dir: Path, log_dir: str, command: str) -> Path:
+    """The same file each night: a failed run carries on there when the last good one was."""
+    return report_dir / "metrics" / f"{quote(log_dir, safe='')}.{command}.prom"
+
+
+def changed_partitions(before: str) -> list[str] | None:
+    """The partitions that `compact` changed, as it kept them; None: it did not come to work."""
+    if not Path(before, _KEPT).is_file():
+        return None
+    return sorted(entry.name for entry in os.scandir(before) if entry.is_dir() and not entry.name.endswith(".linking"))
+
+
+class SedimentOperator(SparkSubmitOperator):
+    """`spark-submit jobs/cli.py COMMAND …` of one job of the plan; exit status 2 is not tried again."""
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "job")
+
+    def __init__(self, *, command: str, job: Any, **kwargs: Any) -> None:
+        super().__init__(name=f"sediment {command}", **kwargs)
+        self.command = command
+        self.job = job
+
+    def execute(self, context: Context) -> None:
+        """Submit it and wait for its end."""
+        changed: list[str] = []
+        if self.command == "verify" and not self.job["is_dry"]:
+            found = changed_partitions(self.job["before"])
+            if found is None:
+                raise AirflowSkipException("compact did not come to work in this directory")
+            changed = found
+        if self.command == "expire" and not self.job["expires"]:
+            raise AirflowSkipException("the parameter `expire` is off")
+        if self.command == "verify" and not changed:
+            self.log.info("No partition of %s was changed.", self.job["log_dir"])
+            return
+        self.application = self.job["application"]
+        self.conf = {**self.job["spark_conf"]}
+        arguments = [*self.job["arguments"][self.command], *(f"--partition={name}" for name in changed)]
+        self.application_args = [self.command, *arguments]
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            if _WRONG_USE.search(str(error)):
+                raise AirflowFailException(f"wrong use or settings: {error}") from error
+            raise
+        if changed:
+            context["outlet_events"][COMPACTED].add(Asset(f"file://{self.job['log_dir']}"), extra={"changed": changed})
+
+
+def merge_metrics(texts: Mapping[str, str]) -> str:
+    """Prometheus texts by log directory as one, each sample with its directory in the label `directory`."""
+    families: dict[str, list[str]] = {}
+    family = ""
+    for directory, text in texts.items():
+        label = 'directory="' + directory.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        for line in text.splitlines():
+            if line.startswith("#"):
+                family = line.split(" ")[2]
+                if line not in families.setdefault(family, []):
+                    families[family].append(line)
+            elif found := _SAMPLE.match(line):
+                labels = ",".join(filter(None, (found["labels"], label)))
+                families.setdefault(family, []).append(f"{found['name']}{{{labels}}} {found['value']}")
+    return "".join(f"{line}\n" for lines in families.values() for line in lines)
+
+
+def report_page(run: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A page that says how each command ended in each directory, with links to its own page if it left one."""
+    body = "".join(
+        f"<tr><td>{html.escape(row['log_dir'])}"
+        + "".join(
+            f'<td class="{state}">' + (f'<a href="{page}">{state}</a>' if page else state)
+            for state, page in (row[command] for command in ("compact", "verify", "expire"))
+        )
+        + f"<td>{html.escape(row['kept'])}"
+        for row in rows
+    )
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>Sediment {html.escape(run)}</title><style>body{{font:16px/1.5 system-ui;margin:2rem}}"
+        "table{border-collapse:collapse}td,th{padding:.3rem 1rem;text-align:left;border-bottom:1px solid #8884}"
+        ".failed,.upstream_failed{background:#c223}.success{background:#2a22}</style>"
+        f"<h1>{html.escape(run)}</h1><table><tr><th>log directory<th>compact<th>verify<th>expire<th>kept for rescue"
+        f"{body}</table></html>\n"
+    )
+
+
+def _name_of_run(run_id: str) -> str:
+    return re.sub(r"[^0-9A-Za-z_-]+", "-", run_id)
+
+
+with DAG(
+    "sediment_nightly",
+    description="Compact, verify and expire Kafka log directories",
+    schedule=SCHEDULE,
+    catchup=False,
+    max_active_runs=1,
+    params=PARAMS,
+    tags=["kafka", "sediment"],
+    default_args={"pool": POOL, "retries": 1, "retry_delay": RETRY_DELAY},
+    doc_md=__doc__,
+) as dag:
+
+    @task(retries=0)
+    def plan(params: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
+        """One job for each log directory."""
+        standing = Variable.get(VARIABLE, default={}, deserialize_json=True)
+        unknown = sorted(standing.keys() - PARAMS.keys())
+        if unknown:
+            raise AirflowFailException(f"the variable `{VARIABLE}` has unknown names: {', '.join(unknown)}")
+        given = {**standing, **{name: value for name, value in params.items() if value is not None}}
+        run = _name_of_run(run_id)
+        jobs = plan_jobs(given, run, time.time_ns() // 1_000_000)
+        if given.get("report_dir"):
+            for folder in (run, "metrics"):
+                Path(given["report_dir"], folder).mkdir(parents=True, exist_ok=True)
+        return jobs
+
+    @task_group
+    def directory(job: Any) -> None:
+        """What is done in one log directory."""
+        compact = SedimentOperator(task_id="compact", command="compact", job=job)
+        verify = SedimentOperator(
+            task_id="verify", command="verify", job=job, trigger_rule=TriggerRule.ALL_DONE, outlets=[COMPACTED]
+        )
+        expire = SedimentOperator(task_id="expire", command="expire", job=job)
+
+        @task
+        def forget_before(job: dict[str, Any]) -> None:
+            """Let go of the links; the bytes that compaction gave back are free from now on."""
+            shutil.rmtree(job["before"], ignore_errors=True)
+
+        compact >> verify >> [expire, forget_before(job)]
+
+    @task(trigger_rule=TriggerRule.ALL_DONE, retries=0)
+    def report(jobs: list[dict[str, Any]], params: dict[str, Any], run_id: str, ti: Any) -> None:
+        """Say how everything ended; fails if anything did."""
+        run = _name_of_run(run_id)
+        states = ti.get_task_states(ti.dag_id, task_group_id="directory", run_ids=[run_id])[run_id]
+        failed = []
+        rows = []
+        for number, job in enumerate(jobs):
+            row: dict[str, Any] = {
+                "log_dir": job["log_dir"],
+                "kept": job["before"] if Path(job["before"]).exists() else "",
+            }
+            for command in job["arguments"]:
+                state = str(states.get(f"directory.{command}_{number}") or "none")
+                page = job["pages"].get(command, "")
+                row[command] = (state, Path(page).name if page and Path(page).is_file() else "")
+                if state not in ("success", "skipped"):
+                    failed.append(f"{job['log_dir']}: {command} {state}")
+            rows.append(row)
+        standing = Variable.get(VARIABLE, default={}, deserialize_json=True)
+        report_dir = params.get("report_dir") or standing.get("report_dir")
+        metrics_file = params.get("metrics_file") or standing.get("metrics_file")
+        if report_dir:
+            Path(report_dir, run, "index.html").write_text(report_page(run, rows), encoding="utf-8")
+        if report_dir and metrics_file:
+            texts: dict[str, str] = {}
+            for job in jobs:
+                files = [_metrics(Path(report_dir), job["log_dir"], command) for command in job["arguments"]]
+                texts[job["log_dir"]] = "".join(path.read_text("utf-8") for path in files if path.is_file())
+            unfinished = Path(f"{metrics_file}.tmp")
+            unfinished.write_text(merge_metrics(texts), encoding="utf-8")
+            unfinished.replace(metrics_file)
+        if failed:
+            raise AirflowFailException("; ".join(failed))
+
+    jobs = plan()
+    directory.expand(job=jobs) >> report(jobs)

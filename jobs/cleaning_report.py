@@ -1,0 +1,114 @@
+"""The report of a partition, from what its task found and what was committed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sediment.compaction.handoff import CleanStats, PreparedSwap
+from sediment.engine.uncleanable import Uncleanable
+from sediment.jobs.cleaning import CleaningResult, CleaningTask
+from sediment.jobs.report import (
+    ACTIVE_SEGMENT,
+    CLEAN_SEGMENT,
+    COMPACTED,
+    DIRTY_SEGMENT,
+    FAILED,
+    KEPT_SEGMENT,
+    QUARANTINED,
+    REWRITTEN_SEGMENT,
+    SKIPPED,
+    PartitionReport,
+    StripSegment,
+    utc_time,
+)
+from sediment.segment_io.listing import LogListing
+
+if TYPE_CHECKING:
+    pass
+
+
+def untouched(listing: LogListing, status: str, code: str | None, reason: str | None) -> PartitionReport:
+    """The report of a partition that is as it was."""
+    size_bytes = listing.log_bytes()
+    return PartitionReport(
+        partition=str(listing.partition),
+        log_dir=str(listing.path.parent),
+        status=status,
+        reason_code=code,
+        reason=reason,
+        bytes_before=size_bytes,
+        bytes_after=size_bytes,
+        segments_before=len(listing.segments),
+        segments=tuple(segment.base_offset for segment in listing.segments),
+    )
+
+
+def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
+    """The report of a partition that `mark` keeps from being looked at."""
+    since = f"left alone since {utc_time(mark.since_ms)}: {mark.reason}"
+    again = "--retry-quarantined looks at the partition again"
+    return untouched(listing, QUARANTINED, mark.reason_code, f"{since}; {again}")
+
+
+def compacted(task: CleaningTask, result: CleaningResult) -> PartitionReport:
+    """The report that committing `result`, which has a swap, ends in."""
+    assert result.swap is not None
+    return with_swap(report_of(task, result), task.listing, result.swap)
+
+
+def report_of(task: CleaningTask, result: CleaningResult) -> PartitionReport:
+    """What a task found, before anything is committed."""
+    status = QUARANTINED if result.uncleanable is not None else FAILED if result.failed else SKIPPED
+    return replace(
+        untouched(task.listing, status, result.reason_code, result.reason),
+        strategy=result.strategy,
+        first_dirty_offset=result.first_dirty_offset,
+        first_uncleanable_offset=result.first_uncleanable_offset,
+        dirty_ratio=result.dirty_ratio,
+        strip_before=_strip(task.listing, result.first_dirty_offset),
+        seconds_by_stage=result.seconds_by_stage,
+    )
+
+
+def _strip(listing: LogListing, first_dirty_offset: int | None) -> tuple[StripSegment, ...]:
+    """The segments of a log as they are; the one that contains the first dirty offset is dirty."""
+    bases = [segment.base_offset for segment in listing.segments]
+    dirty_from = 0 if first_dirty_offset is None else max(bisect_right(bases, first_dirty_offset) - 1, 0)
+    states = [CLEAN_SEGMENT] * dirty_from + [DIRTY_SEGMENT] * (len(bases) - dirty_from)
+    states[-1:] = [ACTIVE_SEGMENT]
+    return tuple(
+        (segment.base_offset, segment.log_bytes, state)
+        for segment, state in zip(listing.segments, states, strict=False)
+    )
+
+
+def with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap) -> PartitionReport:
+    """The report once `swap` is in place."""
+    replaced = {segment.base_offset for group in swap.groups if group.parts for segment in group.sources}
+    kept = [segment for segment in listing.segments if segment.base_offset not in replaced]
+    made = [(part.base_offset, part.files[0].size_bytes) for group in swap.groups for part in group.parts]
+    judged = {segment.base_offset for group in swap.groups if not group.parts for segment in group.sources}
+    strip = [
+        (base, size_bytes, KEPT_SEGMENT if base in judged else state)
+        for base, size_bytes, state in report.strip_before
+        if base not in replaced
+    ]
+    stats = sum((group.stats for group in swap.groups), CleanStats())
+    return replace(
+        report,
+        status=COMPACTED,
+        next_dirty_offset=swap.next_dirty_offset,
+        messages_read=sum(group.stats.messages_read for group in swap.groups),
+        messages_written=sum(group.stats.messages_written for group in swap.groups),
+        bytes_after=sum(segment.log_bytes for segment in kept) + sum(size for _, size in made),
+        segments=tuple(sorted([segment.base_offset for segment in kept] + [base for base, _ in made])),
+        groups_rewritten=sum(bool(group.parts) for group in swap.groups),
+        groups_skipped=sum(not group.parts for group in swap.groups),
+        corrupt_batches=sum(group.stats.corrupt_batches for group in swap.groups),
+        tombstones_waiting=stats.tombstones_waiting,
+        first_delete_horizon_ms=stats.first_horizon_ms if stats.tombstones_waiting else None,
+        last_delete_horizon_ms=stats.last_horizon_ms if stats.tombstones_waiting else None,
+        strip_after=tuple(sorted([*strip, *((base, size_bytes, REWRITTEN_SEGMENT) for base, size_bytes in made)])),
+    )
