@@ -29,7 +29,7 @@ from sediment.compaction import sweep
 from sediment.compaction.transactions import DISCARD, LEGACY, TOMBSTONES_GO, UNREADABLE
 from sediment.segment_io import decode
 from sediment.segment_io.codecs import decompress
-from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError
+from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,
@@ -209,7 +209,7 @@ class ChunkReader:
     def _unwrapped(self, chunk: Chunk, ordinal: int) -> UpgradedWrapper:
         try:
             return upgrade_wrapper(chunk.source_of(ordinal).tobytes(), limit_bytes=self._limit_bytes)
-        except CorruptBatchError as error:
+        except (CorruptBatchError, UnsupportedDataError) as error:
             raise self._located(error, chunk, int(chunk.positions[ordinal])) from error
 
     def _decompress_ahead(self, chunk: Chunk, newest_first: bool) -> None:
@@ -287,7 +287,7 @@ class ChunkReader:
         at = position if chunk.buffer is chunk.source else int(chunk.origins[chunk.ordinal_at(position)])
         return batch_error(status, self._files.path(chunk.segment), chunk.position + at, chunk.source, at)
 
-    def _located(self, error: CorruptBatchError, chunk: Chunk, position: int) -> SedimentError:
+    def _located(self, error: SedimentError, chunk: Chunk, position: int) -> SedimentError:
         there = self.error(decode.BAD_RECORD_COUNT, chunk, position)
         return CorruptBatchError(
             error.what, path=there.path, position=there.position, offset=there.offset, advice=there.advice

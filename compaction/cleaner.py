@@ -10,6 +10,8 @@ Three ways through a partition, each taken when the one before it finds that it 
 * filled: a map with offsets is filled forward first, because it is bounded (map-full is a forward rule) or because
   offsets in the log do not increase; then the log is filtered against it.
 
+Where a partition is damaged and what cannot be read is to be kept, it is walked too, by rules that drop less (damage).
+
 A large partition is cleaned in splits instead: each is swept twice, first for the keys alone (`sight_split`), then,
 with what the others told of these keys, as above (`clean_split`); plain or walked, never filled.
 
@@ -40,16 +42,23 @@ from sediment.compaction.chunks import (
     lazy_pool,
 )
 from sediment.compaction.config import CompactionConfig
+from sediment.compaction.damage import Damage, find_damage, isolate, walk_damaged
 from sediment.compaction.group_output import GroupOutput, PartWriter
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, group_segments
 from sediment.compaction.handoff import CleanedGroup, PreparedSwap
 from sediment.compaction.offset_map import OffsetMap
 from sediment.compaction.split import RunNumber, RunVerdicts, SightRun, Split, SplitDoesNotHoldError
-from sediment.compaction.transactions import ActiveProducers
+from sediment.compaction.transactions import UNREADABLE, ActiveProducers
 from sediment.compaction.walk import dirty_base, may_hold_transactions, walk_segments
 from sediment.segment_io import decode
 from sediment.segment_io.codecs import compress
-from sediment.segment_io.errors import MapFullError, MemoryBudgetError, SedimentError, SourceChangedError
+from sediment.segment_io.errors import (
+    CorruptBatchError,
+    MapFullError,
+    MemoryBudgetError,
+    SedimentError,
+    SourceChangedError,
+)
 from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.hashing import draw_seed, hash_secrets
@@ -77,15 +86,22 @@ class SplitWork:
 
 
 def clean_log(
-    plan: CleaningPlan, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None
+    plan: CleaningPlan,
+    fs: Fs,
+    *,
+    run_id: str,
+    attempt: str,
+    progress: Progress | None = None,
+    keep_unreadable: bool = False,
 ) -> PreparedSwap:
     """Clean the groups of `plan` into synced `.part` files beside their sources.
 
     `progress` is called with the bytes of each chunk that was read, before it is used; what it raises ends all.
+    `keep_unreadable` keeps batches that cannot be read as they are, and with them whatever their unknown records could
+    make wrong to drop; `unreadable` of the groups names them, and the checkpoint stays below them.
 
     Raises:
-        CorruptBatchError: a batch fails its CRC or is malformed; nothing of the partition may be dropped then.
-        UnsupportedDataError: a message format or codec that this version does not read.
+        CorruptBatchError: a batch fails its CRC or is malformed, and was not to be kept.
         SourceChangedError: the segments are not those that were planned.
         MapFullError: the bounded offset map does not hold two keys.
         MemoryBudgetError: `task_memory_bytes` do not hold the keys and the survivors.
@@ -94,12 +110,13 @@ def clean_log(
     """
     walked = may_hold_transactions(plan)
     filled = plan.config.dedupe_buffer_bytes is not None
+    damage: Damage | None = None
     try:
         while True:
             writer = _part_writer(plan, fs, run_id, attempt)
             try:
                 with ExitStack() as stack:
-                    cleaning = _Cleaning(plan, fs, stack, writer=writer, progress=progress)
+                    cleaning = _Cleaning(plan, fs, stack, writer=writer, progress=progress, damage=damage)
                     return cleaning.run(walked=walked, filled=filled)
             except WayDoesNotHoldError as broken:
                 # The groups that were finished before it broke; the writer has ended with the stack.
@@ -107,6 +124,13 @@ def clean_log(
                 if broken.status == sweep.OFFSETS_NOT_INCREASING:
                     filled = True
                 walked = True
+            except CorruptBatchError:
+                writer.remove_all()
+                if damage is not None or not keep_unreadable:
+                    raise
+                damage = find_damage(plan, fs, progress or _no_progress)
+                if not damage.by_segment:
+                    raise
     except FileNotFoundError as error:
         raise SourceChangedError(
             "a segment went away while it was cleaned",
@@ -142,7 +166,7 @@ def sight_split(
 
     Raises:
         SplitDoesNotHoldError: the log needs a forward walk first, or cannot be split.
-        CorruptBatchError, UnsupportedDataError, SourceChangedError: as `clean_log`.
+        CorruptBatchError, SourceChangedError: as `clean_log`.
     """
     with ExitStack() as stack, _of_partition(work.plan):
         cleaning = _Cleaning(work.plan, fs, stack, progress=progress, seed=work.seed)
@@ -208,8 +232,10 @@ class _Cleaning:
         writer: PartWriter | None = None,
         progress: Progress | None = None,
         seed: int | None = None,
+        damage: Damage | None = None,
     ) -> None:
         self._plan = plan
+        self._damage = damage or Damage({}, frozenset())
         self._config: CompactionConfig = plan.config
         self._fs = fs
         self._progress = progress or _no_progress
@@ -234,7 +260,12 @@ class _Cleaning:
         end_offset = plan.end_offset
         groups = plan.groups
         segments = [segment for group in groups for segment in group.segments]
-        cuts = walk_segments(plan, segments, self._fs, self._progress) if walked else {}
+        certain_end = INT64_MAX
+        if self._damage.by_segment:
+            walk = walk_damaged(plan, segments, self._damage, self._progress)
+            cuts, certain_end = walk.cuts, walk.certain_end_offset
+        else:
+            cuts = walk_segments(plan, segments, self._fs, self._progress) if walked else {}
         self._map = OffsetMap(with_offsets=filled)
         if filled:
             end_offset = self._fill_map(segments, cuts)
@@ -243,8 +274,9 @@ class _Cleaning:
             )
         self._set_rules(end_offset, sweep.BY_OFFSET if filled else sweep.BY_SIGHT)
         self._state[sweep.LAST_BASE_OFFSET] = INT64_MAX
-        cleaned = self._clean_groups(groups, cuts)
-        return PreparedSwap(plan.view.listing.partition, str(self._directory), cleaned, end_offset)
+        cleaned = self._clean_groups(isolate(groups, self._damage), cuts)
+        next_dirty_offset = min(end_offset, certain_end)
+        return PreparedSwap(plan.view.listing.partition, str(self._directory), cleaned, next_dirty_offset)
 
     def _clean_groups(self, groups: Sequence[SegmentGroup], cuts: dict[int, SegmentCuts]) -> tuple[CleanedGroup, ...]:
         """Sweep the groups, newest first, each being written while the next is swept."""
@@ -404,7 +436,13 @@ class _Cleaning:
     # ------------------------------------------------------------------------------------------------ sweeping a group
     def _sweep_group(self, group: SegmentGroup, cuts: dict[int, SegmentCuts]) -> GroupOutput:
         aborted = [entry for s in group.segments if s.base_offset in cuts for entry in cuts[s.base_offset].kept_aborts]
-        output = GroupOutput(group, aborted, self._parts)
+        output = GroupOutput(
+            group,
+            aborted,
+            self._parts,
+            self._damage.of(group.segments),
+            is_untouchable=group.base_offset in self._damage.untouchable,
+        )
         state = self._state
         state[sweep.OUT_START] = output.buffer.size
         for register in (sweep.MESSAGES_READ, sweep.MESSAGES_WRITTEN, sweep.CHANGED, sweep.TOMBSTONES_WAITING):
@@ -480,7 +518,9 @@ class _Cleaning:
             elif status == sweep.NEEDS_OUTPUT_ROOM and output is not None:
                 output.grow(state, needed)
             elif status == sweep.NEEDS_ORIGINAL and output is not None:
-                output.place_original(state, chunk.source_of(int(state[sweep.CURSOR]) - 1))
+                ordinal = int(state[sweep.CURSOR]) - 1
+                is_unreadable = bool(chunk.verdicts[ordinal] & UNREADABLE)
+                output.place_original(state, chunk.source_of(ordinal), is_unreadable=is_unreadable)
             elif status == sweep.NEEDS_SIGHT_ROOM:
                 self._scratch.make_sights_room(needed)
             elif status == sweep.RUN_FULL:

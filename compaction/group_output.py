@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from sediment.compaction import sweep
 from sediment.compaction.chunks import CHUNK_BYTES, ByteArray
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import SegmentGroup
-from sediment.compaction.handoff import CleanedGroup, CleanStats, PartSegment
+from sediment.compaction.handoff import CleanedGroup, CleanStats, PartSegment, UnreadableBatch
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import AbortedTransaction
 from sediment.segment_io.listing import SegmentRef
@@ -45,14 +45,19 @@ class PartWriter:
         changed: bool,
         aborted: Sequence[AbortedTransaction],
         stats: CleanStats,
+        unreadable: Sequence[tuple[int, int]] = (),
     ) -> CleanedGroup:
-        """Index and write what survived of `group`, unless its files would come out as they are."""
+        """Index and write what survived of `group`, unless its files would come out as they are.
+
+        `unreadable` are the bytes of `batches`, from and to, that are none.
+        """
         images = lay_out_segments(
             batches,
             group.segments[0].base_offset,
             aborted,
             index_interval_bytes=self.config.index_interval_bytes,
             segment_index_bytes=self.config.segment_index_bytes,
+            unreadable=unreadable,
         )
         if len(group.segments) == 1 and not changed and self._equals_source(group.segments[0], images):
             return CleanedGroup(group.segments, (), stats)
@@ -98,8 +103,20 @@ class PartWriter:
 class GroupOutput:
     """The output of one group, filled downward in anonymous memory, of which only what is used takes room."""
 
-    def __init__(self, group: SegmentGroup, aborted: Sequence[AbortedTransaction], writer: PartWriter) -> None:
+    def __init__(
+        self,
+        group: SegmentGroup,
+        aborted: Sequence[AbortedTransaction],
+        writer: PartWriter,
+        unreadable: Sequence[UnreadableBatch] = (),
+        *,
+        is_untouchable: bool = False,
+    ) -> None:
+        """`unreadable` are the batches of `group` that are kept as they are; `is_untouchable`: so is all of it."""
         self._group = group
+        self._unreadable = tuple(unreadable)
+        self._is_untouchable = is_untouchable
+        self._kept_ends: list[tuple[int, int]] = []
         self._aborted = aborted
         self._writer = writer
         self.buffer = _anonymous(group.log_bytes + CHUNK_BYTES)
@@ -116,13 +133,15 @@ class GroupOutput:
         larger[larger.size - used.size :] = used
         self.buffer = larger
 
-    def place_original(self, state: npt.NDArray[np.int64], source: ByteArray) -> None:
+    def place_original(self, state: npt.NDArray[np.int64], source: ByteArray, *, is_unreadable: bool) -> None:
         """Place the bytes of the batch at the sweep's cursor as they were read, and step past it."""
         if state[sweep.OUT_START] < source.size:
             self.grow(state, source.size)
         state[sweep.OUT_START] -= source.size
         start = int(state[sweep.OUT_START])
         self.buffer[start : start + source.size] = source
+        if is_unreadable:
+            self._kept_ends.append((self.buffer.size - start, source.size))
         state[sweep.CURSOR] -= 1
         state[sweep.PAYLOAD_BYTES] = -1
 
@@ -135,6 +154,7 @@ class GroupOutput:
             messages_written=int(state[sweep.MESSAGES_WRITTEN]),
             bytes_read=self._group.log_bytes,
             bytes_written=self.buffer.size - self._start,
+            corrupt_batches=len(self._unreadable),
             tombstones_waiting=int(state[sweep.TOMBSTONES_WAITING]),
             first_horizon_ms=max(int(state[sweep.FIRST_HORIZON_MS]), 0),
             last_horizon_ms=int(state[sweep.LAST_HORIZON_MS]),
@@ -147,7 +167,13 @@ class GroupOutput:
     def finish(self) -> CleanedGroup:
         """Write the group's files and let go of the memory."""
         batches, self.buffer = self.buffer[self._start :], np.zeros(0, dtype=np.uint8)
-        return self._writer.finish(self._group, batches, self._changed, self._aborted, self._stats)
+        if self._is_untouchable:
+            kept = replace(self._stats, messages_written=self._stats.messages_read, bytes_written=self._group.log_bytes)
+            return CleanedGroup(self._group.segments, (), kept, self._unreadable)
+        starts = [(batches.size - from_end, size) for from_end, size in reversed(self._kept_ends)]
+        spans = [(start, start + size) for start, size in starts]
+        cleaned = self._writer.finish(self._group, batches, self._changed, self._aborted, self._stats, spans)
+        return replace(cleaned, unreadable=self._unreadable)
 
 
 def _anonymous(size_bytes: int) -> ByteArray:

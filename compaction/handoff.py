@@ -23,7 +23,16 @@ from sediment.segment_io.names import (
     segment_file_name,
 )
 
-__all__ = ["CleanStats", "CleanedGroup", "PartFile", "PartSegment", "PreparedSwap", "from_json", "to_json"]
+__all__ = [
+    "CleanStats",
+    "CleanedGroup",
+    "PartFile",
+    "PartSegment",
+    "PreparedSwap",
+    "UnreadableBatch",
+    "from_json",
+    "to_json",
+]
 
 _SCHEMA = 1
 _Row = TypeVar("_Row", SegmentRef, "CleanStats")
@@ -68,8 +77,22 @@ class CleanStats:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadableBatch:
+    """Bytes of a segment that cannot be read as a batch and were kept as they are: where, and what is wrong with them.
+
+    `segment` is its base offset, `position` lies in its `.log`; `offset` is the one behind the last batch before it.
+    """
+
+    segment: int
+    position: int
+    size_bytes: int
+    offset: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class CleanedGroup:
-    """Source segments and what replaces them; no `parts`: the cleaned files would equal the sources byte for byte.
+    """Source segments and what replaces them; no `parts`: the sources stay, usually because nothing would change.
 
     Usually one part; more where the result does not fit one segment file (2 GiB, or 2^31 offsets).
     """
@@ -77,6 +100,7 @@ class CleanedGroup:
     sources: tuple[SegmentRef, ...]
     parts: tuple[PartSegment, ...]
     stats: CleanStats
+    unreadable: tuple[UnreadableBatch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +128,7 @@ def to_json(swap: PreparedSwap) -> str:
                 for segment in group.parts
             ],
             "stats": asdict(group.stats),
+            "unreadable": [asdict(batch) for batch in group.unreadable],
         }
         for group in swap.groups
     ]
@@ -151,12 +176,21 @@ def from_json(content: str | bytes, *, path: str | None = None) -> PreparedSwap:
 
 
 def _group(entry: Any) -> CleanedGroup:
-    _expect_keys(entry, {"sources", "parts", "stats"})
+    _expect_keys(entry, {"sources", "parts", "stats", "unreadable"})
     return CleanedGroup(
         sources=tuple(_row(SegmentRef, source) for source in _list(entry["sources"])),
         parts=tuple(map(_part_segment, _list(entry["parts"]))),
         stats=_row(CleanStats, entry["stats"]),
+        unreadable=tuple(map(_unreadable, _list(entry["unreadable"]))),
     )
+
+
+def _unreadable(entry: Any) -> UnreadableBatch:
+    _expect_keys(entry, {field.name for field in fields(UnreadableBatch)})
+    segment, position, size_bytes, offset = (
+        _count(entry[name]) for name in ("segment", "position", "size_bytes", "offset")
+    )
+    return UnreadableBatch(segment, position, size_bytes, offset, _text(entry["what"]))
 
 
 def _part_segment(entry: Any) -> PartSegment:

@@ -38,7 +38,7 @@ _HALF_BITS = np.uint64(32)
 class SplitDoesNotHoldError(Exception):
     """The log cannot be cleaned in these splits; with `needs_walk` it can after a forward walk, else only whole."""
 
-    def __init__(self, *, needs_walk: bool) -> None:
+    def __init__(self, needs_walk: bool) -> None:
         super().__init__(needs_walk)
         self.needs_walk = needs_walk
 

@@ -33,6 +33,7 @@ from sediment.compaction.offset_map import (
 from sediment.compaction.record_filter import keep_all, keep_by_offset, keep_first_sight, keep_in_split, note_sights
 from sediment.compaction.transactions import (
     DISCARD,
+    LEAVES_HEADER,
     LEGACY,
     MARKS_NOTHING,
     TOMBSTONES_GO,
@@ -264,9 +265,7 @@ def _run_is_full(count: int, rules: npt.NDArray[np.int64], state: npt.NDArray[np
 
 
 @kernel
-def _begin_at_first_kept(
-    header: int, records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]
-) -> None:
+def _begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> None:
     """Let the batch at `header` hold the offsets from the first to the last of its kept records; at least one is."""
     first = 0
     while not kept[first]:
@@ -347,7 +346,7 @@ def sweep_chunk(
         if not by_offset and last_offset >= state[LAST_BASE_OFFSET]:
             return OFFSETS_NOT_INCREASING
         discard = (verdict & DISCARD) != 0 and (not is_control or horizon_passed)
-        retain_empty = last_offset + 1 == rules[UPPER_BOUND_OFFSET]
+        retain_empty = last_offset + 1 == rules[UPPER_BOUND_OFFSET] or (verdict & LEAVES_HEADER) != 0
         producer_id = load_i64(header + PRODUCER_ID)
         if producer_id >= 0 and not retain_empty:
             retain_empty = is_last_of_producer(

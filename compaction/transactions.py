@@ -34,6 +34,7 @@ LEGACY = 8  # a message of magic 0 or 1: what is kept of it is rebuilt, with the
 TOMBSTONES_GO = 16  # its tombstones have expired by the modification time of their segment
 TOMBSTONES_STAY = 32  # its tombstones do not expire
 UNREADABLE = 64  # kept byte for byte and not looked at
+LEAVES_HEADER = 128  # a header stays of it when no record does
 
 # Columns of the open transactions, int64[producers, 4]
 _PRODUCER = 0

@@ -9,9 +9,9 @@ environment=build/bundle
 
 rm -rf "$environment"
 "$python" -m venv "$environment"
-"$environment/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$wheel[delta]"
-"$environment/bin/python" -m pip uninstall --quiet --yes pyspark py4j
-SEDIMENT_KERNEL_CACHE=in-tree "$environment/bin/python" -c \
+"$environment/bin/python" -I -m pip install --quiet --disable-pip-version-check -c constraints.txt "$wheel[delta]"
+"$environment/bin/python" -I -m pip uninstall --quiet --yes pyspark py4j
+SEDIMENT_KERNEL_CACHE=in-tree "$environment/bin/python" -I -c \
     'from sediment.compaction.warm_up import warm_up; warm_up()'
-"$environment/bin/python" -m pip uninstall --quiet --yes pip
+"$environment/bin/python" -I -m pip uninstall --quiet --yes pip
 "$python" -m venv_pack --quiet --force --prefix "$environment" --output "$archive"

@@ -4,7 +4,7 @@
     .lock                    on this machine                 no broker, and no second run
     <topic-N>/…              by tasks                        segments, indexes, snapshots, epochs, partition.metadata
     <checkpoints>            by the driver
-    sediment-manifest.json   last                            name, size and SHA-256 of every file: the output is complete
+    sediment-manifest.json   last                            name, size, SHA-256 of every file: the output is complete
 
 Invariants: an output is complete if and only if its manifest is there, and then nothing touches it again; what has
 neither manifest nor `.sediment-output` is never written to unless it is empty, nor removed; whatever the manifest lists
@@ -93,7 +93,7 @@ def check_place(output: Store, sources: Sequence[Store]) -> None:
             path=str(output),
             advice="name another directory, or remove this one first",
         )
-    if output.read(CLAIM_FILE) is None and output.files():
+    if output.read(CLAIM_FILE) is None and output.files().keys() - {LOCK_FILE}:
         raise UsageError(
             "the output is not empty, and no run of compact began it",
             path=str(output),
@@ -260,6 +260,7 @@ class PublishingFs(Fs):
         self._parts: dict[str, _Part] = {}
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
+        """A part is digested on its way to the output."""
         if not _is_part(path):
             return super().write_new(path, chunks)
         if self._publisher is None:
@@ -280,25 +281,30 @@ class PublishingFs(Fs):
                 self._used(len(piece))
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
+        """A part gets its time with its final name."""
         if path.name in self._parts:
             self._parts[path.name].mtime_ns = mtime_ns
         elif not _is_part(path):
             super().set_mtime_ns(path, mtime_ns)
 
     def sync_file(self, path: Path) -> None:
+        """A part is durable once it is written."""
         if not _is_part(path):
             super().sync_file(path)
 
     def adopt_owner(self, path: Path, like: Path) -> None:
-        return None
+        """The output belongs to who runs this."""
+        return
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        """Remove a part from the output, or a name from the working directory."""
         if not _is_part(path):
             super().unlink(path, missing_ok=missing_ok)
         elif self._parts.pop(path.name, None) is not None and self._publisher is not None:
             self._publisher.store.delete(f"{self._folder}/{path.name}")
 
     def free_bytes(self, path: Path) -> int:
+        """Room where parts go."""
         return super().free_bytes(path) if self._publisher is None else self._publisher.store.free_bytes()
 
     def take(self, part: PartFile) -> PublishedFile:

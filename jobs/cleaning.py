@@ -78,6 +78,12 @@ class CompactOptions:
     hand_off: Path | None = None
     """The folder of the engine that owns the directories: it commits what is left there, this run commits nothing."""
 
+    output: str | None = None
+    """Where the compacted log directory is written instead, a path or a URI; the source stays as it is."""
+
+    scratch: Path | None = None
+    """Where partitions behind a URI are fetched to, and where a run with an output works."""
+
     @property
     def is_limited(self) -> bool:
         """Whether the run may end before everything is done, so that the order matters."""
@@ -168,6 +174,12 @@ def circumstances(sc: Any, all_bytes: int, *, asked: Strategy | None) -> Circums
     return Circumstances(asked, slots, all_bytes, memory_bytes // 2 // slots)
 
 
+def executors(sc: Any) -> int:
+    """How many executors share the work; the driver is one of its own where tasks run in it."""
+    known = sc._jsc.sc().getExecutorMemoryStatus().size()
+    return max(int(known) - 1, 1)
+
+
 class _RunFs(Fs):
     """Writes only as long as the run's token is there: a task that outlives its run leaves nothing behind."""
 
@@ -190,7 +202,7 @@ class _RunFs(Fs):
 
 
 @contextmanager
-def _paced(pace: Pace) -> Iterator[Callable[[int], None]]:
+def paced(pace: Pace) -> Iterator[Callable[[int], None]]:
     """What a task calls with the bytes that it read or wrote: it waits for the throttle and ends at the deadline."""
     throttle = None
     if pace.bytes_per_second is not None:
@@ -298,10 +310,34 @@ def _blocked(view: LogView, cleanable: CleanableRange, config: CompactionConfig)
     )
 
 
+def roll_active(task: CleaningTask, fs: Fs) -> CleaningTask:
+    """The task once its last segment is rolled, as far as that lets the log be cleaned; a dry run only pretends.
+
+    Raises:
+        SedimentError: as `look_at` and `plan_roll`.
+    """
+    from sediment.engine.roll import perform_roll, plan_roll
+
+    listing, config = task.listing, task.config
+    view, _ = look_at(task, fs)
+    roll = plan_roll(
+        view, fs, index_interval_bytes=config.index_interval_bytes, segment_index_bytes=config.segment_index_bytes
+    )
+    if roll is None:
+        return task
+    rolled = replace(task, listing=roll.listing, on_disk=listing.segments)
+    if look_at(rolled, fs)[1].blocked_by is not None:
+        return task
+    if task.options.dry_run:
+        return rolled
+    perform_roll(roll, fs)
+    return replace(task, listing=list_log(listing.partition, listing.path, fs))
+
+
 def _survey_partition(task: CleaningTask) -> Prospect | CleaningResult:
     from sediment.compaction.grouping import plan_cleaning
 
-    with _paced(task.pace):
+    with paced(task.pace):
         view, cleanable = look_at(task, Fs())
     blocked = _blocked(view, cleanable, task.config)
     if blocked is not None:
@@ -311,41 +347,46 @@ def _survey_partition(task: CleaningTask) -> Prospect | CleaningResult:
 
 
 def _clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
+    with working_on(task) as (fs, used):
+        return clean_with(task, fs, used, attempt)
+
+
+def clean_with(task: CleaningTask, fs: Fs, used: Callable[[int], None], attempt: str) -> CleaningResult:
+    """View, plan and clean one partition; `used` is called with the bytes that were read."""
     from sediment.compaction.cleaner import clean_log, walk_log
     from sediment.compaction.grouping import plan_cleaning
 
     clock = StageClock()
-    with working_on(task) as (fs, used):
-        view, cleanable = look_at(task, fs)
-        clock.lap(VIEW)
-        blocked = _blocked(view, cleanable, task.config)
-        if blocked is not None:
-            return replace(blocked, seconds_by_stage=clock.seconds())
-        plan = plan_cleaning(view, cleanable, task.config, now_ms=task.now_ms)
-        _check_headroom(plan, fs)
-        choice = strategy_for(task, plan, fs)
-        clock.lap(PLAN)
-        found = CleaningResult(
-            None,
-            cleanable.first_dirty_offset,
-            cleanable.first_uncleanable_offset,
-            cleanable.force_checkpoint,
-            None,
-            None,
-            failed=False,
-            dirty_ratio=cleanable.cleanable_ratio,
-            strategy=choice.strategy.value,
-        )
-        if choice.strategy is Strategy.SPLIT:
-            cuts = walk_log(plan, fs, only_if_needed=True, progress=used)
-            clock.lap(CLEAN)
-            return replace(found, to_split=SplitPlan(plan, cuts), seconds_by_stage=clock.seconds())
-        try:
-            swap = clean_log(plan, fs, run_id=task.run_id, attempt=attempt, progress=used)
-        except BaseException:
-            if not task.options.dry_run:
-                discard_parts(task.listing.path, task.run_id, fs, attempt=attempt)
-            raise
+    view, cleanable = look_at(task, fs)
+    clock.lap(VIEW)
+    blocked = _blocked(view, cleanable, task.config)
+    if blocked is not None:
+        return replace(blocked, seconds_by_stage=clock.seconds())
+    plan = plan_cleaning(view, cleanable, task.config, now_ms=task.now_ms)
+    _check_headroom(plan, fs)
+    choice = strategy_for(task, plan, fs)
+    clock.lap(PLAN)
+    found = CleaningResult(
+        None,
+        cleanable.first_dirty_offset,
+        cleanable.first_uncleanable_offset,
+        cleanable.force_checkpoint,
+        None,
+        None,
+        failed=False,
+        dirty_ratio=cleanable.cleanable_ratio,
+        strategy=choice.strategy.value,
+    )
+    if choice.strategy is Strategy.SPLIT:
+        cuts = walk_log(plan, fs, only_if_needed=True, progress=used)
+        clock.lap(CLEAN)
+        return replace(found, to_split=SplitPlan(plan, cuts), seconds_by_stage=clock.seconds())
+    try:
+        swap = clean_log(plan, fs, run_id=task.run_id, attempt=attempt, progress=used)
+    except BaseException:
+        if not task.options.dry_run:
+            discard_parts(task.listing.path, task.run_id, fs, attempt=attempt)
+        raise
     clock.lap(CLEAN)
     check_undisturbed(task, fs)
     return replace(found, swap=swap, seconds_by_stage=clock.seconds())
@@ -362,7 +403,7 @@ def working_on(task: CleaningTask) -> Iterator[tuple[Fs, Callable[[int], None]]]
     log_dir, dry_run = task.listing.path.parent, task.options.dry_run
     if not dry_run:
         check_run_token(log_dir, task.run_id)
-    with _paced(task.pace) as used:
+    with paced(task.pace) as used:
         yield PretendingFs() if dry_run else _RunFs(log_dir, task.run_id, used), used
 
 

@@ -38,14 +38,15 @@ from sediment.jobs.cleaning import (
     Prospect,
     circumstances,
     clean_partition,
+    executors,
     failure,
-    look_at,
+    roll_active,
     survey_partition,
     with_errors,
 )
 from sediment.jobs.cleaning_report import quarantined, report_of, untouched, with_swap
 from sediment.jobs.cluster_settings import open_directories
-from sediment.jobs.delta_tables import outside_log_dirs
+from sediment.jobs.delta_tables import is_uri, outside_log_dirs
 from sediment.jobs.directories import LogDirectory, check_filesystem, open_directory
 from sediment.jobs.kafka_keys import DOUBLE_MAX
 from sediment.jobs.log_lines import log_partition
@@ -97,6 +98,14 @@ def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event |
         UsageError: a directory or setting is wrong; nothing was touched.
         DirectoryInUseError: a broker or another run holds a directory.
     """
+    if own.output is not None:
+        from sediment.jobs.elsewhere import compact_elsewhere
+
+        return compact_elsewhere(options, own, stop or threading.Event())
+    for log_dir in filter(is_uri, options.given_log_dirs):
+        raise UsageError(
+            "what lies behind a URI is only read", path=log_dir, advice="say with --output where the result goes"
+        )
     started = time.monotonic()
     with ExitStack() as stack:
         run = _Run(options, own, stop or threading.Event(), stack)
@@ -222,30 +231,8 @@ class _Run:
         task = CleaningTask(listing, checkpoints, config.compaction, self._own, self._options.now_ms, self.run_id)
         if not self._own.roll_active:
             return task
-        rolled = with_errors(task, lambda: self._roll_active(task))
+        rolled = with_errors(task, lambda: roll_active(task, self._fs))
         return rolled if isinstance(rolled, CleaningTask) else self._settle_all([Answer(task, rolled, None)])[0]
-
-    def _roll_active(self, task: CleaningTask) -> CleaningTask:
-        """The task once its last segment is rolled, as far as that lets the log be cleaned; a dry run only pretends."""
-        from sediment.engine.roll import perform_roll, plan_roll
-
-        listing, config = task.listing, task.config
-        view, _ = look_at(task, self._fs)
-        roll = plan_roll(
-            view,
-            self._fs,
-            index_interval_bytes=config.index_interval_bytes,
-            segment_index_bytes=config.segment_index_bytes,
-        )
-        if roll is None:
-            return task
-        rolled = replace(task, listing=roll.listing, on_disk=listing.segments)
-        if look_at(rolled, self._fs)[1].blocked_by is not None:
-            return task
-        if task.options.dry_run:
-            return rolled
-        perform_roll(roll, self._fs)
-        return replace(task, listing=list_log(listing.partition, listing.path, self._fs))
 
     def _clean_and_commit(self, tasks: Sequence[CleaningTask]) -> list[PartitionReport]:
         reports: list[PartitionReport] = []
@@ -322,7 +309,7 @@ class _Run:
         rate = self._bytes_per_second
         seconds = self._own.max_seconds
         return Pace(
-            bytes_per_second=rate / _executors(sc) if rate < DOUBLE_MAX else None,
+            bytes_per_second=rate / executors(sc) if rate < DOUBLE_MAX else None,
             throttle_name=f"sediment-{self.run_id}.throttle",
             deadline_s=None if seconds is None else self._started + seconds,
         )
@@ -443,12 +430,6 @@ def _task_lost(error: Exception | None) -> CleaningResult:
     return failure("task-lost", f"Spark gave up on the task: {sentence}")
 
 
-def _executors(sc: Any) -> int:
-    """How many executors share the work; the driver is one of its own where tasks run in it."""
-    known = sc._jsc.sc().getExecutorMemoryStatus().size()
-    return max(int(known) - 1, 1)
-
-
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     """About how much of a partition was swept, as the parts of finished groups tell: it goes from the end."""
     if task.weight() < _WORTH_WATCHING_BYTES:
@@ -506,6 +487,17 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Leave what is cleaned in DIR for the running engine that owns LOG_DIR, and commit nothing.",
+)
+@click.option(
+    "--output",
+    metavar="DIR_OR_URI",
+    help="Write a complete log directory there and leave LOG_DIR as it is; needed where LOG_DIR is a URI.",
+)
+@click.option(
+    "--scratch",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="With --output: where partitions behind a URI are fetched to (default: $TMPDIR).",
 )
 @click.option("--allow-network-fs", is_flag=True, help="Work on NFS and its like; no other host may use the directory.")
 def command(options: CommonOptions, strategy: str, **own_options: Any) -> None:

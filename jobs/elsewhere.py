@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sediment.compaction.strategy import Strategy
 from sediment.engine.lock import DirectoryLock
 from sediment.engine.publish import PublishedFile, Publisher, PublishingFs, check_place, file_chunks
 from sediment.engine.swap import finish_interrupted, replaced_files
@@ -34,7 +35,8 @@ from sediment.jobs.cleaning import (
     CleaningTask,
     CompactOptions,
     Pace,
-    clean_in_task,
+    clean_with,
+    executors,
     failure,
     paced,
     roll_active,
@@ -42,8 +44,8 @@ from sediment.jobs.cleaning import (
 )
 from sediment.jobs.cleaning_report import quarantined, report_of, untouched, with_swap
 from sediment.jobs.cluster_settings import open_directories
-from sediment.jobs.delta_tables import is_uri
 from sediment.jobs.directories import LogDirectory
+from sediment.jobs.kafka_keys import DOUBLE_MAX
 from sediment.jobs.log_lines import log_partition
 from sediment.jobs.options import CommonOptions
 from sediment.jobs.progress import Progress
@@ -54,7 +56,13 @@ from sediment.jobs.spread import Answer, spread
 from sediment.jobs.stages import COMMIT, LIST, SPARK, StageClock
 from sediment.jobs.stopping import cancel_when
 from sediment.segment_io.checkpoints import format_offset_checkpoint
-from sediment.segment_io.errors import NoSpaceError, NotALogDirectoryError, SedimentError, SourceChangedError, UsageError
+from sediment.segment_io.errors import (
+    NoSpaceError,
+    NotALogDirectoryError,
+    SedimentError,
+    SourceChangedError,
+    UsageError,
+)
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import LogListing, list_log
 from sediment.segment_io.names import (
@@ -96,7 +104,7 @@ class PublishTask:
     cleaning: CleaningTask | None = None
     dry_run: bool = False
     scratch: Path | None = None
-    pace: Pace = Pace()
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def folder(self) -> str:
@@ -235,7 +243,7 @@ def _cleaned(
                 ready = replace(cleaning, listing=replace(cleaning.listing, path=work))
             if cleaning.options.roll_active:
                 ready = roll_active(ready, fs)
-            return ready.listing, clean_in_task(ready, fs, used, attempt)
+            return ready.listing, clean_with(ready, fs, used, attempt)
 
     found = with_errors(cleaning, clean)
     if isinstance(found, CleaningResult):
@@ -346,7 +354,9 @@ class _Run:
         if not self._own.dry_run:
             reports = self._complete(reports)
         self.clock.lap(COMMIT)
-        return [log_partition(self.run_id, "compact", report) or report for report in reports]
+        for report in reports:
+            log_partition(self.run_id, "compact", report)
+        return reports
 
     # ------------------------------------------------------------------------------------------------------- sources
     def _open(self, stores: Sequence[Store]) -> None:
@@ -375,9 +385,7 @@ class _Run:
                     )
                 self._source_of[partition] = source
         if not self._source_of:
-            raise UsageError(
-                "no partition is selected", path=str(self._sources[0].store), advice="look at --partition"
-            )
+            raise UsageError("no partition is selected", path=str(self._sources[0].store), advice="look at --partition")
         _check_alike(self._sources)
 
     def _stand_in(self, store: Store, files: Mapping[str, StoredFile]) -> Path:
@@ -407,12 +415,11 @@ class _Run:
         )
         path = Path(str(source.store)) / str(partition)
         listing = list_log(partition, path, ListedFs(files))
-        with_errors_told: tuple[str, str]
         try:
-            config = source.opened.config_of(partition, _LOCAL)
+            with _told_of(source.path, path.parent):
+                config = source.opened.config_of(partition, _LOCAL)
         except (SedimentError, OSError) as error:
-            with_errors_told = told(error)
-            return task, untouched(listing, FAILED, *with_errors_told)
+            return task, untouched(listing, FAILED, *told(error))
         if not config.compacts:
             policy = ",".join(config.cleanup_policy) or "empty"
             return task, untouched(listing, SKIPPED, "not-compacted", f"cleanup.policy is {policy}")
@@ -449,6 +456,8 @@ class _Run:
         with Progress(self._options.messages(), len(tasks), total_bytes) as progress:
             sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
             self.clock.lap(SPARK)
+            pace = self._pace(sc)
+            tasks = [replace(task, pace=pace) for task in tasks]
             self._stack.enter_context(cancel_when(self._stop, sc, self.run_id))
             self._stack.enter_context(cancel_when(self._give_up, sc, self.run_id))
             for answers in spread(sc, tasks, publish_partition, PublishTask.weight, group=self.run_id):
@@ -456,6 +465,14 @@ class _Run:
                     reports.append(self._settle(answer, copied.get(answer.work.partition)))
                     progress.advance(answer.work.weight())
         return reports
+
+    def _pace(self, sc: Any) -> Pace:
+        rates = [source.opened.settings.broker_value("log.cleaner.io.max.bytes.per.second") for source in self._sources]
+        rate = min(rate for rate in rates if isinstance(rate, float))
+        return Pace(
+            bytes_per_second=rate / executors(sc) if rate < DOUBLE_MAX else None,
+            throttle_name=f"sediment-{self.run_id}.throttle",
+        )
 
     def _settle(self, answer: Answer[PublishTask, PublishResult], copied: PartitionReport | None) -> PartitionReport:
         task, result = answer.work, answer.result
@@ -553,7 +570,7 @@ class _Run:
         """The checkpoint files, of the partitions that are in the output."""
         cleaner = {**self._merged(lambda said: said.first_dirty), **self._cleaned}
         if cleaner:
-            yield CLEANER_FILE, format_offset_checkpoint(cleaner)
+            yield CLEANER_FILE, format_offset_checkpoint(dict(sorted(cleaner.items())))
         for name, read in _MERGED_FILES:
             if read(self._sources[0].opened.checkpoints) is not None:
                 yield name, format_offset_checkpoint(self._merged(read))
@@ -561,12 +578,13 @@ class _Run:
     def _merged(
         self, read: Callable[[LogDirCheckpoints], Mapping[TopicPartition, int] | None]
     ) -> dict[TopicPartition, int]:
-        return {
-            partition: offset
+        entries = (
+            (partition, offset)
             for source in self._sources
             for partition, offset in (read(source.opened.checkpoints) or {}).items()
             if self._source_of.get(partition) is source
-        }
+        )
+        return dict(sorted(entries))
 
     def _marks(self) -> bytes | None:
         """What `.sediment-uncleanable` is to hold; marks go by modification times, which only this machine keeps."""
@@ -594,6 +612,7 @@ def _check_options(own: CompactOptions) -> None:
         ("--keep-originals", own.keep_originals is not None, "the source keeps them"),
         ("--keep-before", own.keep_before is not None, "the source keeps it"),
         ("--max-bytes", own.max_bytes is not None, "an output is complete or of no use"),
+        ("--strategy split", own.strategy is Strategy.SPLIT, "one task writes a partition"),
         ("--max-seconds", own.max_seconds is not None, "an output is complete or of no use"),
     ):
         if given:
@@ -608,16 +627,11 @@ def _check_alike(sources: Sequence[_Source]) -> None:
             (name, read(first.opened.checkpoints) is None, read(other.opened.checkpoints) is None)
             for name, read in _MERGED_FILES
         ]
-        stops = [source.opened.checkpoints.clean_shutdown for source in (first, other)]
-        pairs.append((CLEAN_SHUTDOWN_FILE, *stops))
+        one_is_clean, another_is_clean = (source.opened.checkpoints.clean_shutdown for source in (first, other))
+        pairs.append((CLEAN_SHUTDOWN_FILE, one_is_clean, another_is_clean))
         for name, one, another in pairs:
             if one != another:
                 raise UsageError(
                     f"of {first.store} and {other.store} only one has {name}, so they cannot become one directory",
                     advice="write each of them to an output of its own",
                 )
-
-
-def uri_among(log_dirs: Sequence[str]) -> str | None:
-    """The first that is a URI, which is only read and therefore needs an output."""
-    return next((where for where in log_dirs if is_uri(where)), None)

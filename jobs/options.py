@@ -41,6 +41,8 @@ class CommonOptions:
     ledger: str | None = None
     report_file: Path | None = None
     metrics_file: Path | None = None
+    given_log_dirs: tuple[str, ...] = ()
+    """`log_dirs` as they were given: a path does not keep a URI as it is."""
 
     def messages(self) -> Console:
         """Where people are told things: stderr, silent with --quiet and no terminal to draw on with --json."""
@@ -104,7 +106,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
 
     @functools.wraps(command)  # also takes over the command's own options
     def wrapped(
-        log_dirs: Sequence[Path],
+        log_dirs: Sequence[str],
         partitions: Sequence[str],
         sets: Sequence[str],
         config: Path | None,
@@ -122,7 +124,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
         quiet = quiet or (as_json and under_spark_submit())
         with log_lines.lines_on_stderr(log_format, quiet=quiet), errors_as_exit_status():
             options = CommonOptions(
-                log_dirs=tuple(log_dirs),
+                log_dirs=tuple(map(Path, log_dirs)),
                 partitions=tuple(partitions),
                 settings=Settings(),
                 now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
@@ -132,6 +134,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
                 ledger=ledger_path,
                 report_file=report_file,
                 metrics_file=metrics_file,
+                given_log_dirs=tuple(log_dirs),
             )
             options._check_accounts()
             try:
@@ -144,7 +147,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
     decorated: Any = wrapped
     for option in reversed(
         (
-            click.argument("log_dirs", metavar=metavar, nargs=nargs, required=True, type=click.Path(path_type=Path)),
+            click.argument("log_dirs", metavar=metavar, nargs=nargs, required=True, type=click.Path()),
             click.option(
                 "--partition",
                 "partitions",

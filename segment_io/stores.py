@@ -227,9 +227,11 @@ class ListedFs(Fs):
         self._files = files
 
     def is_directory(self, path: Path) -> bool:
+        """It was listed."""
         return True
 
     def scan(self, directory: Path) -> list[FileEntry]:
+        """The files in the order in which they were listed."""
         return [FileEntry(name, file.size_bytes, file.mtime_ns, False) for name, file in self._files.items()]
 
 

@@ -200,6 +200,7 @@ def upgrade_wrapper(wrapper: bytes, *, limit_bytes: int) -> UpgradedWrapper:
 
     Raises:
         CorruptBatchError: as `unwrap`; or offsets inside of it do not increase, or span more than 2^31.
+        UnsupportedDataError: a codec that no version knows.
     """
     unwrapped = unwrap(wrapper, limit_bytes=limit_bytes)
     records = unwrapped.records

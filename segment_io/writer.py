@@ -65,10 +65,13 @@ def _index_batches(
     base_offset: int,
     interval_bytes: int,
     max_segment_bytes: int,
+    unreadable: npt.NDArray[np.int64],
     offset_entries: npt.NDArray[np.uint8],
     time_entries: npt.NDArray[np.uint8],
 ) -> tuple[int, int, int]:
     """Index emitted batches until one does not fit the segment.
+
+    `unreadable`, int64[n, 2], are the bytes, from and to, that are no batches; the last bytes always are one.
 
     Returns:
         (bytes of log taken, bytes of offset index, bytes of time index).
@@ -80,7 +83,14 @@ def _index_batches(
     largest = -1
     largest_offset = -1
     last_indexed = -1
+    skipped = 0
     while position < size_bytes:
+        if skipped < unreadable.shape[0] and position == unreadable[skipped, 0]:
+            # Look-ups of what follows need not cross what cannot be read.
+            since_entry = interval_bytes + 1
+            position = unreadable[skipped, 1]
+            skipped += 1
+            continue
         address = base + position
         batch_bytes = load_i32(address + BATCH_LENGTH) + LOG_OVERHEAD_BYTES
         last_offset = load_i64(address + BASE_OFFSET)
@@ -124,11 +134,13 @@ def lay_out_segments(
     index_interval_bytes: int,
     segment_index_bytes: int,
     max_segment_bytes: int = MAX_SEGMENT_BYTES,
+    unreadable: Sequence[tuple[int, int]] = (),
 ) -> tuple[SegmentImage, ...]:
     """The segments that hold `batches`, uint8[n] of whole batches of any magic in log order.
 
     One segment at `base_offset`; where its file or its offsets would pass Kafka's limits, a further one begins at the
     base offset of the batch that did not fit.  `aborted` are the transaction index entries that live on, by marker.
+    `unreadable` are the bytes, from and to, that are no batches; no index entry speaks of them.
     """
     images: list[SegmentImage] = []
     start = 0
@@ -144,6 +156,9 @@ def lay_out_segments(
             base_offset,
             index_interval_bytes,
             max_segment_bytes,
+            np.array([(low - start, high - start) for low, high in unreadable if low >= start], np.int64).reshape(
+                -1, 2
+            ),
             offset_entries,
             time_entries,
         )

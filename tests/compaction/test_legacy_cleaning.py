@@ -186,9 +186,10 @@ def inner_of(*offsets: int, magic: int = 1) -> bytes:
         (wrapper_of(inner_of(3, 2, magic=0), offset=4, magic=0), "do not increase"),
         (wrapper_of(inner_of(3, 2**40, magic=0), offset=4, magic=0), "too far apart"),
         (wrapper_of(b"\0" * 8 + (3).to_bytes(4, "big") + b"\0" * 30, offset=4), "smaller"),
-        (encode_legacy_record(Record(4, START_MS, None, b"no stream"), magic=1, attributes=1), ""),
+        (encode_legacy_record(Record(4, START_MS, None, b"no stream"), magic=1, attributes=1), "gzip"),
         (encode_legacy_record(Record(4, START_MS, None, None), magic=1, attributes=1), "no value"),
         (encode_legacy_record(Record(4, START_MS, None, b"x"), magic=1, attributes=4), "zstd"),
+        (encode_legacy_record(Record(4, START_MS, None, b"x"), magic=1, attributes=5), "codec 5"),
     ],
 )
 @pytest.mark.parametrize("map_bytes", [None, 24 * 100])

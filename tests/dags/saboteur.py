@@ -7,7 +7,7 @@ from sediment.jobs.cli import main
 
 
 def damage(log_dir: Path) -> None:
-    log = next(path for path in sorted(log_dir.glob("*/*.log")) if path.stat().st_size)
+    log = next(path for path in sorted(log_dir.glob("plain-*/*.log")) if path.stat().st_size)
     content = bytearray(log.read_bytes())
     content[-1] ^= 1
     log.unlink()  # its inode may be that of a file that is kept

@@ -1,0 +1,154 @@
+"""The wheel in an empty environment, and the bundle on a standalone cluster, with the source tree on no path."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.corpus import assert_same_log, load_case
+from tests.jobs.log_dirs import corpus_log_dir
+from tests.jobs.test_clusters import free_port, wait_for
+
+pytestmark = [pytest.mark.bundle, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+DIST = ROOT / "dist"
+BUNDLE = DIST / "sediment-environment.tar.gz"
+NOW = "--now-ms=1700001000000"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A standalone master and two workers of a Spark of their own, and the bundle unpacked for the driver."""
+
+    scratch: Path
+    url: str
+    environment: Mapping[str, str]
+
+    @property
+    def unpacked(self) -> Path:
+        return self.scratch / "environment"
+
+    def submit(self, *command: object) -> subprocess.CompletedProcess[str]:
+        """As docs/cluster.md says."""
+        submit = Path(self.environment["SPARK_HOME"]) / "bin" / "spark-submit"
+        settings = ["spark.python.daemon.module=sediment.jobs.worker_daemon", "spark.executor.memory=512m"]
+        return subprocess.run(
+            [
+                *(submit, "--master", self.url, "--archives", f"{BUNDLE}#environment"),
+                *(argument for setting in settings for argument in ("--conf", setting)),
+                *map(str, command),
+            ],
+            env={**self.environment, "PYSPARK_PYTHON": "./environment/bin/python"},
+            cwd=self.scratch,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    def sediment(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        (script,) = self.unpacked.glob("lib/python3.*/site-packages/sediment/jobs/cli.py")
+        return self.submit(script, *arguments)
+
+
+def bare_environment(home: Path, **more: str) -> dict[str, str]:
+    """That of a new user: nothing of this environment or of the source tree in it."""
+    kept = {name: os.environ[name] for name in ("JAVA_HOME", "LANG", "TMPDIR") if name in os.environ}
+    folders = [folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder).is_relative_to(ROOT)]
+    return kept | {"HOME": str(home), "PATH": os.pathsep.join(folders), "SPARK_LOCAL_IP": "127.0.0.1"} | more
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    assert BUNDLE.exists(), "make bundle makes it"
+    scratch = tmp_path_factory.mktemp("cluster")
+    unpacked, home = scratch / "environment", scratch / "spark"
+    with tarfile.open(BUNDLE) as archive:
+        archive.extractall(unpacked, filter="fully_trusted")  # it links to the host's Python
+    shutil.copytree(Path(pyspark.__file__).parent, home, ignore=shutil.ignore_patterns("__pycache__"))
+    driver = str(unpacked / "bin" / "python")
+    environment = bare_environment(scratch, SPARK_HOME=str(home), PYSPARK_DRIVER_PYTHON=driver)
+    port = free_port()
+    url, deploy = f"spark://127.0.0.1:{port}", "org.apache.spark.deploy"
+    commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port)]]
+    for number in range(2):
+        folder = str(scratch / f"worker-{number}")
+        options = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--work-dir", folder]
+        commands.append([f"{deploy}.worker.Worker", *options, url])
+    processes = []
+    try:
+        for number, (main, *options) in enumerate(commands):
+            log = scratch / f"process-{number}.log"
+            with log.open("w") as sink:
+                command = [home / "bin" / "spark-class", main, "--webui-port", str(free_port()), *options]
+                processes.append(
+                    subprocess.Popen(command, cwd=scratch, stdout=sink, stderr=subprocess.STDOUT, env=environment)
+                )
+            if number == 0:
+                wait_for(lambda log=log: "I have been elected leader" in log.read_text())
+        yield Cluster(scratch, url, environment)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_executors_use_nothing_but_the_bundle_and_find_its_kernels_compiled(cluster):
+    done = cluster.submit(Path(__file__).with_name("probe.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    answers = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[{")))
+    assert len(answers) == 2
+    for answer in answers:
+        for file in answer["files"]:
+            assert Path(file).is_relative_to(Path(answer["folder"]) / "environment"), file
+        assert answer["pyspark"].startswith(cluster.environment["SPARK_HOME"])
+        assert not [entry for entry in answer["path"] if Path(entry).is_relative_to(ROOT)]
+        assert answer["cached"] > 0
+        assert answer["compiled"] == 0
+
+
+def test_a_cluster_compacts_and_verifies_with_the_bundle_alone(cluster, tmp_path):
+    cases = [load_case(name, tmp_path / "corpus") for name in ("plain", "mixed-codecs", "transactions", "everything")]
+    log_dir, sets = corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0]) for case in cases])
+    kept = tmp_path / "before"
+    done = cluster.sediment("compact", log_dir, "--json", "--force", NOW, f"--keep-before={kept}", *sets)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert {partition["status"] for partition in report["partitions"]} == {"compacted"}
+    for case in cases:
+        assert_same_log(log_dir / case.partition, case.rounds[0].after, case.compressed)
+    done = cluster.sediment("verify", kept, log_dir, "--json", NOW, *sets)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {partition["status"] for partition in json.loads(done.stdout)["partitions"]} == {"correct"}
+
+
+def test_the_wheel_in_an_empty_environment_compacts(tmp_path):
+    (wheel,) = DIST.glob("kafka_sediment-*.whl")
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    install = [environment / "bin" / "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel]
+    subprocess.run(install, check=True, cwd=tmp_path)
+    case = load_case("plain", tmp_path / "corpus")
+    log_dir, sets = corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0])])
+    done = subprocess.run(
+        [environment / "bin" / "sediment", "compact", log_dir, "--json", "--force", NOW, *sets],
+        env=bare_environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["partitions"][0]["status"] == "compacted"
+    assert_same_log(log_dir / case.partition, case.rounds[0].after, case.compressed)
