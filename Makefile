@@ -3,9 +3,10 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+AIRFLOW := .venv-airflow
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta crash bench-append lint bench bench-quick bench-memory conformance conformance-nightly e2e clean
+.PHONY: help setup java demo test test-delta crash bench-append bench-recovery lint bench bench-quick bench-memory conformance conformance-nightly e2e wheel bundle bundle-test airflow-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -45,7 +46,10 @@ crash: setup ## a live log that is killed and loses power 500 times
 	@SEDIMENT_CRASHES=500 $(BIN)/python -m pytest -n 0 tests/faults/test_live_log_faults.py $(ARGS)
 
 bench-append: setup ## appends to a live log beside Kafka's (brings Kafka's JARs once)
-	@$(BIN)/python -m benchmarks.append
+	@$(BIN)/python -m benchmarks.append $(ARGS)
+
+bench-recovery: setup ## recovery after an unclean stop beside Kafka's loader, 4 GB (brings Kafka's JARs once)
+	@$(BIN)/python -m benchmarks.recovery $(ARGS)
 
 conformance: setup ## Kafka's own classes and Sediment on random logs, compared (brings Kafka's JARs once)
 	@$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
@@ -57,9 +61,29 @@ e2e: setup ## a broker of Kafka's, real clients, and Sediment in between (brings
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[e2e]'
 	@$(BIN)/python -m pytest -W ignore::DeprecationWarning -m e2e tests/e2e $(ARGS)
 
+wheel: setup ## the wheel, in dist/
+	@rm -f dist/*.whl
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
+bundle: wheel ## Sediment and what it needs, for spark-submit --archives, in dist/ (PYTHON: what every host has)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bundle]'
+	@conf/make-bundle.sh $$(conf/find-python.sh) $(BIN)/python dist/*.whl dist/sediment-environment.tar.gz
+
+bundle-test: bundle ## the wheel in an empty environment, and the bundle on a standalone cluster
+	@$(BIN)/python -m pytest -m bundle tests/bundle $(ARGS)
+
+$(AIRFLOW)/.ready: conf/airflow-constraints.txt
+	@python=$$(conf/find-python.sh) && { [ -x $(AIRFLOW)/bin/python ] || "$$python" -m venv $(AIRFLOW); }
+	@$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check -c conf/airflow-constraints.txt \
+		apache-airflow apache-airflow-providers-apache-spark
+	@touch $@
+
+airflow-test: setup $(AIRFLOW)/.ready ## the nightly DAG in a real Airflow (brings Airflow once, into .venv-airflow)
+	@$(BIN)/python -m pytest -m airflow tests/dags $(ARGS)
+
 bench-memory: setup ## peak memory of a worker over sizes and keys
 	@$(BIN)/python -m benchmarks.memory
 
 clean: ## remove what tests and builds leave; the environment stays
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse
-	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	@find . -name __pycache__ -not -path './$(VENV)/*' -not -path './$(AIRFLOW)/*' -prune -exec rm -rf {} +

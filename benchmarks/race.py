@@ -1,15 +1,18 @@
 """The race: Kafka 4.2.0's own cleaner against `compact` on the same data, in the same run, in turn, outputs synced.
 
 Beside both, the limit: the input read and the output written with fsync, and nothing else.  Times are warm (page cache,
-JIT, compiled kernels); `--cold` times whole processes.  Ratios are Kafka's seconds over ours, in medians.
+JIT, compiled kernels), but for the cold course, which times whole processes.  Ratios are Kafka's seconds over ours, in
+medians.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -44,6 +47,7 @@ class Course:
     shape: Shape
     partitions: int = 1
     kafka_threads: int = 1
+    repeat: int | None = None
 
 
 def records(total_megabytes: float, *, distinct: float = 0.1, value_bytes: int = 90, **more: int) -> Shape:
@@ -64,7 +68,10 @@ COURSES = (
     Course("single-record batches", records(300, batch_records=1)),
     Course("transactional", records(506, transaction_batches=10)),
     Course("8M distinct keys", records(1100, distinct=0.95)),
+    Course("2,000 partitions of 100 KB", records(0.1), partitions=2000, kafka_threads=2),
+    Course("10 GB, 116 B records", records(10_000), repeat=1),
 )
+COLD = Course("8 × 506 MB, cold: whole processes", records(506), partitions=8, kafka_threads=2)
 QUICK = ("506 MB, 116 B records", "lz4", "single-record batches", "transactional")
 
 
@@ -103,9 +110,27 @@ def time_ours(directories: Sequence[Path], scratch: Path) -> tuple[float, int]:
     started = time.perf_counter()
     report = compact(options, CompactOptions(force=True, dry_run=False, from_start=False))
     seconds = time.perf_counter() - started
-    assert not report.failed(), report
+    assert not report.failed(), next(p for p in report.partitions if p.status != "compacted")
     shutil.rmtree(log_dir)
     return seconds, sum(partition.bytes_after for partition in report.partitions)
+
+
+def time_cold(directories: Sequence[Path], scratch: Path) -> tuple[float, float, int]:
+    """Seconds of a whole process of Kafka's cleaner, of one of `sediment`, and the bytes that the latter wrote."""
+    started = time.perf_counter()
+    with KafkaOracle(java_options=("-Xmx6g",)) as oracle:
+        oracle.clean_timed(directories, scratch, now_ms=NOW_MS, configs=CONFIGS, threads=2, repeat=1)
+    kafka = time.perf_counter() - started
+    log_dir = linked_copy(directories, scratch / "ours")
+    command = [sys.executable, "-m", "sediment.jobs.cli", "compact", str(log_dir), "--force", "--json", "--quiet"]
+    sets = [f"--set={key}={value}" for key, value in CONFIGS.items()]
+    started = time.perf_counter()
+    finished = subprocess.run(
+        [*command, f"--now-ms={NOW_MS}", "--master=local[2]", *sets], check=True, capture_output=True, text=True
+    )
+    ours = time.perf_counter() - started
+    shutil.rmtree(log_dir)
+    return kafka, ours, sum(partition["bytes_after"] for partition in json.loads(finished.stdout)["partitions"])
 
 
 def time_limit(directories: Sequence[Path], written: int, scratch: Path) -> float:
@@ -130,10 +155,9 @@ def time_limit(directories: Sequence[Path], written: int, scratch: Path) -> floa
 def race(course: Course, oracle: KafkaOracle, scratch: Path, repeat: int) -> tuple[str, ...]:
     """Run a course `repeat` times, alternating, after one warm-up of ours; a table row."""
     directories = make_course(course, scratch)
-    total = sum(log.stat().st_size for directory in directories for log in directory.glob("*.log"))
     time_ours(directories, scratch)
     kafka, ours, limit = [], [], []
-    for _ in range(repeat):
+    for _ in range(course.repeat or repeat):
         (seconds,) = oracle.clean_timed(
             directories, scratch, now_ms=NOW_MS, configs=CONFIGS, threads=course.kafka_threads, repeat=1
         )
@@ -141,8 +165,34 @@ def race(course: Course, oracle: KafkaOracle, scratch: Path, repeat: int) -> tup
         seconds, written = time_ours(directories, scratch)
         ours.append(seconds)
         limit.append(time_limit(directories, written, scratch))
+    return finish(course, directories, scratch, kafka, ours, limit)
+
+
+def race_cold(scratch: Path, repeat: int) -> tuple[str, ...]:
+    """The same with a process of its own for each run, from its start to its exit."""
+    directories = make_course(COLD, scratch)
+    kafka, ours, limit = [], [], []
+    for _ in range(repeat):
+        theirs, mine, written = time_cold(directories, scratch)
+        kafka.append(theirs)
+        ours.append(mine)
+        limit.append(time_limit(directories, written, scratch))
+    return finish(COLD, directories, scratch, kafka, ours, limit)
+
+
+def finish(
+    course: Course,
+    directories: Sequence[Path],
+    scratch: Path,
+    kafka: list[float],
+    ours: list[float],
+    limit: list[float],
+) -> tuple[str, ...]:
+    """Remove the data of a course; its table row."""
+    total = sum(log.stat().st_size for directory in directories for log in directory.glob("*.log"))
     shutil.rmtree(scratch / "data")
     ratios = [theirs / mine for theirs, mine in zip(kafka, ours, strict=True)]
+    print(f"{course.name}: {statistics.median(ratios):.1f}", file=sys.stderr)
     return (
         course.name,
         f"{total / MEGABYTE:.0f}",
@@ -162,17 +212,19 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--scratch", type=Path, help="where the data goes (default: a new temporary directory)")
     given = parser.parse_args()
-    wanted = QUICK if given.quick else tuple(course.name for course in COURSES)
+    wanted = QUICK if given.quick else tuple(course.name for course in (COLD, *COURSES))
     table = Table("data", "MB", "Kafka s (threads)", "Sediment s", "ratio", "limit s", "ours / limit")
-    with (
-        tempfile.TemporaryDirectory(dir=given.scratch, prefix="sediment-race-") as scratch,
-        KafkaOracle(java_options=("-Xmx6g",)) as oracle,
-        spark_context("local[2]", "sediment race"),
-    ):
-        for course in COURSES:
-            if course.name in wanted and (not given.course or any(part in course.name for part in given.course)):
-                table.add_row(*race(course, oracle, Path(scratch), given.repeat))
-                print(f"{course.name}: done", file=sys.stderr)
+
+    def runs(course: Course) -> bool:
+        return course.name in wanted and (not given.course or any(part in course.name for part in given.course))
+
+    with tempfile.TemporaryDirectory(dir=given.scratch, prefix="sediment-race-") as name:
+        scratch = Path(name)
+        if runs(COLD):
+            table.add_row(*race_cold(scratch, given.repeat))
+        with KafkaOracle(java_options=("-Xmx6g",)) as oracle, spark_context("local[2]", "sediment race"):
+            for course in filter(runs, COURSES):
+                table.add_row(*race(course, oracle, scratch, given.repeat))
     Console().print(table)
 
 

@@ -106,8 +106,8 @@ def measure(point: Point, log_dir: Path, repeat: int) -> Point:
         own = CompactOptions(force=True, dry_run=False, from_start=False, strategy=Strategy(point.strategy))
         report = compact(options, own)
         seconds = time.perf_counter() - started
-        assert not report.failed(), report
-        assert {partition.strategy for partition in report.partitions} == {point.strategy}, report
+        assert not report.failed(), report.partitions[0]
+        assert {partition.strategy for partition in report.partitions} == {point.strategy}
         measured = replace(
             point,
             seconds=seconds,

@@ -1,7 +1,7 @@
 """What of a partition cannot be read, and what must not be dropped because of it (the argument: docs/corruption.md).
 
     segment   | batch | batch | unreadable | batch | batch |
-                              ^ kept byte for byte; tombstones and markers behind it stay
+                              ^ kept byte for byte; tombstones of this segment and those behind it stay, all markers do
 
 A partition is looked at in this way only after cleaning it met damage and was asked to keep it.  Every batch is read as
 a consumer would; what fails is unreadable up to where reading surely goes on: as far as the lengths of batches lead to
@@ -291,9 +291,9 @@ def walk_damaged(plan: CleaningPlan, segments: Sequence[SegmentRef], damage: Dam
     is_behind = False
     for segment in segments:
         walk = _SegmentWalk(plan.view.listing.path, segment, damage.of([segment]))
+        is_behind = is_behind or bool(walk.damage)
         events.extend(walk.run(is_behind, progress))
         walks[segment.base_offset] = walk
-        is_behind = is_behind or bool(walk.damage)
     certain_end = _judge_transactions(plan, walks, events)
     following = {a.base_offset: b.base_offset for a, b in pairwise(plan.view.listing.segments)}
     cuts = {base: walk.cuts(plan, following.get(base, INT64_MAX)) for base, walk in walks.items()}
@@ -315,7 +315,7 @@ class _SegmentWalk:
         self.verdicts = np.zeros(0, dtype=np.uint8)
 
     def run(self, is_behind: bool, progress: Progress) -> Iterator[_Event]:
-        """Walk; `is_behind` says that something unreadable precedes the segment."""
+        """Walk; `is_behind` says that something unreadable precedes the segment, or is in it."""
         start = 0
         for bad in (*self.damage, None):
             end = self.segment.log_bytes if bad is None else bad.position
@@ -324,7 +324,6 @@ class _SegmentWalk:
                 yield _Event(self.segment.base_offset, self._batches, None, None, -1)
                 start = bad.position + bad.size_bytes
                 self._unreadable(bad.position, start)
-                is_behind = True
         if self._verdicts:
             self.verdicts = np.concatenate(self._verdicts)
         if self.damage and not self.verdicts[-1] & UNREADABLE:

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Pack a wheel of Sediment, what it depends on and its compiled kernels as an environment for spark-submit --archives.
-# Usage: make-bundle.sh PYTHON WHEEL ARCHIVE.  The archive links to the Python that PYTHON is made of, which every host
-# needs under the same path; Spark itself is the cluster's.
+# Usage: make-bundle.sh PYTHON TOOLS WHEEL ARCHIVE.  The archive links to PYTHON, which every host needs under the same
+# path; TOOLS is the Python that has venv-pack.  Spark itself is not in it: it is the cluster's.
 set -euo pipefail
 
-python=$1 wheel=$2 archive=$3
+python=$1 tools=$2 wheel=$3 archive=$4
 environment=build/bundle
 
-rm -rf "$environment"
+rm -rf "$environment" "$archive"
 "$python" -m venv "$environment"
 "$environment/bin/python" -I -m pip install --quiet --disable-pip-version-check -c constraints.txt "$wheel[delta]"
 "$environment/bin/python" -I -m pip uninstall --quiet --yes pyspark py4j
 SEDIMENT_KERNEL_CACHE=in-tree "$environment/bin/python" -I -c \
     'from sediment.compaction.warm_up import warm_up; warm_up()'
 "$environment/bin/python" -I -m pip uninstall --quiet --yes pip
-"$python" -m venv_pack --quiet --force --prefix "$environment" --output "$archive"
+"$tools" -m venv_pack --quiet --force --prefix "$environment" --output "$archive"

@@ -32,6 +32,7 @@ from sediment.segment_io.producers import (
     CompletedTransaction,
     ProducerEntry,
     ProducerState,
+    RememberedBatch,
     last_sequence,
 )
 
@@ -39,28 +40,6 @@ REMEMBERED_BATCHES = 5
 UNKNOWN_TRANSACTION_VERSION = -1
 _EPOCH_BUMPING_VERSION = 2
 _LATE_TRANSACTION_GRACE_MS = 300_000
-
-
-@dataclass(frozen=True, slots=True)
-class RememberedBatch:
-    """A data batch of a producer: its last sequence and offset, and how far the first ones lie below."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp_ms: int
-
-    @property
-    def first_sequence(self) -> int:
-        """Source: kafka-log 01 §3.3 (decrementSequence)."""
-        if self.last_sequence < self.offset_delta:
-            return INT32_MAX - (self.offset_delta - self.last_sequence) + 1
-        return self.last_sequence - self.offset_delta
-
-    @property
-    def first_offset(self) -> int:
-        """The base offset that the batch was appended under."""
-        return self.last_offset - self.offset_delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +88,12 @@ class Producer:
         )
 
     @classmethod
-    def of(cls, entry: ProducerEntry) -> Producer:
-        """From a snapshot, which knows one batch."""
-        batch = RememberedBatch(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp_ms)
+    def of(cls, entry: ProducerEntry, batches: tuple[RememberedBatch, ...]) -> Producer:
+        """From an entry of a snapshot and the batches that are remembered."""
         return cls(
             entry.producer_id,
             entry.producer_epoch,
-            (batch,) if entry.last_offset >= 0 else (),
+            batches,
             entry.coordinator_epoch,
             entry.timestamp_ms,
             entry.current_txn_first_offset,
@@ -164,7 +142,7 @@ class LiveProducers:
     def __init__(self, state: ProducerState, *, expiration_ms: int, verifies_transactions: bool) -> None:
         self.expiration_ms = expiration_ms
         self._verifies = verifies_transactions
-        self._producers = {key: Producer.of(entry) for key, entry in state.entries.items()}
+        self._producers = {key: Producer.of(entry, state.batches(key)) for key, entry in state.entries.items()}
         opened = sorted(
             (entry.current_txn_first_offset, key) for key, entry in state.entries.items() if entry.has_open_transaction
         )
@@ -177,7 +155,12 @@ class LiveProducers:
         """All of it as a value; `completed` are those whose marker is not known to be replicated."""
         entries = {key: producer.entry() for key, producer in self._producers.items()}
         completed = sorted(self._unreplicated.values(), key=lambda txn: txn.last_offset)
-        return ProducerState(end_offset, entries, tuple(completed))
+        remembered = {
+            key: producer.batches
+            for key, producer in self._producers.items()
+            if producer.batches != entries[key].batches
+        }
+        return ProducerState(end_offset, entries, tuple(completed), remembered)
 
     def entries(self) -> Iterable[ProducerEntry]:
         """As a snapshot holds them."""

@@ -477,6 +477,7 @@ class _Loading:
                 known_leader_epoch=known_leader_epoch,
                 stop_where_offsets_go_back=stop_where_offsets_go_back,
                 on_producer_batches=on_producer_batches,
+                fs=self.fs,
             )
         except (CorruptBatchError, UnsupportedDataError) as error:
             error.partition = str(self.partition)
@@ -489,7 +490,7 @@ class _Loading:
         disk does not have.
         """
         path, before = self._path(segment), segment.ref.log_bytes
-        behind = look_behind(path, scan.good_bytes, before, scan.next_offset)
+        behind = look_behind(path, scan.good_bytes, before, scan.next_offset, self.fs)
         why = f"{scan.stop}; the log ends at offset {scan.next_offset}"
         if behind.good_batches:
             why += f", and {behind.good_batches} good batches behind, up to offset {behind.last_offset}, went with it"
@@ -549,10 +550,11 @@ class _Loading:
         if not scan.is_torn or segment.following_base_offset not in (None, scan.next_offset):
             return False
         path = self._path(segment)
-        return not look_behind(path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset).good_batches
+        return not look_behind(path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset, self.fs).good_batches
 
     def _note_damage(self, segment: _Segment, scan: SegmentScan) -> None:
-        behind = look_behind(self._path(segment), scan.good_bytes, segment.ref.log_bytes, scan.next_offset)
+        path = self._path(segment)
+        behind = look_behind(path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset, self.fs)
         what = f"{scan.stop}; {behind.good_batches} good batches follow in this segment"
         self.damage.append(Damage(segment.name(), scan.good_bytes, scan.next_offset, what))
 
@@ -568,7 +570,7 @@ class _Loading:
         """
         position, offset = self._last_offset_entry(segment)
         for start, largest in ((position, offset), (0, None)):
-            walk = HeaderWalk(self._path(segment), start, size_bytes=segment.ref.log_bytes)
+            walk = HeaderWalk(self._path(segment), start, size_bytes=segment.ref.log_bytes, fs=self.fs)
             next_offset: int | None = None
             try:
                 for rows in walk:
@@ -646,7 +648,7 @@ class _Loading:
         )
 
     def _replayed(self, segment: _Segment) -> ReplayedSegment:
-        return ReplayedSegment(segment.base_offset, self._path(segment), segment.ref.log_bytes)
+        return ReplayedSegment(segment.base_offset, self._path(segment), segment.ref.log_bytes, self.fs)
 
     def _rebuild_producers(self, log_start_offset: int, log_end_offset: int) -> ProducerStateManager:
         """The producers at the end of the log, with the snapshots that a start leaves.  Source: kafka-log 05 §2, §6."""

@@ -405,6 +405,9 @@ class _PacedFs(Fs):
     def read_bytes(self, path: Path) -> bytes:
         return self._inner.read_bytes(path)
 
+    def open_to_read(self, path: Path) -> int:
+        return self._inner.open_to_read(path)
+
 
 def _is_clean(log: PartitionLog, first_dirty: int | None) -> bool:
     """Whether nothing but the active segment is dirty, which is so with most logs, and costs no look at their files."""

@@ -52,7 +52,7 @@ def split_segment(
     if following and (overflow.offset or 0) >= following[0].base_offset:
         what = f"a batch lies behind the next segment's base offset {following[0].base_offset}"
         raise _no_overflow(partition, path, overflow, what) from overflow
-    batch_bytes = _check_batches(partition, path, source, overflow)
+    batch_bytes = _check_batches(partition, path, source, overflow, fs)
     images = _images(path, source, batch_bytes, _aborted(directory, source, fs), config, fs)
     parts = tuple(
         PartSegment(
@@ -82,10 +82,10 @@ def _no_overflow(
 
 
 def _check_batches(
-    partition: TopicPartition, path: Path, source: SegmentRef, overflow: IndexOffsetOverflowError
+    partition: TopicPartition, path: Path, source: SegmentRef, overflow: IndexOffsetOverflowError, fs: Fs
 ) -> int:
     """Where the whole batches end, once they are known to be of magic 2 and to ascend."""
-    walk = HeaderWalk(path, size_bytes=source.log_bytes)
+    walk = HeaderWalk(path, size_bytes=source.log_bytes, fs=fs)
     last_offset = source.base_offset - 1
     for rows in _batches_before_damage(walk):
         if (rows["magic"] < FIRST_MAGIC_WITH_PRODUCERS).any():

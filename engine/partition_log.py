@@ -61,7 +61,9 @@ from sediment.segment_io.checkpoints import (
 from sediment.segment_io.decode import OFFSET_DELTA
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
+    InvalidTopicError,
     OffsetOutOfRangeError,
+    PolicyViolationError,
     RecordBatchTooLargeError,
     SedimentError,
     StorageError,
@@ -74,6 +76,7 @@ from sediment.segment_io.indexes import AbortedTransaction, collect_aborted
 from sediment.segment_io.listing import SegmentRef, list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import (
+    INTERNAL_TOPICS,
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
     DirectoryState,
@@ -92,6 +95,9 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL_TIMESTAMP = -4
 LATEST_TIERED_TIMESTAMP = -5
 EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
+
+HIGH_WATERMARK = -1
+"""The offset that DeleteRecords gives for it."""
 
 _SNAPSHOT = SegmentFileKind.SNAPSHOT
 _UNKNOWN = -1
@@ -155,7 +161,12 @@ class FetchedData:
     _file: OpenFile | None
 
     def read(self) -> bytes:
-        """The bytes."""
+        """The bytes.
+
+        Raises:
+            OSError: the disk failed; as in a broker, whose network thread it would be, the log stays online until
+                it needs the disk itself.
+        """
         return b"" if self._file is None else self._file.read(self.start.position, self.size_bytes)
 
     def send_to(self, target: socket.socket) -> int:
@@ -236,6 +247,8 @@ class PartitionLog:
         self._snapshots = set(listing.snapshots)
         self._last_snapshot_offset = max(self._snapshots, default=loaded.log_start_offset)
         self._active.reserve_indexes()
+        if not self._active.size_bytes:
+            self._active.preallocate(self._preallocated_bytes())
 
     @classmethod
     def open(
@@ -923,6 +936,33 @@ class PartitionLog:
                 )
             return self._increment_log_start_offset(offset)
 
+    def delete_records(self, before_offset: int) -> int:
+        """What an admin's DeleteRecords does: give up what is below `before_offset`, -1 for the high watermark.
+
+        Returns the log start offset.
+
+        Raises:
+            InvalidTopicError: the topic belongs to the broker.
+            PolicyViolationError: the topic is compacted and nothing else.
+            OffsetOutOfRangeError: the offset is below -1 or above the high watermark.
+
+        Source: kafka-log 03 §5.
+        """
+        if self.partition.topic in INTERNAL_TOPICS:
+            raise InvalidTopicError("records of a topic of the broker cannot be deleted", partition=str(self.partition))
+        with self._owned():
+            if self.config.compacts and not self.config.retention.deletes:
+                raise PolicyViolationError(
+                    "records of a topic that is only compacted cannot be deleted",
+                    partition=str(self.partition),
+                    advice="write tombstones, or add delete to its cleanup.policy",
+                )
+            offset = self._high_watermark if before_offset == HIGH_WATERMARK else before_offset
+            if offset < 0:
+                raise self._out_of_range(offset)
+            self.maybe_increment_log_start_offset(offset)
+            return self._log_start_offset
+
     def _increment_log_start_offset(self, offset: int) -> bool:
         if offset <= self._log_start_offset:
             return False
@@ -1070,7 +1110,7 @@ class PartitionLog:
         manager = ProducerStateManager(snapshots, now_ms=self._clock(), expiration_ms=self._producers.expiration_ms)
         manager.rebuild(
             [
-                ReplayedSegment(base, self._segments[base].path(), self._segments[base].size_bytes)
+                ReplayedSegment(base, self._segments[base].path(), self._segments[base].size_bytes, self._fs)
                 for base in self._bases
             ],
             self._log_start_offset,

@@ -111,6 +111,7 @@ class ReplayedSegment:
     base_offset: int
     path: Path
     log_bytes: int
+    fs: Fs
 
     def batches(self) -> Iterator[Rows]:
         """Header rows, BATCH_ROW tables in log order.
@@ -119,7 +120,7 @@ class ReplayedSegment:
             CorruptBatchError: a header is malformed.
         """
         if self.log_bytes:
-            yield from HeaderWalk(self.path, size_bytes=self.log_bytes)
+            yield from HeaderWalk(self.path, size_bytes=self.log_bytes, fs=self.fs)
 
 
 class ProducerStateManager:

@@ -139,8 +139,12 @@ class Segment:
     def create(self, *, like: Path, preallocated_bytes: int = 0) -> None:
         """Make the `.log` of a new segment, owned as `like` is; the indexes come with the first append."""
         self._file = self._fs.create_file(self.path(), like=like)
-        if preallocated_bytes:
-            self._file.resize(preallocated_bytes)
+        self.preallocate(preallocated_bytes)
+
+    def preallocate(self, size_bytes: int) -> None:
+        """Let the file of a segment without batches be so long: zeros, which `become_inactive` cuts off; 0: nothing."""
+        if size_bytes:
+            self.file.resize(size_bytes)
 
     def reserve_indexes(self) -> None:
         """Give both indexes their full size, to be appended to."""

@@ -25,6 +25,7 @@ from sediment.engine.uncleanable import Uncleanable, uncleanable_after
 from sediment.jobs.sentences import told
 from sediment.jobs.stages import CLEAN, PLAN, VIEW, StageClock
 from sediment.segment_io.errors import (
+    CorruptBatchError,
     CorruptCheckpointError,
     CorruptDataError,
     LimitReachedError,
@@ -48,7 +49,7 @@ _Result = TypeVar("_Result")
 SAMPLE_BYTES = 32 << 20  # of a log that is too large to be looked at as a whole
 _WRITE_BYTES = 8 << 20  # what is written between two looks at the throttle
 
-FAIL = "fail"
+FAIL, KEEP = "fail", "keep"
 WHOLE_RUN = Circumstances(asked=Strategy.WHOLE, slots=1, all_bytes=0, task_memory_bytes=INT64_MAX)
 MAX_SECONDS = "max-seconds"
 
@@ -61,7 +62,7 @@ class CompactOptions:
     dry_run: bool
     from_start: bool
     on_corruption: str = FAIL
-    """What becomes of a partition with a damaged batch: `fail` leaves it alone and marks it."""
+    """What becomes of a partition with a damaged batch: `fail` leaves it alone and marks it, `keep` cleans the rest."""
 
     roll_active: bool = False
     keep_originals: Path | None = None
@@ -378,11 +379,18 @@ def clean_with(task: CleaningTask, fs: Fs, used: Callable[[int], None], attempt:
         strategy=choice.strategy.value,
     )
     if choice.strategy is Strategy.SPLIT:
-        cuts = walk_log(plan, fs, only_if_needed=True, progress=used)
-        clock.lap(CLEAN)
-        return replace(found, to_split=SplitPlan(plan, cuts), seconds_by_stage=clock.seconds())
+        try:
+            cuts = walk_log(plan, fs, only_if_needed=True, progress=used)
+        except CorruptBatchError:
+            if task.options.on_corruption != KEEP:
+                raise
+            found = replace(found, strategy=Strategy.WHOLE.value)
+        else:
+            clock.lap(CLEAN)
+            return replace(found, to_split=SplitPlan(plan, cuts), seconds_by_stage=clock.seconds())
     try:
-        swap = clean_log(plan, fs, run_id=task.run_id, attempt=attempt, progress=used)
+        keeps = task.options.on_corruption == KEEP
+        swap = clean_log(plan, fs, run_id=task.run_id, attempt=attempt, progress=used, keep_unreadable=keeps)
     except BaseException:
         if not task.options.dry_run:
             discard_parts(task.listing.path, task.run_id, fs, attempt=attempt)
@@ -458,7 +466,11 @@ def _check_headroom(plan: CleaningPlan, fs: Fs) -> None:
     free = fs.free_bytes(listing.path)
     if free >= needed:
         return
-    sample = collect_sample(sampled_batches(listing.path, segments, fs, budget_bytes=SAMPLE_BYTES))
+    try:
+        sample = collect_sample(sampled_batches(listing.path, segments, fs, budget_bytes=SAMPLE_BYTES))
+    except CorruptBatchError:
+        # Cleaning will meet it again and say what becomes of it.
+        return
     retention_ms = plan.config.delete_retention_ms
     needed = estimate_cleaning(sample, needed, now_ms=plan.now_ms, delete_retention_ms=retention_ms).log_bytes
     if free < needed:

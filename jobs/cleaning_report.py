@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sediment.compaction.handoff import CleanStats, PreparedSwap
+from sediment.compaction.handoff import CleanStats, PreparedSwap, UnreadableBatch
 from sediment.engine.uncleanable import Uncleanable
 from sediment.jobs.cleaning import CleaningResult, CleaningTask
 from sediment.jobs.report import (
@@ -24,9 +25,14 @@ from sediment.jobs.report import (
     utc_time,
 )
 from sediment.segment_io.listing import LogListing
+from sediment.segment_io.names import SegmentFileKind, segment_file_name
 
 if TYPE_CHECKING:
     pass
+
+
+UNREADABLE_KEPT = "unreadable-kept"
+_MOST_NAMED = 20
 
 
 def untouched(listing: LogListing, status: str, code: str | None, reason: str | None) -> PartitionReport:
@@ -96,6 +102,9 @@ def with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap) 
         if base not in replaced
     ]
     stats = sum((group.stats for group in swap.groups), CleanStats())
+    unreadable = [batch for group in swap.groups for batch in group.unreadable]
+    if unreadable:
+        report = replace(report, reason_code=report.reason_code or UNREADABLE_KEPT, reason=_unreadable(unreadable))
     return replace(
         report,
         status=COMPACTED,
@@ -112,3 +121,16 @@ def with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap) 
         last_delete_horizon_ms=stats.last_horizon_ms if stats.tombstones_waiting else None,
         strip_after=tuple(sorted([*strip, *((base, size_bytes, REWRITTEN_SEGMENT) for base, size_bytes in made)])),
     )
+
+
+def _unreadable(batches: Sequence[UnreadableBatch]) -> str:
+    """The sentence that names what was kept unread."""
+    named = [
+        f"offset {batch.offset} at position {batch.position} of "
+        f"{segment_file_name(batch.segment, SegmentFileKind.LOG)}, {batch.size_bytes} bytes: {batch.what}"
+        for batch in batches[:_MOST_NAMED]
+    ]
+    if len(batches) > _MOST_NAMED:
+        named.append(f"and {len(batches) - _MOST_NAMED} more")
+    count = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
+    return f"{count} could not be read and stayed as they are ({'; '.join(named)}); restore them and run again"

@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
     "recover": ("sediment.jobs.recover", "Load partitions as a broker's start would and repair them."),
+    "warm-up": ("sediment.jobs.warm_up", "Do once what a machine's first run would wait for."),
     "verify": ("sediment.jobs.verify", "Say whether one directory is a correct compaction of another."),
 }
 

@@ -31,6 +31,7 @@ from sediment.engine.swap import commit, discard_parts, finish_interrupted
 from sediment.engine.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning import (
     FAIL,
+    KEEP,
     CleaningResult,
     CleaningTask,
     CompactOptions,
@@ -61,7 +62,7 @@ from sediment.jobs.report import (
     print_report,
     report_json,
 )
-from sediment.jobs.sentences import told
+from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import Answer, spread
 from sediment.jobs.stages import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageClock
@@ -225,7 +226,8 @@ class _Run:
         if not self._own.dry_run and self._own.hand_off is None and finish_interrupted(path, self._fs):
             listing = list_log(partition, path, self._fs)
         mark = self._marks[directory.path].get(partition)
-        if mark is not None and mark.holds_for(listing) and not self._own.retry_quarantined:
+        looks_again = self._own.retry_quarantined or self._own.on_corruption == KEEP
+        if mark is not None and mark.holds_for(listing) and not looks_again:
             return quarantined(listing, mark)
         checkpoints = directory.checkpoints.of(partition)
         task = CleaningTask(listing, checkpoints, config.compaction, self._own, self._options.now_ms, self.run_id)
@@ -356,7 +358,7 @@ class _Run:
                 checkpoints.setdefault(log_dir, {})[partition] = offset
             if result.uncleanable is not None:
                 damaged.setdefault(log_dir, []).append(result.uncleanable)
-            elif report.status == COMPACTED and partition in self._marks[log_dir]:
+            elif report.status == COMPACTED and not report.corrupt_batches and partition in self._marks[log_dir]:
                 mended.setdefault(log_dir, []).append(partition)
         if self._own.dry_run or self._own.hand_off is not None:
             return reports
@@ -426,8 +428,7 @@ def _update_checkpoint(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]
 
 
 def _task_lost(error: Exception | None) -> CleaningResult:
-    sentence = str(error).strip().split("\n")[0] if error else "no reason given"
-    return failure("task-lost", f"Spark gave up on the task: {sentence}")
+    return failure(*task_lost(error))
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
@@ -456,10 +457,10 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
 )
 @click.option(
     "--on-corruption",
-    type=click.Choice([FAIL]),
+    type=click.Choice([FAIL, KEEP]),
     default=FAIL,
     show_default=True,
-    help="What to do with a partition that has a damaged batch: leave it alone and remember why.",
+    help="A partition with a damaged batch: leave it alone and remember why, or clean what can be read.",
 )
 @click.option("--retry-quarantined", is_flag=True, help="Look again at partitions that were left alone for damage.")
 @click.option("--roll-active", is_flag=True, help="Roll the last segment of a stopped copy, so that it is cleaned too.")

@@ -39,7 +39,7 @@ from sediment.jobs.expire import why_skipped
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
 from sediment.jobs.progress import Progress
 from sediment.jobs.report import FAILED, QUARANTINED, SCHEMA, PartitionReport, human_bytes, utc_time
-from sediment.jobs.sentences import told
+from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import spread
 from sediment.retention.config import RetentionConfig
@@ -389,9 +389,9 @@ def _prepare(
 
 
 def _lost(task: PlanningTask, error: Exception | None) -> PartitionPlan:
-    sentence = str(error).strip().split("\n")[0] if error else "no reason given"
+    code, sentence = task_lost(error)
     found = _start(task.cleaning.listing, task.cleaning.config.cleanup_policy)
-    return replace(found, status=FAILED, reason_code="task-lost", reason=f"Spark gave up on the task: {sentence}")
+    return replace(found, status=FAILED, reason_code=code, reason=sentence)
 
 
 # ------------------------------------------------------------------------------------------------------------- the text

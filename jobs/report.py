@@ -131,6 +131,8 @@ def print_report(report: RunReport, console: Console) -> None:
     for partition in report.partitions:
         if partition.status in (FAILED, QUARANTINED):
             console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
+        elif partition.corrupt_batches:
+            console.print(f"{partition.partition}: {partition.reason}", style="yellow", soft_wrap=True, markup=False)
 
 
 def _cells(partition: PartitionReport) -> tuple[str, ...]:

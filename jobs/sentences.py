@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import errno
+import re
 
 from sediment.segment_io.errors import SedimentError
+
+TASK_LOST = "task-lost"
+_RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .+)?$")
+_OF_THE_JVM = ("org.apache.spark.", "py4j.", "java.", "scala.")
 
 
 def told(error: SedimentError | OSError) -> tuple[str, str]:
@@ -16,3 +21,10 @@ def told(error: SedimentError | OSError) -> tuple[str, str]:
     if error.errno in (errno.EACCES, errno.EPERM):
         return "no-permission", f"no permission for {error.filename}; run as the broker's user or as root"
     return "io-error", f"{error.strerror or error} ({error.filename})"
+
+
+def task_lost(error: Exception | None) -> tuple[str, str]:
+    """Reason code and sentence where Spark gave up on a task: what the worker raised, out of all that Spark tells."""
+    lines = [line.strip() for line in str(error or "no reason given").splitlines() if line.strip()]
+    raised = [line for line in lines if _RAISED.match(line) and not line.startswith(_OF_THE_JVM)]
+    return TASK_LOST, f"Spark gave up on the task: {(raised or lines)[-1 if raised else 0]}"

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import javaproperties
 
+from sediment.jobs.class_archive import archive_options
 from sediment.jobs.log_lines import as_line
 from sediment.segment_io.errors import UsageError
 
@@ -42,7 +43,7 @@ _STDERR = 2
 _CAUSE = re.compile(r"(?:Exception|Error): (.+)")
 
 # The driver is a short-lived JVM that waits for Python: an optimising compiler and a parallel collector only delay it.
-_QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 _EVERYWHERE = {
     "spark.log.level": "ERROR",
@@ -64,7 +65,7 @@ _FOR_ROWS = {
 # A cluster's executors may get this package only with the application's files, after the daemon has started.
 _LOCALLY = {
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": _QUICK_JVM,
+    "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.driver.host": "127.0.0.1",
     "spark.python.daemon.module": "sediment.jobs.worker_daemon",
 }
@@ -81,7 +82,7 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
     """
     from pyspark import SparkContext
 
-    _finish_stopping()
+    finish_stopping()
     active = SparkContext._active_spark_context
     if active is not None:
         yield active
@@ -117,11 +118,16 @@ def under_spark_submit() -> bool:
 def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
     """The Spark settings to add to those `given` for a run on `master`."""
     wanted = _EVERYWHERE | (_LOCALLY if master.startswith("local") else {})
+    if "spark.driver.extraJavaOptions" in wanted:
+        wanted["spark.driver.extraJavaOptions"] = f"{QUICK_JVM} {archive_options()}".strip()
     return {key: value for key, value in wanted.items() if key not in given}
 
 
 def _for_rows(given: Mapping[str, str]) -> dict[str, str]:
-    return {key: given.get(key, value) for key, value in _FOR_ROWS.items()}
+    wanted = {key: given.get(key, value) for key, value in _FOR_ROWS.items()}
+    if "spark.driver.extraJavaOptions" not in given:
+        wanted["spark.driver.extraJavaOptions"] += f" {archive_options()}"
+    return wanted
 
 
 # ------------------------------------------------------------------------------------------------ starting and stopping
@@ -177,7 +183,7 @@ def _complete_environment(master: str, given: Mapping[str, str]) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("SPARK_LAUNCHER_OPTS", _QUICK_JVM)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JVM)
 
 
 def _spark_defaults() -> dict[str, str]:
@@ -210,7 +216,8 @@ def _stop(sc: SparkContext) -> None:
     _stopping.append(thread)
 
 
-def _finish_stopping() -> None:
+def finish_stopping() -> None:
+    """Wait for contexts that are being stopped in the background."""
     while _stopping:
         _stopping.pop().join()
 

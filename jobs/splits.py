@@ -33,6 +33,7 @@ from sediment.compaction.split import (
 from sediment.compaction.strategy import Strategy
 from sediment.engine.swap import discard_parts
 from sediment.jobs.cleaning import (
+    KEEP,
     CleaningResult,
     CleaningTask,
     SplitPlan,
@@ -67,12 +68,15 @@ def clean_partition_in_splits(sc: Any, task: CleaningTask, asked: CleaningResult
             if broken.needs_walk and not order.cuts:
                 walked = with_errors(task, partial(_walked, sc, task, order))
                 if isinstance(walked, CleaningResult):
-                    return walked
+                    keeps = walked.uncleanable is not None and task.options.on_corruption == KEEP
+                    return _whole(sc, task) if keeps else walked
                 order = walked
                 continue
             return _whole(sc, task)
         if isinstance(found, CleaningResult):
             _discard(task)
+            if found.uncleanable is not None and task.options.on_corruption == KEEP:
+                return _whole(sc, task)
             return found
         return replace(asked, swap=found, to_split=None)
 

@@ -17,7 +17,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -226,9 +226,10 @@ class _Run:
         found: DataFrame | None = None
         try:
             rows = r.segment_facts(decided).collect()
-            judged = self._judge(rows)
+            damaged = {(row.pair, row.side): row.segment for row in _unreadable(batches)}
+            judged = self._judge(rows, damaged)
             errors, on_driver = self._files(judged)
-            found = self._differences(batches, decided, rows, judged).persist()
+            found = self._differences(batches, decided, rows, judged, has_damage=bool(damaged)).persist()
             counts, first = _counted(found)
             self._check_unchanged()
         finally:
@@ -246,18 +247,28 @@ class _Run:
             for number, one in enumerate(judged)
         ]
 
-    def _judge(self, rows: Sequence[Row]) -> list[_Judged]:
+    def _judge(self, rows: Sequence[Row], damaged: Mapping[tuple[int, int], int]) -> list[_Judged]:
         by_side: dict[tuple[int, int], dict[int, Row]] = {}
         for row in rows:
             by_side.setdefault((row.pair, row.side), {})[row.segment] = row
-        return [self._judge_one(pair, by_side, number) for number, pair in enumerate(self._pairs)]
+        return [
+            self._judge_one(pair, by_side, number, damaged.get((number, BEFORE)))
+            for number, pair in enumerate(self._pairs)
+        ]
 
-    def _judge_one(self, pair: _Pair, by_side: Mapping[tuple[int, int], Mapping[int, Row]], number: int) -> _Judged:
+    def _judge_one(
+        self,
+        pair: _Pair,
+        by_side: Mapping[tuple[int, int], Mapping[int, Row]],
+        number: int,
+        first_damaged: int | None,
+    ) -> _Judged:
         found = [by_side.get((number, side), {}) for side in (BEFORE, AFTER)]
         opened = [
             min((row.first_open for row in rows.values() if row.first_open is not None), default=None) for rows in found
         ]
-        before, after = pair.before.facts(found[0], opened[0]), pair.after.facts(found[1], opened[1])
+        before = replace(pair.before.facts(found[0], opened[0]), first_damaged=first_damaged)
+        after = pair.after.facts(found[1], opened[1])
         config = self._settings[pair.before.source].for_topic(pair.before.source.partition.topic).compaction
         cleaned = cleaned_range(
             before,
@@ -285,19 +296,20 @@ class _Run:
         return errors, differences
 
     def _differences(
-        self, batches: DataFrame, decided: DataFrame, rows: Sequence[Row], judged: Sequence[_Judged]
+        self,
+        batches: DataFrame,
+        decided: DataFrame,
+        rows: Sequence[Row],
+        judged: Sequence[_Judged],
+        *,
+        has_damage: bool,
     ) -> DataFrame:
         legacy: Counter[int] = Counter()
         for row in rows:
             if row.side == BEFORE and row.last_legacy is not None:
                 legacy[row.pair] = max(legacy[row.pair], row.last_legacy + 1)
-        bad = _unreadable(batches)
-        damaged = {row.pair: row.segment for row in bad if row.side == BEFORE}
         rules = r.rules_frame(
-            {
-                number: self._rules(one, legacy.get(number, -INT64_MAX), damaged.get(number))
-                for number, one in enumerate(judged)
-            },
+            {number: self._rules(one, legacy.get(number, -INT64_MAX)) for number, one in enumerate(judged)},
             self._spark,
         )
         size_bytes = sum(pair.before.size_bytes + pair.after.size_bytes for pair in self._pairs)
@@ -314,14 +326,14 @@ class _Run:
                 with_aborted=any(row.aborted for row in rows),
             ),
         ]
-        if bad:
+        if has_damage:
             frames.append(r.damage_differences(batches))
         if has_producers:
             entries = load_aborted([source for _, source in self._sources], self._spark)
             frames.append(r.transaction_index_differences(decided, entries))
         return r.union(frames)
 
-    def _rules(self, one: _Judged, legacy_end: int, damaged_from: int | None) -> r.PairRules:
+    def _rules(self, one: _Judged, legacy_end: int) -> r.PairRules:
         source = one.pair.before.source
         config = self._settings[source].for_topic(source.partition.topic).compaction
         return r.PairRules(
@@ -329,7 +341,7 @@ class _Run:
             stable_before=one.before.last_stable_offset,
             stable_after=one.after.last_stable_offset,
             legacy_end=legacy_end,
-            damaged_from=damaged_from,
+            damaged_from=one.before.first_damaged,
             delete_retention_ms=config.delete_retention_ms,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             now_ms=self._options.now_ms,

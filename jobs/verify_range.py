@@ -39,11 +39,15 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """A log: segments ascending, the first offset of a transaction that is open or None, and its checkpoints."""
+    """A log: segments ascending, the first offset of a transaction that is open or None, and its checkpoints.
+
+    `first_damaged` is the base offset of the first segment with batches that cannot be read, None where there is none.
+    """
 
     segments: tuple[SegmentFacts, ...]
     first_open_offset: int | None
     checkpoints: PartitionCheckpoints
+    first_damaged: int | None = None
 
     @property
     def log_start_offset(self) -> int:
@@ -72,7 +76,8 @@ class CleanedRange:
     """What may have been cleaned, and what must have been.
 
     Keys of [`first_dirty`, `limit`) supersede; records from `limit` on live, but aborted ones only from `end` on, the
-    first segment that no cleaning touched.  `is_claimed`: a cleaner checkpoint says that it was cleaned up to `limit`.
+    first segment that no cleaning touched.  `is_claimed`: a cleaner checkpoint says that it was cleaned up to `limit`;
+    that of a damaged log says nothing, because it stays below the damage however far the log was cleaned.
     """
 
     first_dirty: int
@@ -98,7 +103,7 @@ def cleaned_range(
         bases.append(end)
     bound = min([before.last_stable_offset, *bases[-1:], *_young(before, first_dirty, now_ms, min_lag_ms)])
     first_uncleanable = max((base for base in bases if base <= bound), default=start)
-    claimed = after.checkpoints.first_dirty
+    claimed = after.checkpoints.first_dirty if before.first_damaged is None else None
     limit = first_uncleanable if claimed is None else min(claimed, first_uncleanable)
     touched_end = min((base for base in bases if base >= limit), default=first_uncleanable)
     return CleanedRange(
@@ -222,5 +227,5 @@ def _checkpoint(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> Ite
             new,
             f"the cleaner checkpoint is {new}, and BEFORE could be cleaned up to {cleaned.first_uncleanable} only",
         )
-    if old is not None and new < old and old == cleaned.first_dirty:
+    if old is not None and new < old and old == cleaned.first_dirty and before.first_damaged is None:
         yield Difference("checkpoint", new, f"the cleaner checkpoint goes back from {old} to {new}")

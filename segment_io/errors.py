@@ -11,7 +11,9 @@ SedimentError
  ├── UnsupportedDataError      well-formed, but of a kind this version does not read (a codec, a magic)
  ├── UsageError                wrong use; nothing was touched
  │    ├── NotALogDirectoryError
- │    └── SettingsError
+ │    ├── SettingsError
+ │    ├── PolicyViolationError      the topic's policy does not allow it
+ │    └── InvalidTopicError         not of this topic
  ├── OwnershipError            the directory is not ours to change now
  │    ├── DirectoryInUseError       another process holds `.lock`
  │    ├── LockLostError             `.lock` was replaced under us
@@ -146,6 +148,14 @@ class NotALogDirectoryError(UsageError):
 
 class SettingsError(UsageError):
     """A key or value of the settings is wrong."""
+
+
+class PolicyViolationError(UsageError):
+    """The topic's cleanup.policy does not allow what was asked for (Kafka's PolicyViolationException)."""
+
+
+class InvalidTopicError(UsageError):
+    """What was asked for is not done to this topic (Kafka's InvalidTopicException)."""
 
 
 class OwnershipError(SedimentError):

@@ -148,11 +148,15 @@ class Fs:
 
     def read_range(self, path: Path, position: int, count: int) -> bytes:
         """`count` bytes from `position`, fewer at the end of the file."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = self.open_to_read(path)
         try:
             return os.pread(descriptor, count, position)
         finally:
             os.close(descriptor)
+
+    def open_to_read(self, path: Path) -> int:
+        """A descriptor of a file to be read in chunks; the caller closes it."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def open_file(self, path: Path) -> OpenFile:
         """Open a file of a live log for reading and writing."""

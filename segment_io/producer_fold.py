@@ -2,7 +2,8 @@
 
 Invariants: as in `decode`: a status for an answer, never an exception.  A row of `table`, int64[n, TABLE_FIELDS], is
 what a snapshot entry says of one producer.  The queue of open transactions ascends by first offset; an entry whose
-transaction ended meanwhile stays in it until it comes to its head.
+transaction ended meanwhile stays in it until it comes to its head.  A row of `remembered`, int64[n, REMEMBERED_FIELDS],
+counts the batches that a producer wrote under its epoch and holds the last five of them, number i in slot i modulo 5.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ EPOCH, LAST_SEQUENCE, LAST_OFFSET, OFFSET_DELTA, TIMESTAMP, COORDINATOR_EPOCH, T
 TABLE_FIELDS = 7
 SLOT, FIRST_OFFSET, MARKER_OFFSET, IS_ABORTED, LAST_STABLE_OFFSET = range(5)
 COMPLETED_FIELDS = 5
+REMEMBERED_BATCHES = 5
+BATCH_FIELDS = 4
+REMEMBERED_FIELDS = 1 + REMEMBERED_BATCHES * BATCH_FIELDS
 
 FOLDED = 0
 OUTSIDE_TRANSACTION = 1
@@ -41,8 +45,9 @@ def fold_rows(
     queue: npt.NDArray[np.int64],
     queued: int,
     completed: npt.NDArray[np.int64],
+    remembered: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Fold rows of producers, BATCH_ROW[n], whose places in `table` are `slots`, int64[n].
+    """Fold rows of producers, BATCH_ROW[n], whose places in `table` and `remembered` are `slots`, int64[n].
 
     `queue`, int64[>= queued + n, 2] of (first offset, slot), holds the transactions that are open at the beginning.
     `completed`, int64[n, COMPLETED_FIELDS], is filled with the transactions that end.
@@ -76,11 +81,20 @@ def fold_rows(
                 queued += 1
             delta = row["last_offset"] - base_offset
             sequence = np.int64(row["base_sequence"])
+            batches = remembered[slot]
+            if row["producer_epoch"] != entry[EPOCH]:
+                batches[0] = 0
             entry[EPOCH] = row["producer_epoch"]
             entry[LAST_SEQUENCE] = NO_SEQUENCE if sequence == NO_SEQUENCE else (sequence + delta) & INT32_MAX
             entry[LAST_OFFSET] = row["last_offset"]
             entry[OFFSET_DELTA] = delta
             entry[TIMESTAMP] = row["max_timestamp"]
+            at = 1 + batches[0] % REMEMBERED_BATCHES * BATCH_FIELDS
+            batches[at] = entry[LAST_SEQUENCE]
+            batches[at + 1] = entry[LAST_OFFSET]
+            batches[at + 2] = delta
+            batches[at + 3] = entry[TIMESTAMP]
+            batches[0] += 1
         elif row["control_type"] != _NO_CONTROL_RECORD:
             kind = row["control_type"]
             if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
@@ -101,6 +115,13 @@ def fold_rows(
                 entry[LAST_SEQUENCE] = NO_SEQUENCE
                 entry[LAST_OFFSET] = _NO_OFFSET
                 entry[OFFSET_DELTA] = 0
+                remembered[slot, 0] = 0
             entry[TIMESTAMP] = row["control_timestamp"]
             entry[COORDINATOR_EPOCH] = row["coordinator_epoch"]
     return FOLDED, 0, ended
+
+
+def places_of_batches(counted: int) -> list[int]:
+    """Where in a row of `remembered` the batches begin, oldest first, when so many were counted."""
+    numbers = range(max(counted - REMEMBERED_BATCHES, 0), counted)
+    return [1 + number % REMEMBERED_BATCHES * BATCH_FIELDS for number in numbers]

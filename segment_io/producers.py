@@ -9,14 +9,15 @@ Replay follows Kafka's rules for what comes from a log (origin REPLICATION): seq
 because the leader checked them when it appended.
 
 Invariants: a state is a value; `replay` makes a new one.  It reflects every batch below its `end_offset` and none
-above.  A producer has at most one open transaction, and its entry alone says so.
+above.  A producer has at most one open transaction, and its entry alone says so.  A snapshot holds one batch of each
+producer; those that were replayed are remembered, at most five, because a client may send as many again.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import crc32c
@@ -46,6 +47,28 @@ FIRST_MAGIC_WITH_PRODUCERS = 2
 
 
 @dataclass(frozen=True, slots=True)
+class RememberedBatch:
+    """A data batch of a producer: its last sequence and offset, and how far the first ones lie below."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def first_sequence(self) -> int:
+        """Source: kafka-log 01 §3.3 (decrementSequence)."""
+        if self.last_sequence < self.offset_delta:
+            return INT32_MAX - (self.offset_delta - self.last_sequence) + 1
+        return self.last_sequence - self.offset_delta
+
+    @property
+    def first_offset(self) -> int:
+        """The base offset that the batch was appended under."""
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerEntry:
     """What is known of one producer; the layout of a snapshot entry.
 
@@ -67,6 +90,13 @@ class ProducerEntry:
     def has_open_transaction(self) -> bool:
         """Data of a transaction was seen and its marker was not."""
         return self.current_txn_first_offset >= 0
+
+    @property
+    def batches(self) -> tuple[RememberedBatch, ...]:
+        """The one batch that a snapshot knows; none without data under this epoch."""
+        if self.last_offset < 0:
+            return ()
+        return (RememberedBatch(self.last_sequence, self.last_offset, self.offset_delta, self.timestamp_ms),)
 
     def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
         """Idle for `expiration_ms` or longer; never while a transaction is open.  Source: kafka-log 04 §3."""
@@ -193,17 +223,24 @@ def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[i
 class ProducerState:
     """Producers of a log below `end_offset`, by id, and the transactions that ended since the state was begun.
 
-    `completed` is in marker order.
+    `completed` is in marker order.  `remembered` are the last batches of those producers of which more than one was
+    replayed, at most five of their current epoch, oldest first.
     """
 
     end_offset: int
     entries: Mapping[int, ProducerEntry]
     completed: tuple[CompletedTransaction, ...] = ()
+    remembered: Mapping[int, tuple[RememberedBatch, ...]] = field(default_factory=dict)
 
     @classmethod
     def at(cls, end_offset: int, entries: Iterable[ProducerEntry] = ()) -> ProducerState:
         """The state of a snapshot at `end_offset`; without entries, that of a log that begins there."""
         return cls(end_offset, {entry.producer_id: entry for entry in entries})
+
+    def batches(self, producer_id: int) -> tuple[RememberedBatch, ...]:
+        """The batches of a producer that may be recognised when they come again, oldest first."""
+        entry = self.entries.get(producer_id)
+        return self.remembered.get(producer_id, () if entry is None else entry.batches)
 
     def first_undecided_offset(self) -> int | None:
         """The first offset of the earliest open transaction."""
@@ -242,7 +279,8 @@ class ProducerState:
     def without_expired(self, now_ms: int, expiration_ms: int) -> ProducerState:
         """Forget producers idle for `producer.id.expiration.ms`, as a broker does when it loads a snapshot."""
         kept = {key: entry for key, entry in self.entries.items() if not entry.is_expired(now_ms, expiration_ms)}
-        return replace(self, entries=kept)
+        remembered = {key: self.remembered[key] for key in kept.keys() & self.remembered.keys()}
+        return replace(self, entries=kept, remembered=remembered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +363,10 @@ def _fold(state: ProducerState, rows: npt.NDArray[np.void], end_offset: int) -> 
     queue[: len(opened), 0] = [first_offset for first_offset, _ in opened]
     queue[: len(opened), 1] = places[: len(opened)]
     completed = np.empty((len(rows), fold.COMPLETED_FIELDS), dtype=np.int64)
+    known_rows = [_remembered_row(state.batches(key), fold.REMEMBERED_FIELDS) for key in ids.tolist()]
+    remembered = np.array(known_rows, dtype=np.int64)
     slots = places[len(opened) :].astype(np.int64)
-    status, place, ended = fold.fold_rows(rows, slots, table, queue, len(opened), completed)
+    status, place, ended = fold.fold_rows(rows, slots, table, queue, len(opened), completed, remembered)
     if status != fold.FOLDED:
         raise _not_replayable(rows[place], int(table[slots[place], fold.TXN_FIRST_OFFSET]), status == fold.NO_MARKER)
     changed = {key: ProducerEntry(key, *fields) for key, fields in zip(ids.tolist(), table.tolist(), strict=True)}
@@ -334,7 +374,22 @@ def _fold(state: ProducerState, rows: npt.NDArray[np.void], end_offset: int) -> 
         CompletedTransaction(int(ids[slot]), first_offset, last_offset, bool(is_aborted), stable)
         for slot, first_offset, last_offset, is_aborted, stable in completed[:ended].tolist()
     ]
-    return ProducerState(end_offset, {**state.entries, **changed}, (*state.completed, *done))
+    batches = dict(state.remembered)
+    for key, row in zip(ids.tolist(), remembered.tolist(), strict=True):
+        found = tuple(RememberedBatch(*row[at : at + fold.BATCH_FIELDS]) for at in fold.places_of_batches(row[0]))
+        if found == changed[key].batches:
+            batches.pop(key, None)
+        else:
+            batches[key] = found
+    return ProducerState(end_offset, {**state.entries, **changed}, (*state.completed, *done), batches)
+
+
+def _remembered_row(batches: tuple[RememberedBatch, ...], fields: int) -> list[int]:
+    """A row of the fold's `remembered`, of so many fields."""
+    row = [len(batches)]
+    for batch in batches:
+        row += (batch.last_sequence, batch.last_offset, batch.offset_delta, batch.timestamp_ms)
+    return row + [0] * (fields - len(row))
 
 
 def _table_row(entry: ProducerEntry) -> tuple[int, ...]:

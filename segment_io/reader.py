@@ -18,6 +18,7 @@ from sediment.segment_io import decode
 from sediment.segment_io.decode import BATCH_ROW, PADDING_BYTES
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import BASE_OFFSET, LOG_OVERHEAD_BYTES
+from sediment.segment_io.fs import Fs
 
 CHUNK_BYTES = 1 << 20
 ROWS_PER_TABLE = 1 << 14
@@ -77,8 +78,11 @@ class HeaderWalk:
         CorruptBatchError: while iterating, for a batch that is malformed in its header (CRCs are not computed).
     """
 
-    def __init__(self, path: Path, start_position: int = 0, *, size_bytes: int | None = None) -> None:
+    def __init__(
+        self, path: Path, start_position: int = 0, *, size_bytes: int | None = None, fs: Fs | None = None
+    ) -> None:
         self._path = path
+        self._fs = fs or Fs()
         self._size_bytes = size_bytes
         self.end_position = start_position
 
@@ -91,7 +95,7 @@ class HeaderWalk:
 
         A `descriptor` of the open file is read and left open; without one the file is opened here.
         """
-        opened = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC) if descriptor is None else descriptor
+        opened = self._fs.open_to_read(self._path) if descriptor is None else descriptor
         try:
             size_bytes = os.fstat(opened).st_size if self._size_bytes is None else self._size_bytes
             yield from self._walk(opened, size_bytes)

@@ -56,6 +56,7 @@ from sediment.segment_io.format import (
     RECORD_COUNT,
     TIME_ENTRY_BYTES,
 )
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.jit import kernel
 from sediment.segment_io.memory import load_i8, load_i32, load_i64, load_u8, load_u32, store_i32, store_i64
 from sediment.segment_io.reader import CHUNK_BYTES, Rows, batch_error, padded_buffer, read_into
@@ -360,6 +361,7 @@ def scan_segment(
     known_leader_epoch: int = NO_LEADER_EPOCH,
     stop_where_offsets_go_back: bool = True,
     on_producer_batches: Callable[[Rows], None] | None = None,
+    fs: Fs | None = None,
 ) -> SegmentScan:
     """Verify and index the first `size_bytes` of a segment file.
 
@@ -374,7 +376,7 @@ def scan_segment(
     Source: kafka-log 05 §4, 01 §7.5.
     """
     return _Scan(path, base_offset, size_bytes, index_interval_bytes, segment_index_bytes, known_leader_epoch).run(
-        stop_where_offsets_go_back, on_producer_batches
+        stop_where_offsets_go_back, on_producer_batches, fs or Fs()
     )
 
 
@@ -405,8 +407,10 @@ class _Scan:
         self._progress[_LARGEST_TIMESTAMP] = self._progress[_INDEXED_TIMESTAMP] = NO_TIMESTAMP
         self._progress[_LEADER_EPOCH_SO_FAR] = known_leader_epoch
 
-    def run(self, stop_where_offsets_go_back: bool, on_producer_batches: Callable[[Rows], None] | None) -> SegmentScan:
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+    def run(
+        self, stop_where_offsets_go_back: bool, on_producer_batches: Callable[[Rows], None] | None, fs: Fs
+    ) -> SegmentScan:
+        descriptor = fs.open_to_read(self._path)
         try:
             position, status = self._read(descriptor, stop_where_offsets_go_back, on_producer_batches)
         finally:
@@ -527,14 +531,14 @@ class BehindDamage:
     last_offset: int
 
 
-def look_behind(path: Path, position: int, size_bytes: int, least_offset: int) -> BehindDamage:
+def look_behind(path: Path, position: int, size_bytes: int, least_offset: int, fs: Fs | None = None) -> BehindDamage:
     """Look for good batches from `position` of a segment file of `size_bytes` on, with offsets from `least_offset` on.
 
     Where a length is damaged too, the next batch is recognised by its header and its checksum.
     """
     good, last_offset = 0, -1
     buffer = padded_buffer(min(CHUNK_BYTES, max(size_bytes - position, LOG_OVERHEAD_BYTES)))
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = (fs or Fs()).open_to_read(path)
     try:
         while position < size_bytes:
             wanted = min(buffer.size - PADDING_BYTES, size_bytes - position)

@@ -7,8 +7,20 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.scenarios import counted
+
 settings.register_profile("sediment", deadline=None)
 settings.load_profile("sediment")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How many of the numbered scenarios the run has seen hold."""
+    stats = terminalreporter.stats
+    passed = [report.nodeid for report in stats.get("passed", []) if report.when == "call"]
+    failed = [report.nodeid for kind in ("failed", "error") for report in stats.get(kind, [])]
+    line = counted(passed, failed)
+    if line:
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """A job that prints as JSON what executors import from where, and how many kernels they compiled or found compiled."""
 
 import json
-import os
 import sys
+from pathlib import Path
 
 from pyspark import SparkContext
 
@@ -20,7 +20,7 @@ def found(_: object) -> dict[str, object]:
         "files": [sediment.__file__, sweep.__file__, numba.__file__],
         "pyspark": pyspark.__file__,
         "path": sys.path,
-        "folder": os.getcwd(),
+        "folder": str(Path.cwd()),
         "compiled": sum(sum(each.cache_misses.values()) for each in stats),
         "cached": sum(sum(each.cache_hits.values()) for each in stats),
     }

@@ -313,7 +313,7 @@ class KafkaOracle:
                 partitions = []
                 for number, directory in enumerate(directories):
                     copy = Path(parent) / str(number) / directory.name
-                    _link_partition(directory, copy)
+                    link_partition(directory, copy)
                     partitions.append({"directory": str(copy.absolute()), "configs": dict(configs)})
                 answer = self._ask("clean", now_ms=now_ms, partitions=partitions, threads=threads, map_bytes=map_bytes)
             for result in answer["partitions"]:
@@ -348,6 +348,24 @@ class KafkaOracle:
             producer_id_expiration_ms=producer_id_expiration_ms,
         )
         return _log_state(answer)
+
+    def load_timed(
+        self, directories: Sequence[Path], scratch: Path, *, now_ms: int, configs: Configs, threads: int
+    ) -> tuple[float, list[int]]:
+        """Seconds that `threads` recovery threads take to load `directories` after an unclean stop, and the log ends.
+
+        Copies in `scratch` (on the same filesystem) are loaded, from their first segments on.
+        """
+        with tempfile.TemporaryDirectory(dir=scratch) as parent:
+            partitions = []
+            for number, directory in enumerate(directories):
+                copy = Path(parent) / str(number) / directory.name
+                link_partition(directory, copy)
+                partitions.append(
+                    {"directory": str(copy.absolute()), "configs": dict(configs), "clean": False, "recovery_point": 0}
+                )
+            answer = self._ask("load_timed", now_ms=now_ms, partitions=partitions, threads=threads)
+        return float(answer["seconds"]), [int(end) for end in answer["log_ends"]]
 
     def append_timed(
         self, directory: Path, batch: bytes, *, appends: int, now_ms: int, configs: Configs, batches: int = 1
@@ -519,7 +537,7 @@ def _pairs_or_none(pairs: Iterable[Sequence[int] | None]) -> tuple[tuple[int, in
     return tuple(None if pair is None else (pair[0], pair[1]) for pair in pairs)
 
 
-def _link_partition(source: Path, target: Path) -> None:
+def link_partition(source: Path, target: Path) -> None:
     """A copy of a partition that shares the data of its sealed segments, which a cleaner never writes to."""
     target.mkdir(parents=True)
     active = max(path.name for path in source.glob("*.log"))

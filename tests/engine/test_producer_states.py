@@ -82,7 +82,7 @@ def test_a_state_is_rebuilt_from_the_newest_snapshot_and_the_batches_behind_it(t
     segments = []
     for base in (0, 2, 4):
         log = write_segment(tmp_path, base, [batch_bytes(base + n, producer_id=base + n) for n in range(2)])
-        segments.append(ReplayedSegment(base, log, log.stat().st_size))
+        segments.append(ReplayedSegment(base, log, log.stat().st_size, Fs()))
     manager = manager_of(snapshots_of(tmp_path, repairs, 2, entries=[ENTRY]))
     manager.rebuild(segments, 0, 5, reload_from_clean_shutdown=True)
     assert sorted(manager.state.entries) == [2, 3, 4, 7]

@@ -50,7 +50,7 @@ def fresh_log_dir(path: Path, cases, copies: int = 1) -> Path:
     return make_log_dir(path, names)
 
 
-def start(log_dir: Path, cases, master: str, **conf: str) -> subprocess.Popen[str]:
+def start(log_dir: Path, cases, master: str, *options: str, **conf: str) -> subprocess.Popen[str]:
     """`sediment compact` on `master`, with Spark settings from a spark-defaults.conf as a user would have them."""
     folder = log_dir.with_name(log_dir.name + "-conf")
     folder.mkdir()
@@ -59,7 +59,7 @@ def start(log_dir: Path, cases, master: str, **conf: str) -> subprocess.Popen[st
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "sediment.jobs.cli", "compact", str(log_dir), "--json", "--force", "--quiet"),
-            *("--now-ms=1700001000000", f"--master={master}", *settings(cases)),
+            *("--now-ms=1700001000000", f"--master={master}", *options, *settings(cases)),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -180,9 +180,10 @@ def descendants(process: subprocess.Popen[str], word: str) -> list[psutil.Proces
     return found
 
 
-def test_an_executor_lost_in_the_middle_changes_nothing(cases, expected, tmp_path):
-    log_dir = fresh_log_dir(tmp_path / "logs", cases, copies=40)
-    process = start(log_dir, cases, "local-cluster[2,1,2048]")
+@pytest.mark.parametrize(("strategy", "copies"), [("whole", 40), ("split", 2)])
+def test_an_executor_lost_in_the_middle_changes_nothing(cases, expected, tmp_path, strategy, copies):
+    log_dir = fresh_log_dir(tmp_path / "logs", cases, copies)
+    process = start(log_dir, cases, "local-cluster[2,1,2048]", f"--strategy={strategy}")
     wait_for(lambda: bool(list(log_dir.glob("*/*.part"))) or process.poll() is not None, 120)
     executors = descendants(process, "CoarseGrainedExecutorBackend")
     assert executors, "the run was over before an executor could be killed"

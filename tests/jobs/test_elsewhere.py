@@ -1,14 +1,23 @@
 """`compact --output`: the directory that cleaning in place would have left, somewhere else, and a source left alone."""
 
+import errno
 import hashlib
 import json
 import os
+import pickle
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
 from sediment.engine.lock import DirectoryLock
 from sediment.jobs import elsewhere
+from sediment.jobs.spread import Answer
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.stores import Store
 from tests.corpus import load_case
 from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, read_checkpoint, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes, write_segment, write_snapshot
@@ -206,14 +215,6 @@ def test_a_dry_run_writes_nothing_and_says_the_same(log_dir, tmp_path):
         assert {key: dry.partitions()[name][key] for key in keys} == {key: report[key] for key in keys}
 
 
-def test_verify_accepts_an_output(corpus, tmp_path):
-    source, sets = corpus
-    outcome = sediment("compact", source, "--output", tmp_path / "o", "--force", "--now-ms", NOW_MS, *sets)
-    assert outcome.status == 0, outcome.stderr
-    verified = sediment("verify", source, tmp_path / "o", "--now-ms", NOW_MS, *sets)
-    assert verified.status == 0, verified.stdout
-
-
 def test_several_log_directories_become_one(tmp_path):
     logs = [
         make_log_dir(tmp_path / f"logs-{n}", {f"t-{n}": write_log(tmp_path / f"t-{n}")}, dirty={f"t-{n}": 0})
@@ -368,3 +369,117 @@ def test_the_owner_of_secrets_in_a_uri_does_not_find_them_in_messages(log_dir):
     assert outcome.status in (1, 2)
     assert "wJalrXUtnFEMI" not in outcome.stderr
     assert "s3://bucket/logs" in outcome.stderr
+
+
+# --------------------------------------------------------------------------------------------------- crashes, full disks
+def kill_when(condition, *arguments):
+    """Run the command in a process group of its own and kill all of it as soon as `condition` holds."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "sediment.jobs.cli", *map(str, arguments)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not condition():
+            assert running.poll() is None, "it ended before it was killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+
+
+def test_killed_in_the_middle_it_leaves_no_manifest_and_the_next_run_starts_over(log_dir, tmp_path):
+    before = image(log_dir)
+    output, straight = tmp_path / "output", tmp_path / "straight"
+    arguments = ("--force", "--now-ms", NOW_MS, COMPACT)
+    slow = "--set=log.cleaner.io.max.bytes.per.second=500"
+    kill_when(lambda: list(output.glob("other-0/*.log*")), "compact", log_dir, "--output", output, slow, *arguments)
+    assert not (output / MANIFEST).exists()
+    assert image(log_dir) == before
+    again = sediment("compact", log_dir, "--output", output, *arguments)
+    assert again.status == 0, again.stderr
+    assert "left incomplete; starting over" in again.stderr
+    assert sediment("compact", log_dir, "--output", straight, *arguments).status == 0
+    assert published(output) == published(straight)
+    assert not (output / ".sediment-output").exists()
+
+
+@pytest.fixture
+def one_process(monkeypatch):
+    """Tasks one after the other in this process, where faults can be put under them."""
+
+    def spread(_sc, works, perform, weight, *, group):
+        for number, work in enumerate(sorted(works, key=weight)):
+            yield [Answer(pickle.loads(pickle.dumps(work)), perform(work, f"{group}.{number}"), None)]
+
+    monkeypatch.setattr(elsewhere, "spread", spread)
+
+
+@pytest.mark.parametrize("full_at", range(6))
+def test_a_full_disk_leaves_the_output_incomplete_and_the_next_run_starts_over(
+    log_dir, full_at, one_process, tmp_path, monkeypatch
+):
+    before = image(log_dir)
+    write, written = Store.write, []
+
+    def write_until_full(self, name, chunks):
+        if name.startswith(("t-0", "other-0")):
+            written.append(name)
+            if len(written) > 4 * full_at:
+                write(self, name, [b"half"])
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{self}/{name}")
+        return write(self, name, chunks)
+
+    output = tmp_path / "output"
+    arguments = ("--output", output, "--force", "--now-ms", NOW_MS, COMPACT)
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "write", write_until_full)
+        outcome = sediment("compact", log_dir, *arguments, "--json")
+    assert outcome.status == 1
+    assert "no-space" in {p["reason_code"] for p in outcome.report["partitions"]}
+    assert "is not complete; run again to start over" in outcome.stderr
+    assert not (output / MANIFEST).exists()
+    assert image(log_dir) == before
+    again = sediment("compact", log_dir, *arguments)
+    assert again.status == 0, again.stderr
+    published(output)
+
+
+def test_a_scratch_disk_that_is_too_small_is_told_before_anything_is_fetched(
+    log_dir, one_process, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Fs, "free_bytes", lambda self, path: 10)
+    outcome = sediment("compact", uri(log_dir), "--output", tmp_path / "o", "--force", COMPACT, "--json")
+    assert outcome.status == 1
+    (reason,) = {p["reason"] for p in outcome.report["partitions"] if p["partition"] == "t-0"}
+    assert "--scratch" in reason
+
+
+def test_nothing_is_left_in_the_scratch_directory(log_dir, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    arguments = ("--output", tmp_path / "o", "--scratch", scratch, "--force", COMPACT)
+    assert sediment("compact", uri(log_dir), *arguments).status == 0
+    assert list(scratch.iterdir()) == []
+
+
+def test_an_os_signal_ends_the_run_with_an_incomplete_output(log_dir, tmp_path):
+    output = tmp_path / "output"
+    slow = "--set=log.cleaner.io.max.bytes.per.second=500"
+    running = subprocess.Popen(
+        [sys.executable, "-m", "sediment.jobs.cli", "compact", log_dir, "--output", output, slow, "--force", COMPACT],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    while not list(output.glob("other-0/*.log*")):
+        assert running.poll() is None
+        time.sleep(0.01)
+    running.send_signal(signal.SIGTERM)
+    stdout, stderr = running.communicate(timeout=60)
+    assert running.returncode == 1, stderr
+    assert "stopped" in stdout
+    assert not (output / MANIFEST).exists()

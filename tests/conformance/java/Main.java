@@ -42,6 +42,7 @@ public final class Main {
             case "dump" -> Dump.run(request);
             case "generate" -> Generate.run(request);
             case "load" -> Load.run(request);
+            case "load_timed" -> Load.runTimed(request);
             case "lookup" -> Lookup.run(request);
             case "retention" -> Retention.run(request);
             default -> throw new IllegalArgumentException("unknown command " + command);

@@ -1,0 +1,15 @@
+"""The `bundle` marker: such tests need what `make bundle` makes, and are looked at with `-m bundle` only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+_MARKER = "bundle"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if collection_path.suffix == ".py" and _MARKER not in config.getoption("markexpr").replace(f"not {_MARKER}", ""):
+        return True
+    return None

@@ -1,0 +1,40 @@
+"""Memory between pages that nobody may touch: a decoder that reads or writes one byte too far dies at once.
+
+The bytes are those of a file, so that the parent of a process that died finds there what killed it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Arena:
+    """`bytes` is uint8[size_bytes], which ends where a forbidden page begins; the page in front of it is one too."""
+
+    def __init__(self, size_bytes: int, path: Path | None = None) -> None:
+        page = mmap.PAGESIZE
+        inner = -(-size_bytes // page) * page
+        if path is None:
+            self._map = mmap.mmap(-1, inner + 2 * page)
+        else:
+            with path.open("w+b") as file:
+                file.truncate(inner + 2 * page)
+                self._map = mmap.mmap(file.fileno(), inner + 2 * page)
+        whole = np.frombuffer(self._map, dtype=np.uint8)
+        for start in (whole.ctypes.data, whole.ctypes.data + page + inner):
+            if _libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(page), 0):
+                raise OSError(ctypes.get_errno(), "mprotect")
+        self.bytes: npt.NDArray[np.uint8] = whole[page + inner - size_bytes : page + inner]
+
+
+def saved(path: Path, size_bytes: int) -> bytes:
+    """What an arena with this file held."""
+    content = path.read_bytes()
+    return content[len(content) - mmap.PAGESIZE - size_bytes : len(content) - mmap.PAGESIZE]

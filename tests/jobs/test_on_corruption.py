@@ -1,0 +1,128 @@
+"""`compact --on-corruption keep`: what cannot be read stays and is named, the rest is compacted; `verify` agrees."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.log_dirs import make_log_dir, read_checkpoint, sediment, tree
+from tests.logs import START_MS, LogShape, write_random_log
+from tests.segments import NOW_MS, batch_bytes, write_segment
+from tests.twin.segments import list_segments
+
+SETTINGS = ["--set=t:cleanup.policy=compact", "--set=t:delete.retention.ms=20000", "--set=t:segment.bytes=4000"]
+LOG = f"{10:020d}.log"
+
+
+def compact(log_dir: Path, *options: object, now_ms: int = NOW_MS + 10**8):
+    return sediment("compact", log_dir, "--json", "--force", "--now-ms", now_ms, *SETTINGS, *options)
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x21
+    path.write_bytes(bytes(content))
+
+
+@pytest.fixture
+def log_dir(tmp_path):
+    """Four segments of ten batches of one record, the last of them active; keys repeat."""
+    partition = tmp_path / "written" / "t-0"
+    for base in range(0, 40, 10):
+        write_segment(partition, base, [batch_bytes(base + n, "abc"[n % 3]) for n in range(10)])
+    return make_log_dir(tmp_path / "logs", {"t-0": partition})
+
+
+SIZE = len(batch_bytes(0, "a"))
+
+
+@pytest.mark.parametrize("strategy", ["whole", "split"])
+def test_a_batch_that_cannot_be_read_is_kept_byte_for_byte_and_named(log_dir, strategy):
+    path = log_dir / "t-0" / LOG
+    flip(path, 3 * SIZE + 66)
+    bad = path.read_bytes()[3 * SIZE : 4 * SIZE]
+    report = compact(log_dir, "--on-corruption", "keep", "--strategy", strategy).partitions()["t-0"]
+    assert (report["status"], report["reason_code"], report["corrupt_batches"]) == ("compacted", "unreadable-kept", 1)
+    assert f"offset 13 at position {3 * SIZE} of {LOG}" in report["reason"]
+    assert "CRC" in report["reason"]
+    assert report["segments"] == [0, 10, 20, 30]
+    assert path.read_bytes().startswith(bad)
+    assert [batch.last_offset for batch in list_segments(log_dir / "t-0")[1].batches()[0][1:]] == [13]
+    assert report["next_dirty_offset"] == 10
+    assert read_checkpoint(log_dir / "cleaner-offset-checkpoint") == {"t-0": 10}
+
+
+def test_people_are_told_what_was_kept(log_dir):
+    flip(log_dir / "t-0" / LOG, 3 * SIZE + 66)
+    outcome = sediment("compact", log_dir, "--force", "--now-ms", NOW_MS + 10**8, *SETTINGS, "--on-corruption=keep")
+    assert outcome.status == 0
+    assert f"1 batch could not be read and stayed as they are (offset 13 at position {3 * SIZE}" in outcome.stdout
+
+
+def test_a_segment_whose_batches_cannot_be_told_apart_stays_as_it_is_and_is_never_merged(log_dir):
+    path = log_dir / "t-0" / LOG
+    flip(path, 3 * SIZE + 8)
+    content = path.read_bytes()
+    report = compact(log_dir, "--on-corruption", "keep", "--set=t:segment.bytes=100000").partitions()["t-0"]
+    assert report["status"] == "compacted"
+    assert report["corrupt_batches"] == 1
+    assert path.read_bytes() == content
+    assert report["segments"] == [0, 10, 20, 30]
+
+
+def test_without_being_asked_to_keep_it_the_partition_is_left_alone(log_dir):
+    flip(log_dir / "t-0" / LOG, 3 * SIZE + 66)
+    before = tree(log_dir / "t-0")
+    outcome = compact(log_dir)
+    assert (outcome.status, outcome.partitions()["t-0"]["status"]) == (1, "quarantined")
+    assert tree(log_dir / "t-0") == before
+
+
+def test_keep_looks_at_what_was_quarantined_and_remembers_until_it_is_mended(log_dir):
+    path = log_dir / "t-0" / LOG
+    good = path.read_bytes()
+    flip(path, 3 * SIZE + 8)
+    assert compact(log_dir).status == 1
+    assert compact(log_dir, "--on-corruption", "keep").partitions()["t-0"]["status"] == "compacted"
+    assert compact(log_dir).partitions()["t-0"]["status"] == "quarantined"
+    path.write_bytes(good)
+    mended = compact(log_dir).partitions()["t-0"]
+    assert (mended["status"], mended["corrupt_batches"], mended["next_dirty_offset"]) == ("compacted", 0, 30)
+    assert not (log_dir / ".sediment-uncleanable").exists()
+
+
+def test_a_second_run_over_the_same_damage_changes_nothing(log_dir):
+    flip(log_dir / "t-0" / LOG, 3 * SIZE + 66)
+    compact(log_dir, "--on-corruption", "keep")
+    before = tree(log_dir / "t-0")
+    again = compact(log_dir, "--on-corruption", "keep").partitions()["t-0"]
+    assert (again["status"], again["corrupt_batches"], again["groups_rewritten"]) == ("compacted", 1, 0)
+    assert tree(log_dir / "t-0") == before
+
+
+def test_verify_accepts_what_keep_leaves_of_random_damaged_logs(tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    for seed in range(16):
+        chooser = random.Random(seed)
+        partition = before / f"t-{seed}"
+        shape = LogShape(batches=80, transactional=0.4 * (seed % 2), codecs=chooser.choice([(0,), (0, 1, 2, 3, 4)]))
+        write_random_log(partition, 700 + seed, shape)
+        segments = [segment for segment in list_segments(partition)[:-1] if segment.log_bytes()]
+        for segment in chooser.sample(segments, 2):
+            position, batch = chooser.choice(segment.batches())
+            flip(segment.path(".log"), position + chooser.randrange(21, len(batch.data)))
+    (before / ".kafka_cleanshutdown").touch()
+    shutil.copytree(before, after)
+    options = [*SETTINGS, "--now-ms", START_MS + 90_000, "--json"]
+    compacted = sediment("compact", after, "--force", "--on-corruption=keep", *options)
+    assert compacted.status == 0, compacted.stdout
+    reports = compacted.partitions().values()
+    assert sum(report["corrupt_batches"] > 0 for report in reports) > 8
+    outcome = sediment("verify", before, after, *options)
+    wrong = {name: report["differences"] for name, report in outcome.partitions().items() if report["differences"]}
+    assert wrong == {}, json.dumps(wrong, indent=1)
+    assert outcome.status == 0

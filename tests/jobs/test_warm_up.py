@@ -1,0 +1,45 @@
+"""`sediment warm-up`: what it leaves, and that nothing depends on it."""
+
+from __future__ import annotations
+
+import platformdirs
+import pytest
+
+from sediment.segment_io.jit import CACHE_VARIABLE
+from tests.jobs.log_dirs import make_log_dir, sediment_process
+from tests.logs import write_random_log
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A cache folder of its own, but for the compiled loops, which take long."""
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache"), CACHE_VARIABLE: platformdirs.user_cache_dir("sediment")}
+
+
+def test_spark_starts_with_the_archive_and_with_one_that_is_garbage(tmp_path, environment):
+    write_random_log(tmp_path / "source", 1)
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": tmp_path / "source"})
+    warmed = sediment_process("warm-up", environment=environment)
+    assert warmed.status == 0, warmed.stderr
+    (archive,) = (tmp_path / "cache" / "sediment").glob("spark-*.jsa")
+    assert str(archive) in warmed.stdout
+    assert list(archive.parent.iterdir()) == [archive]
+
+    def dry_run():
+        options = ("--set=cleanup.policy=compact", "--force", "--dry-run", "--json", "--master=local[1]")
+        return sediment_process("compact", log_dir, *options, environment=environment)
+
+    with_archive = dry_run()
+    assert (with_archive.status, with_archive.stderr) == (0, "")
+    archive.chmod(0o600)
+    archive.write_bytes(b"not an archive" * 1000)
+    with_garbage = dry_run()
+    assert (with_garbage.status, with_garbage.stderr) == (0, "")
+
+
+def test_a_cache_folder_that_cannot_be_written_is_one_sentence(tmp_path, environment):
+    (tmp_path / "cache").write_text("a file")
+    warmed = sediment_process("warm-up", environment=environment)
+    assert warmed.status == 2
+    assert warmed.stderr.startswith("sediment: the archive of Spark's classes cannot be made")
+    assert warmed.stderr.count("\n") == 1

@@ -1,0 +1,95 @@
+"""Stores: what is under its name is whole, listings are those of the files, and secrets stay where they were given."""
+
+import errno
+import os
+import pickle
+
+import pytest
+
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.stores import CHUNK_BYTES, ListedFs, Store, StoredFile
+
+
+@pytest.fixture(params=["path", "uri"])
+def store(request, tmp_path):
+    place = tmp_path / "a b"
+    made = Store(str(place) if request.param == "path" else place.as_uri())
+    made.make_folder("t-0")
+    return made
+
+
+def test_what_was_written_is_listed_and_read_back(store, tmp_path):
+    assert store.write("t-0/x", [b"ab", memoryview(b"cd")]) == 4
+    store.write("y", [])
+    store.set_mtime_ns("t-0/x", 1_700_000_000_123_456_789)
+    assert list(store.files()) == ["t-0/x", "y"]
+    assert store.files()["t-0/x"] == StoredFile(4, 1_700_000_000_123_456_789)
+    assert store.files("t-0").keys() == {"t-0/x"}
+    assert store.files("none") == {}
+    assert store.folders() == ["t-0"]
+    assert store.read("t-0/x") == b"abcd"
+    assert store.read("none") is None
+    assert store.local_path == tmp_path / "a b"
+    assert not store.is_file()
+    assert Store(str(tmp_path / "a b" / "y")).is_file()
+
+
+def test_a_large_file_comes_in_pieces(store):
+    content = os.urandom(CHUNK_BYTES + 5)
+    store.write("x", [content])
+    pieces = list(store.chunks("x"))
+    assert [len(piece) for piece in pieces] == [CHUNK_BYTES, 5]
+    assert b"".join(pieces) == content
+
+
+def test_a_file_is_not_under_its_name_before_it_is_whole(store):
+    store.write("x", [b"old"])
+
+    def chunks():
+        yield b"new"
+        assert store.read("x") == b"old"
+        raise OSError(errno.ENOSPC, "No space left on device", "x")
+
+    with pytest.raises(OSError, match="No space left"):
+        store.put("x", chunks(), part="x.part")
+    assert store.read("x") == b"old"
+    store.put("x", [b"new"], part="x.part")
+    assert store.read("x") == b"new"
+    store.delete("x.part")
+    assert list(store.files()) == ["x"]
+
+
+def test_files_and_folders_go(store):
+    store.write("t-0/x", [b"x"])
+    store.delete_folder("t-0")
+    store.delete("none")
+    assert store.files() == {}
+    assert store.folders() == []
+
+
+def test_errors_name_the_file(store):
+    with pytest.raises(FileNotFoundError) as caught:
+        list(store.chunks("none"))
+    assert caught.value.filename == f"{store}/none"
+
+
+def test_it_is_the_same_directory_after_pickling(store):
+    store.write("x", [b"x"])
+    assert pickle.loads(pickle.dumps(store)).read("x") == b"x"
+
+
+def test_secrets_in_a_uri_are_not_shown():
+    store = Store("s3://key:secret@bucket/logs?endpoint_override=127.0.0.1:1&scheme=http")
+    assert str(store) == "s3://bucket/logs"
+    assert store.identity == ("s3", "bucket/logs")
+    assert not store.shows_incomplete_files
+
+
+def test_an_unknown_scheme_is_wrong_use():
+    with pytest.raises(UsageError, match="nosuch://host/x"):
+        Store("nosuch://host/x").files()
+
+
+def test_a_listing_looks_like_a_directory(tmp_path):
+    (entry,) = ListedFs({"x": StoredFile(4, 7)}).scan(tmp_path)
+    assert (entry.name, entry.size_bytes, entry.mtime_ns, entry.is_directory) == ("x", 4, 7, False)
