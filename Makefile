@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 AIRFLOW := .venv-airflow
+S3 := .venv-s3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta crash bench-append bench-recovery lint bench bench-quick bench-memory conformance conformance-nightly e2e wheel bundle bundle-test airflow-test clean
+.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery lint bench bench-quick bench-memory conformance conformance-nightly e2e wheel bundle bundle-test airflow-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -25,7 +26,15 @@ demo: setup ## compact what Kafka wrote, and look at the result
 	@$(BIN)/python -m tests.demo
 
 test: setup ## the test suite (ARGS: more arguments for pytest)
-	@$(BIN)/python -m pytest -n 2 -m "not delta" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 -m "not delta and not s3 and not fuzz" $(ARGS)
+
+$(S3)/.ready: conf/s3-constraints.txt
+	@python=$$(conf/find-python.sh) && { [ -x $(S3)/bin/python ] || "$$python" -m venv $(S3); }
+	@$(S3)/bin/python -m pip install --quiet --disable-pip-version-check -c conf/s3-constraints.txt 'moto[server]'
+	@touch $@
+
+test-s3: setup $(S3)/.ready ## outputs and sources in buckets (brings moto's S3 server once, into .venv-s3)
+	@$(BIN)/python -m pytest -n 0 -m s3 $(ARGS)
 
 test-delta: setup ## the tests of Delta tables on Spark; brings Delta's JARs once
 	@$(BIN)/python -m pytest -m delta $(ARGS)
@@ -44,6 +53,9 @@ bench-quick: setup ## the same on little data
 
 crash: setup ## a live log that is killed and loses power 500 times
 	@SEDIMENT_CRASHES=500 $(BIN)/python -m pytest -n 0 tests/faults/test_live_log_faults.py $(ARGS)
+
+fuzz: setup ## 10 million changed batches through every decoder, and every command on every spoiled directory
+	@$(BIN)/python -m pytest -n 0 -s -m fuzz tests/fuzz tests/jobs/test_hostile_directories.py $(ARGS)
 
 bench-append: setup ## appends to a live log beside Kafka's (brings Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.append $(ARGS)
@@ -86,4 +98,4 @@ bench-memory: setup ## peak memory of a worker over sizes and keys
 
 clean: ## remove what tests and builds leave; the environment stays
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse
-	@find . -name __pycache__ -not -path './$(VENV)/*' -not -path './$(AIRFLOW)/*' -prune -exec rm -rf {} +
+	@find . -name __pycache__ -not -path './$(VENV)/*' -not -path './$(AIRFLOW)/*' -not -path './$(S3)/*' -prune -exec rm -rf {} +

@@ -39,12 +39,12 @@ from sediment.segment_io.format import (
     MAGIC,
     OFFSET_ENTRY_BYTES,
 )
+from sediment.segment_io.format import FIRST_MAGIC_WITH_PRODUCERS as _MAGIC
 from sediment.segment_io.fs import Buffer, Fs
 from sediment.segment_io.indexes import AbortedTransaction
 from sediment.segment_io.legacy import LEGACY_ATTRIBUTES
 from sediment.segment_io.listing import SegmentRef
 from sediment.segment_io.names import SegmentFileKind, segment_file_name
-from sediment.segment_io.producers import FIRST_MAGIC_WITH_PRODUCERS as _MAGIC
 from sediment.segment_io.reader import batch_error, padded_buffer, read_into
 from sediment.segment_io.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 

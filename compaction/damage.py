@@ -36,6 +36,7 @@ from sediment.segment_io.format import (
     CONTROL_ABORT,
     CONTROL_BIT,
     CONTROL_COMMIT,
+    FIRST_MAGIC_WITH_PRODUCERS,
     INT64_MAX,
     MIN_RECORD_BYTES,
     TRANSACTIONAL_BIT,
@@ -45,7 +46,6 @@ from sediment.segment_io.indexes import OffsetIndex, parse_offset_index
 from sediment.segment_io.legacy import LEGACY_ATTRIBUTES, STATUS_TEXT, check_legacy_crc, decode_entry
 from sediment.segment_io.listing import SegmentRef
 from sediment.segment_io.names import SegmentFileKind, segment_file_name
-from sediment.segment_io.producers import FIRST_MAGIC_WITH_PRODUCERS
 from sediment.segment_io.reader import HeaderWalk, padded_buffer, read_into
 from sediment.segment_io.upgrade import FIRST_OFFSET, LAST_OFFSET, upgrade_wrapper
 
@@ -295,13 +295,26 @@ def walk_damaged(plan: CleaningPlan, segments: Sequence[SegmentRef], damage: Dam
         events.extend(walk.run(is_behind, progress))
         walks[segment.base_offset] = walk
     certain_end = _judge_transactions(plan, walks, events)
+    _keep_producers(plan, walks)
     following = {a.base_offset: b.base_offset for a, b in pairwise(plan.view.listing.segments)}
     cuts = {base: walk.cuts(plan, following.get(base, INT64_MAX)) for base, walk in walks.items()}
     return DamagedWalk(cuts, min([certain_end, *damage.by_segment]))
 
 
+def _keep_producers(plan: CleaningPlan, walks: Mapping[int, _SegmentWalk]) -> None:
+    """Let the last batch of each active producer that can be read leave a header; its very last may be unreadable."""
+    waiting = {entry.producer_id for entry in plan.view.producers}
+    for base in sorted(walks, reverse=True):
+        for producer_id in waiting & walks[base].last_batches.keys():
+            walks[base].verdicts[walks[base].last_batches[producer_id]] |= LEAVES_HEADER
+        waiting -= walks[base].last_batches.keys()
+
+
 class _SegmentWalk:
-    """The headers of one segment's readable batches, and the pieces that its unreadable bytes are read in."""
+    """The headers of one segment's readable batches, and the pieces that its unreadable bytes are read in.
+
+    `verdicts` are uint8[batches and pieces]; `last_batches` is the index there of a producer's last batch.
+    """
 
     def __init__(self, directory: Path, segment: SegmentRef, damage: Sequence[UnreadableBatch]) -> None:
         self.segment = segment
@@ -312,6 +325,7 @@ class _SegmentWalk:
         self._pieces: list[tuple[int, int]] = []
         self._verdicts: list[ByteArray] = []
         self._batches = 0
+        self.last_batches: dict[int, int] = {}
         self.verdicts = np.zeros(0, dtype=np.uint8)
 
     def run(self, is_behind: bool, progress: Progress) -> Iterator[_Event]:
@@ -348,6 +362,10 @@ class _SegmentWalk:
                     control,
                     int(row["last_offset"]),
                 )
+            # The first of the reversed is the last.
+            producers, from_end = np.unique(rows["producer_id"][::-1], return_index=True)
+            ordinals = self._batches + len(rows) - 1 - from_end
+            self.last_batches.update(zip(producers.tolist(), ordinals.tolist(), strict=True))
             self._batches += len(rows)
         if walk.end_position != end:
             raise CorruptBatchError("the segment ends inside a batch", path=str(self._path), position=walk.end_position)

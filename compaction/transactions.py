@@ -20,10 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.decode import NO_CONTROL_RECORD
-from sediment.segment_io.format import CONTROL_ABORT, CONTROL_BIT, CONTROL_COMMIT, TRANSACTIONAL_BIT
+from sediment.segment_io.format import (
+    CONTROL_ABORT,
+    CONTROL_BIT,
+    CONTROL_COMMIT,
+    FIRST_MAGIC_WITH_PRODUCERS,
+    TRANSACTIONAL_BIT,
+)
 from sediment.segment_io.indexes import AbortedTransaction
 from sediment.segment_io.jit import kernel
-from sediment.segment_io.producers import FIRST_MAGIC_WITH_PRODUCERS
 
 # Verdict bits of a batch
 DISCARD = 1  # data of an aborted transaction, or a marker with nothing left to mark and nothing else to wait for

@@ -15,3 +15,5 @@ SEDIMENT_KERNEL_CACHE=in-tree "$environment/bin/python" -I -c \
     'from sediment.compaction.warm_up import warm_up; warm_up()'
 "$environment/bin/python" -I -m pip uninstall --quiet --yes pip
 "$tools" -m venv_pack --quiet --force --prefix "$environment" --output "$archive"
+chmod a+r "$archive"
+rm -rf "$environment"

@@ -19,7 +19,10 @@ Invariants
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -39,6 +42,7 @@ from sediment.segment_io.errors import (
 )
 from sediment.segment_io.format import (
     MAX_SEGMENT_BYTES,
+    NO_LEADER_EPOCH,
     OFFSET_ENTRY_BYTES,
     OFFSET_ENTRY_STRUCT,
     TIME_ENTRY_BYTES,
@@ -61,12 +65,13 @@ from sediment.segment_io.names import (
     segment_file_name,
 )
 from sediment.segment_io.producers import ProducerState
-from sediment.segment_io.reader import HeaderWalk
+from sediment.segment_io.reader import HeaderWalk, Rows
 from sediment.segment_io.scan import SegmentScan, look_behind, scan_segment
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 _INDEX_KINDS = (_OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX)
 _NS_PER_MS = 1_000_000
+_MOST_BATCHES_AHEAD = 1 << 18
 
 _Result = TypeVar("_Result")
 
@@ -144,11 +149,12 @@ def load_log(
     now_ms: int,
     verify_trusted: bool = False,
     state: DirectoryState = DirectoryState.LIVE,
+    threads: int = 1,
 ) -> LoadedLog:
     """Load the log in `directory` and repair it; the log directory's lock must be held.
 
     After a clean stop a broker reads hardly anything; with `verify_trusted` every batch is checked all the same.
-    All that the result counts on is durable when it is returned.
+    So many `threads` verify segments at once.  All that the result counts on is durable when it is returned.
 
     Raises:
         CorruptDataError: a broker would refuse to load this partition; what was repaired so far stays.
@@ -158,7 +164,7 @@ def load_log(
 
     Source: kafka-log 05 §2.
     """
-    return _Loading(partition, directory, config, checkpoints, fs, now_ms, verify_trusted, state).load()
+    return _Loading(partition, directory, config, checkpoints, fs, now_ms, verify_trusted, state, threads).load()
 
 
 # -------------------------------------------------------------------------------------------------------------- loading
@@ -182,6 +188,23 @@ class _Segment:
         return segment_file_name(self.ref.base_offset, kind)
 
 
+class _TooManyBatchesError(Exception):
+    """A scan ahead of its turn would have to keep too much."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ScannedAhead:
+    """A scan of a segment of which nothing before was known, and its batches of producers, BATCH_ROW tables."""
+
+    scan: SegmentScan
+    tables: tuple[Rows, ...]
+
+    def behind(self, known_leader_epoch: int) -> SegmentScan:
+        """The scan as it is when that leader epoch was seen before."""
+        epochs = tuple(found for found in self.scan.leader_epochs if found[0] > known_leader_epoch)
+        return replace(self.scan, leader_epochs=epochs)
+
+
 class _Loading:
     """One start of one partition: what is known of it so far."""
 
@@ -195,6 +218,7 @@ class _Loading:
         now_ms: int,
         verify_trusted: bool,
         state: DirectoryState,
+        threads: int,
     ) -> None:
         self.partition = partition
         self.directory = directory
@@ -207,6 +231,7 @@ class _Loading:
         self.now_ms = now_ms
         self.verify_trusted = verify_trusted
         self.state = state
+        self.threads = threads
         self.segments: list[_Segment] = []
         self.epochs: Epochs = ()
         self.repairs: list[Repair] = []
@@ -264,7 +289,7 @@ class _Loading:
     def _check_names(self) -> None:
         """A broker does not load a directory with a log or index whose name says no offset, nor do we guess."""
         for entry in self.fs.scan(self.directory):
-            if entry.is_directory or not entry.name.endswith((_LOG, *_INDEX_KINDS)):
+            if not entry.is_file or not entry.name.endswith((_LOG, *_INDEX_KINDS)):
                 continue
             parsed = parse_segment_file(entry.name)
             if parsed is None or (
@@ -326,7 +351,7 @@ class _Loading:
         """A file whose owner, group and mode new files get; the directory where it holds none."""
         if self.segments:
             return self._path(self.segments[0])
-        files = [entry.name for entry in self.fs.scan(self.directory) if not entry.is_directory]
+        files = [entry.name for entry in self.fs.scan(self.directory) if entry.is_file]
         return self.directory / files[0] if files else self.directory
 
     def _create_segment(self, base_offset: int) -> None:
@@ -410,11 +435,41 @@ class _Loading:
         Source: kafka-log 05 §3.
         """
         first = self._unverified_from([segment.base_offset for segment in self.segments])
-        for segment in self.segments[first:]:
-            if self._recover_segment(segment, cut=True, reason="it did not match its log"):
-                return
+        unverified = self.segments[first:]
+        threads = min(self.threads, len(unverified))
+        with ThreadPoolExecutor(max(threads, 1), thread_name_prefix="sediment-verify") as pool:
+            scans: deque[Future[_ScannedAhead | None]] = deque()
+            for place, segment in enumerate(unverified):
+                if threads > 1:
+                    following = unverified[place + len(scans) : place + threads]
+                    scans.extend(pool.submit(self._scan_ahead, one) for one in following)
+                ahead = scans.popleft().result() if scans else None
+                if self._recover_segment(segment, cut=True, reason="it did not match its log", ahead=ahead):
+                    for scan in scans:
+                        scan.cancel()
+                    return
 
-    def _recover_segment(self, segment: _Segment, *, cut: bool, reason: str) -> bool:
+    def _scan_ahead(self, segment: _Segment) -> _ScannedAhead | None:
+        """A scan whose batches of producers are kept; None where it has to be done in its turn.
+
+        That is where it does not end well, or where too many batches would have to be kept.
+        """
+        tables: list[Rows] = []
+
+        def keep(rows: Rows) -> None:
+            if len(rows) + sum(map(len, tables)) > _MOST_BATCHES_AHEAD:
+                raise _TooManyBatchesError
+            tables.append(rows.copy())
+
+        try:
+            scan = self._scan(segment, keep, NO_LEADER_EPOCH, stop_where_offsets_go_back=True)
+        except (CorruptDataError, UnsupportedDataError, _TooManyBatchesError):
+            return None
+        return _ScannedAhead(scan, tuple(tables))
+
+    def _recover_segment(
+        self, segment: _Segment, *, cut: bool, reason: str, ahead: _ScannedAhead | None = None
+    ) -> bool:
         """Verify one segment and rebuild its indexes; whether something was cut off its end.
 
         With `cut` the log ends before the first bad batch: the loaded segments behind this one go first, so that a
@@ -432,7 +487,15 @@ class _Loading:
             reload_from_clean_shutdown=False,
         )
         manager.forget_completed()
-        scan = self._scan(segment, manager.replay, latest_epoch(self.epochs), stop_where_offsets_go_back=cut)
+        if ahead is None:
+            scan = self._scan(
+                segment, manager.replay_aborted, latest_epoch(self.epochs), stop_where_offsets_go_back=cut
+            )
+        else:
+            scan = ahead.behind(latest_epoch(self.epochs))
+            with self._of_this_partition():
+                for rows in ahead.tables:
+                    manager.replay_aborted(rows)
         is_damaged = scan.good_bytes < segment.ref.log_bytes
         cuts = is_damaged and (cut or self._is_torn_tail(segment, scan))
         if is_damaged and not cuts:
@@ -467,7 +530,7 @@ class _Loading:
         *,
         stop_where_offsets_go_back: bool,
     ) -> SegmentScan:
-        try:
+        with self._of_this_partition():
             return scan_segment(
                 self._path(segment),
                 segment.base_offset,
@@ -479,6 +542,11 @@ class _Loading:
                 on_producer_batches=on_producer_batches,
                 fs=self.fs,
             )
+
+    @contextmanager
+    def _of_this_partition(self) -> Iterator[None]:
+        try:
+            yield
         except (CorruptBatchError, UnsupportedDataError) as error:
             error.partition = str(self.partition)
             raise

@@ -32,7 +32,7 @@ from sediment.segment_io.errors import (
     OwnershipError,
     SourceChangedError,
 )
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.names import LOCK_FILE, META_PROPERTIES_FILE, RUN_TOKEN_FILE
 
 _ATTEMPTS = 10
@@ -236,7 +236,7 @@ def is_locked(directory: Path) -> bool:
             status = directory.stat()
             if _held.get((status.st_dev, status.st_ino)) == os.getpid():
                 return True
-            descriptor = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_to_read(directory / LOCK_FILE)
         except FileNotFoundError:
             return False
         try:

@@ -218,7 +218,8 @@ class LogManager:
                 )
                 pools.append(pool)
                 counted = _Counted(directory.path, len(found), progress)
-                jobs.update({pool.submit(self._load, item, counted, stop): directory for item in found})
+                spare = max(self.config.num_recovery_threads_per_data_dir // max(len(found), 1), 1)
+                jobs.update({pool.submit(self._load, item, counted, stop, spare): directory for item in found})
             for job in as_completed(jobs):
                 with self._failing(jobs[job]):
                     try:
@@ -264,11 +265,12 @@ class LogManager:
             return None
         return _ToLoad(directory, name, partition, what, state.of(partition))
 
-    def _load(self, item: _ToLoad, counted: _Counted, stop: threading.Event) -> None:
+    def _load(self, item: _ToLoad, counted: _Counted, stop: threading.Event, threads: int) -> None:
         directory = item.directory
         if stop.is_set() or directory.is_offline:
             return
-        log = self._open_log(item.partition, directory.path / item.name, item.checkpoints, item.state)
+        path = directory.path / item.name
+        log = self._open_log(item.partition, path, item.checkpoints, item.state, recovery_threads=threads)
         if item.state is DirectoryState.LIVE and self._is_stray(item.partition, log.topic_id):
             self._rename_aside(log, directory, DirectoryState.STRAY)
             log.close_handlers()
@@ -300,6 +302,7 @@ class LogManager:
         checkpoints: PartitionCheckpoints,
         state: DirectoryState = DirectoryState.LIVE,
         topic_id: str | None = None,
+        recovery_threads: int = 1,
     ) -> PartitionLog:
         return PartitionLog.open(
             partition,
@@ -312,6 +315,7 @@ class LogManager:
             on_failure=self._log_failed,
             state=state,
             topic_id=topic_id,
+            recovery_threads=recovery_threads,
         )
 
     # ------------------------------------------------------------------------------------------------------------ tasks

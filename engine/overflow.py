@@ -18,11 +18,11 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.handoff import CleanedGroup, CleanStats, PartSegment, PreparedSwap
 from sediment.engine.swap import Repair, commit
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
+from sediment.segment_io.format import FIRST_MAGIC_WITH_PRODUCERS
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.listing import SegmentRef, list_log
 from sediment.segment_io.names import SegmentFileKind, TopicPartition, segment_file_name
-from sediment.segment_io.producers import FIRST_MAGIC_WITH_PRODUCERS
 from sediment.segment_io.reader import HeaderWalk, Rows
 from sediment.segment_io.writer import SegmentImage, lay_out_segments, write_segment
 

@@ -42,7 +42,6 @@ from sediment.engine.leader_epochs import Epochs, assign, latest_epoch, truncate
 from sediment.engine.live_producers import (
     UNKNOWN_TRANSACTION_VERSION,
     LiveProducers,
-    RememberedBatch,
     Update,
     VerificationGuard,
 )
@@ -84,7 +83,7 @@ from sediment.segment_io.names import (
     TopicPartition,
     segment_file_name,
 )
-from sediment.segment_io.producers import ProducerState, encode_snapshot
+from sediment.segment_io.producers import ProducerState, RememberedBatch, encode_snapshot
 from sediment.segment_io.view import LogView, SegmentTimes
 
 __all__ = ["AppendOrigin", "PartitionLog"]
@@ -266,6 +265,7 @@ class PartitionLog:
         random_jitter: Callable[[int], int] = random.randrange,
         verify_transactions: bool = True,
         topic_id: str | None = None,
+        recovery_threads: int = 1,
     ) -> PartitionLog:
         """Load the log in `directory`, repair it and go on with it; the log directory's lock must be held.
 
@@ -273,13 +273,17 @@ class PartitionLog:
         offline.  `random_jitter(n)` draws from 0 … n - 1.  `verify_transactions` is
         `transaction.partition.verification.enable`.  A `topic_id` is written to partition.metadata where that has none.
 
+        After a crash so many `recovery_threads` verify segments at once.
+
         Raises:
             CorruptDataError, UnsupportedDataError, CorruptCheckpointError, OSError: as `load_log`.
             UsageError: partition.metadata has another topic id.
 
         Source: kafka-log 05 §2.
         """
-        loaded = load_log(partition, directory, config, checkpoints, fs, now_ms=clock(), state=state)
+        loaded = load_log(
+            partition, directory, config, checkpoints, fs, now_ms=clock(), state=state, threads=recovery_threads
+        )
         known = read_partition_metadata(fs, directory / PARTITION_METADATA_FILE)
         if topic_id is not None and known is None:
             write_partition_metadata(fs, directory / PARTITION_METADATA_FILE, topic_id)

@@ -146,6 +146,10 @@ class ProducerStateManager:
         """
         self.state = replay(self.state, table)
 
+    def replay_aborted(self, table: Rows) -> None:
+        """`replay`, but transactions that were committed are not told of in `state.completed`."""
+        self.state = replay(self.state, table, only_aborted=True)
+
     def take_snapshot(self) -> None:
         """A snapshot at the map end offset, unless there is one at or behind it.  Source: kafka-log 04 §3.1."""
         if self.map_end_offset > self._last_snapshot_offset:

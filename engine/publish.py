@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sediment.segment_io.errors import OwnershipError, SourceChangedError, UsageError
-from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.fs import Buffer, Fs, open_to_read
 from sediment.segment_io.names import (
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
@@ -219,7 +219,7 @@ def file_chunks(path: Path, size_bytes: int) -> Iterator[bytes]:
         SourceChangedError: it is shorter.
     """
     left = size_bytes
-    with path.open("rb", buffering=0) as file:
+    with open(open_to_read(path), "rb", buffering=0) as file:
         while left:
             piece = file.read(min(left, CHUNK_BYTES))
             if not piece:
@@ -310,6 +310,7 @@ class PublishingFs(Fs):
     def take(self, part: PartFile) -> PublishedFile:
         """Give a part its final name; durable once the folder is synced."""
         assert self._publisher is not None
+        self._publisher.check()
         held = self._parts.pop(part.part_name)
         name = f"{self._folder}/{part.final_name}"
         store = self._publisher.store

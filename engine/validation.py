@@ -72,7 +72,9 @@ from sediment.segment_io.format import (
     CODEC_NONE,
     CODEC_ZSTD,
     CONTROL_BIT,
+    INT32_MAX,
     INT64_MAX,
+    MIN_RECORD_BYTES,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
@@ -337,7 +339,9 @@ def validate(
     largest_ms, consecutive = _judge(records, first, buffers, config, now_ms)
     in_place = source_codec == target_codec and (consecutive or source_codec == CODEC_NONE)
     if in_place or (first.is_control and source_codec == CODEC_NONE):
-        base_offset = first_offset + first.record_count - 1 - (first.last_offset - first.base_offset)
+        # A client of the log may give a base offset so large that the last one wrapped around; the mask undoes it.
+        last_delta = (first.last_offset - first.base_offset) & INT32_MAX
+        base_offset = first_offset + first.record_count - 1 - last_delta
         max_timestamp_ms = largest_ms if append_time_ms == NO_TIMESTAMP else append_time_ms
         return _stamped(batches, base_offset, leader_epoch, append_time_ms, max_timestamp_ms)
     made = _rebuilt(batches, first, payload, records, config, target_codec, append_time_ms)
@@ -396,7 +400,7 @@ def _payload(batches: Batches, fields: BatchFields, config: LogConfig) -> ByteAr
 
 
 def _decoded(payload: ByteArray, count: int, buffers: AppendBuffers) -> npt.NDArray[np.int64]:
-    if count > payload.size:
+    if count * MIN_RECORD_BYTES > payload.size - PADDING_BYTES:
         raise InvalidRecordError(STATUS_TEXT[BAD_RECORD_COUNT])
     records = buffers.records(count)
     status = decode_records(payload.ctypes.data, 0, payload.size - PADDING_BYTES, count, records)
@@ -457,7 +461,7 @@ def _stamped(
     stamp_batch(
         batches.buffer.ctypes.data, batches.size_bytes, base_offset, leader_epoch, is_append_time, max_timestamp_ms
     )
-    row["last_offset"] += base_offset - row["base_offset"]
+    row["last_offset"] = base_offset + (int(row["last_offset"]) - int(row["base_offset"]) & INT32_MAX)
     row["base_offset"] = base_offset
     row["leader_epoch"] = leader_epoch
     row["max_timestamp"] = max_timestamp_ms

@@ -61,6 +61,7 @@ from sediment.jobs.report import (
     RunReport,
     print_report,
     report_json,
+    result_console,
 )
 from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
@@ -509,9 +510,7 @@ def command(options: CommonOptions, strategy: str, **own_options: Any) -> None:
     if options.as_json:
         click.echo(report_json(report))
     else:
-        from rich.console import Console
-
-        print_report(report, Console())
+        print_report(report, result_console())
     options.account(report_json(report))
     raise SystemExit(EXIT_FAILED if report.failed() else EXIT_DONE)
 

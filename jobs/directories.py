@@ -103,7 +103,7 @@ def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> LogDirectory:
             "no such directory", path=str(path), advice="name an entry of the broker's log.dirs"
         )
     names = fs.scan(path)
-    if any(parse_segment_file(entry.name) for entry in names if not entry.is_directory):
+    if any(parse_segment_file(entry.name) for entry in names if entry.is_file):
         raise NotALogDirectoryError(
             "this is the directory of one partition",
             path=str(path),

@@ -233,7 +233,7 @@ def _cleaned(
     fs = PublishingFs(publisher, task.folder, used)
     if publisher is not None:
         task.output.make_folder(task.folder)
-    shown = Path(str(task.source)) / task.folder
+    shown = f"{task.source}/{task.folder}"
 
     def clean() -> tuple[LogListing, CleaningResult]:
         with _told_of(work, shown):
@@ -268,17 +268,17 @@ def _cleaned(
 
 
 @contextmanager
-def _told_of(work: Path, shown: Path) -> Iterator[None]:
+def _told_of(work: Path, shown: str) -> Iterator[None]:
     """Let errors name the source rather than the working directory."""
     try:
         yield
     except SedimentError as error:
         if error.path is not None:
-            error.path = error.path.replace(str(work), str(shown))
+            error.path = error.path.replace(str(work), shown)
         raise
     except OSError as error:
         if isinstance(error.filename, str):
-            error.filename = error.filename.replace(str(work), str(shown))
+            error.filename = error.filename.replace(str(work), shown)
         raise
 
 
@@ -368,7 +368,7 @@ class _Run:
                 )
             path = Path(store.where) if store.is_path else self._stand_in(store, files)
             self._sources.append(_Source(store, files, path))
-        shown = {source.path: Path(str(source.store)) for source in self._sources}
+        shown = {source.path: str(source.store) for source in self._sources}
         with ExitStack() as naming:
             for path, name in shown.items():
                 naming.enter_context(_told_of(path, name))
@@ -416,7 +416,7 @@ class _Run:
         path = Path(str(source.store)) / str(partition)
         listing = list_log(partition, path, ListedFs(files))
         try:
-            with _told_of(source.path, path.parent):
+            with _told_of(source.path, str(source.store)):
                 config = source.opened.config_of(partition, _LOCAL)
         except (SedimentError, OSError) as error:
             return task, untouched(listing, FAILED, *told(error))
@@ -496,10 +496,10 @@ class _Run:
 
     def _lost(self, task: PublishTask, result: PublishResult | None, error: Exception | None) -> PartitionReport:
         """The report of a partition that is not in the output; whatever follows is not tried."""
-        if result is not None and result.trouble is not None:
-            code, reason = result.trouble
-        elif self._stop.is_set():
+        if self._stop.is_set():
             code, reason = _STOPPED, "the run was stopped before this partition was written"
+        elif result is not None and result.trouble is not None:
+            code, reason = result.trouble
         elif self._give_up.is_set():
             code, reason = _GIVEN_UP, "another partition could not be written"
         else:

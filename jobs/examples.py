@@ -53,6 +53,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
             ),
         ),
         "verify": (("a compacted copy against its source", "sediment verify /backup/before /backup/after"),),
+        "warm-up": (("after an installation or an update", "sediment warm-up"),),
     }
 )
 

@@ -37,7 +37,7 @@ from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.directories import LogDirectory, check_filesystem, open_directory
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
 from sediment.jobs.progress import Progress
-from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, human_bytes
+from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, human_bytes, result_console
 from sediment.jobs.sentences import told
 from sediment.jobs.settings import Settings
 from sediment.jobs.stopping import stop_on_signals
@@ -569,7 +569,7 @@ def command(options: CommonOptions, dry_run: bool, archive: str | None, allow_ne
     if options.as_json:
         click.echo(run_json(run))
     else:
-        print_run(run, Console())
+        print_run(run, result_console())
     options.account(run_json(run))
     raise SystemExit(EXIT_FAILED if run.failed() else EXIT_DONE)
 

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from sediment.jobs import ledger
 from sediment.jobs.options import EXIT_DONE, errors_as_exit_status
-from sediment.jobs.report import SCHEMA, human_bytes
+from sediment.jobs.report import SCHEMA, human_bytes, result_console
 from sediment.segment_io.errors import SedimentError, UsageError
 
 _BAD_STATUSES = ("failed", "quarantined")
@@ -186,11 +186,11 @@ def command(
     if as_json:
         click.echo(json.dumps(_document(path, runs, wanted or [], narrowed=bool(patterns))))
     elif run_id is not None:
-        _print_one_run(runs[0], wanted or [], Console())
+        _print_one_run(runs[0], wanted or [], result_console())
     elif wanted is not None:
-        _print_partitions(wanted, Console())
+        _print_partitions(wanted, result_console())
     else:
-        _print_runs(runs, Console())
+        _print_runs(runs, result_console())
     raise SystemExit(EXIT_DONE)
 
 

@@ -124,7 +124,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
         quiet = quiet or (as_json and under_spark_submit())
         with log_lines.lines_on_stderr(log_format, quiet=quiet), errors_as_exit_status():
             options = CommonOptions(
-                log_dirs=tuple(map(Path, log_dirs)),
+                log_dirs=tuple(map(_absolute, log_dirs)),
                 partitions=tuple(partitions),
                 settings=Settings(),
                 now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
@@ -200,6 +200,11 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
         decorated = option(decorated)
     result: _Command = decorated
     return result
+
+
+def _absolute(log_dir: str) -> Path:
+    """The path as tasks need it: an executor has a working directory of its own."""
+    return Path(log_dir) if "://" in log_dir else Path(log_dir).absolute()
 
 
 class errors_as_exit_status:  # noqa: N801 - reads as a statement

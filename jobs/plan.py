@@ -38,7 +38,7 @@ from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.expire import why_skipped
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
 from sediment.jobs.progress import Progress
-from sediment.jobs.report import FAILED, QUARANTINED, SCHEMA, PartitionReport, human_bytes, utc_time
+from sediment.jobs.report import FAILED, QUARANTINED, SCHEMA, PartitionReport, human_bytes, result_console, utc_time
 from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import spread
@@ -466,7 +466,7 @@ def command(options: CommonOptions, exact: bool, force: bool, from_start: bool) 
     if options.as_json:
         click.echo(run_json(run))
     else:
-        print_run(run, Console())
+        print_run(run, result_console())
     options.account(run_json(run))
     raise SystemExit(EXIT_FAILED if run.failed() else EXIT_DONE)
 

@@ -36,7 +36,7 @@ from sediment.jobs.directories import LogDirectory, open_directory
 from sediment.jobs.log_lines import log_partition
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
 from sediment.jobs.progress import Progress
-from sediment.jobs.report import FAILED, SCHEMA, human_bytes
+from sediment.jobs.report import FAILED, SCHEMA, human_bytes, result_console
 from sediment.jobs.sentences import told
 from sediment.jobs.stopping import stop_on_signals
 from sediment.segment_io.checkpoints import format_offset_checkpoint, read_offset_checkpoint
@@ -441,7 +441,7 @@ def command(options: CommonOptions, dry_run: bool, threads: int | None) -> None:
     if options.as_json:
         click.echo(run_json(run))
     else:
-        print_run(run, Console())
+        print_run(run, result_console())
     options.account(run_json(run))
     raise SystemExit(EXIT_FAILED if run.failed() else EXIT_DONE)
 

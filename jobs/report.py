@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ COMPACTED = "compacted"
 SKIPPED = "skipped"
 FAILED = "failed"
 QUARANTINED = "quarantined"
+
+_NO_FOLDING_COLUMNS = 1 << 14
 
 StripSegment = tuple[int, int, str]
 """One segment of a strip: base offset, `.log` bytes, state."""
@@ -104,6 +107,12 @@ def human_bytes(size_bytes: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     raise AssertionError
+
+
+def result_console() -> Console:
+    """stdout; where it is no terminal and $COLUMNS is silent, as wide as any row: a folded name cannot be searched."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_NO_FOLDING_COLUMNS)
 
 
 def print_report(report: RunReport, console: Console) -> None:

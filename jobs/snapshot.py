@@ -33,7 +33,7 @@ from sediment.jobs.directories import LogDirectory
 from sediment.jobs.latest import ACCOUNT_TOPIC, SPARK_SCHEMA, Account, LatestPerKey, Part, parse_account
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options, errors_as_exit_status
 from sediment.jobs.progress import stages_of
-from sediment.jobs.report import FAILED, SCHEMA, SKIPPED
+from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, result_console
 from sediment.jobs.sentences import told
 from sediment.jobs.snapshot_plan import (
     AS_OF,
@@ -796,7 +796,7 @@ def command(
     if options.as_json:
         click.echo(report_json(report))
     else:
-        print_report(report, Console())
+        print_report(report, result_console())
     options.account(report_json(report))
     raise SystemExit(EXIT_FAILED if report.failed() else EXIT_DONE)
 

@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 
 from sediment.jobs import verify_rules as r
 from sediment.jobs.cluster_settings import settings_of_logs
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, options_of_two_directories
 from sediment.jobs.progress import stages_of
-from sediment.jobs.report import FAILED
+from sediment.jobs.report import FAILED, result_console
 from sediment.jobs.sentences import told
 from sediment.jobs.session import create_session, spark_context
 from sediment.jobs.settings import Settings
@@ -159,7 +158,7 @@ def _is_partition(path: Path, fs: Fs) -> bool:
         raise NotALogDirectoryError(
             "no such directory", path=str(path), advice="name two log directories, or two of partitions"
         )
-    return any(parse_segment_file(entry.name) for entry in fs.scan(path) if not entry.is_directory)
+    return any(parse_segment_file(entry.name) for entry in fs.scan(path) if entry.is_file)
 
 
 def _side(source: Source, fs: Fs, checkpoints: LogDirCheckpoints | None = None) -> _Side:
@@ -195,6 +194,10 @@ def _settings_of(sources: Sequence[tuple[Source, Source]], settings: Settings) -
     return {pair[0]: one or other or settings for pair, one, other in zip(sources, before, after, strict=True)}
 
 
+_DamagedSegments = Mapping[tuple[int, int], frozenset[int]]
+"""Base offsets of segments with batches that cannot be read, by pair and side."""
+
+
 class _Run:
     """One comparison of all pairs on one session."""
 
@@ -226,9 +229,9 @@ class _Run:
         found: DataFrame | None = None
         try:
             rows = r.segment_facts(decided).collect()
-            damaged = {(row.pair, row.side): row.segment for row in _unreadable(batches)}
+            damaged = {(row.pair, row.side): frozenset(row.segments) for row in _unreadable(batches)}
             judged = self._judge(rows, damaged)
-            errors, on_driver = self._files(judged)
+            errors, on_driver = self._files(judged, damaged)
             found = self._differences(batches, decided, rows, judged, has_damage=bool(damaged)).persist()
             counts, first = _counted(found)
             self._check_unchanged()
@@ -247,12 +250,12 @@ class _Run:
             for number, one in enumerate(judged)
         ]
 
-    def _judge(self, rows: Sequence[Row], damaged: Mapping[tuple[int, int], int]) -> list[_Judged]:
+    def _judge(self, rows: Sequence[Row], damaged: _DamagedSegments) -> list[_Judged]:
         by_side: dict[tuple[int, int], dict[int, Row]] = {}
         for row in rows:
             by_side.setdefault((row.pair, row.side), {})[row.segment] = row
         return [
-            self._judge_one(pair, by_side, number, damaged.get((number, BEFORE)))
+            self._judge_one(pair, by_side, number, min(damaged.get((number, BEFORE), ()), default=None))
             for number, pair in enumerate(self._pairs)
         ]
 
@@ -267,6 +270,9 @@ class _Run:
         opened = [
             min((row.first_open for row in rows.values() if row.first_open is not None), default=None) for rows in found
         ]
+        if first_damaged is not None:
+            # The marker of a transaction that seems to be open may be what cannot be read.
+            opened = [None, None]
         before = replace(pair.before.facts(found[0], opened[0]), first_damaged=first_damaged)
         after = pair.after.facts(found[1], opened[1])
         config = self._settings[pair.before.source].for_topic(pair.before.source.partition.topic).compaction
@@ -280,11 +286,17 @@ class _Run:
         counts = [sum(row.records or 0 for row in rows.values()) for rows in found]
         return _Judged(pair, before, after, cleaned, *counts)
 
-    def _files(self, judged: Sequence[_Judged]) -> tuple[dict[int, Exception], list[list[Difference]]]:
+    def _files(
+        self, judged: Sequence[_Judged], damaged: _DamagedSegments
+    ) -> tuple[dict[int, Exception], list[list[Difference]]]:
         """Errors of reading the files of a pair, and what the segments and files of each pair show."""
         differences = [segment_differences(one.before, one.after, one.cleaned) for one in judged]
         errors: dict[int, Exception] = {}
-        works = [work for number, one in enumerate(judged) for work in _works(number, one)]
+        works = [
+            work
+            for number, one in enumerate(judged)
+            for work in _works(number, one, damaged.get((number, AFTER), frozenset()))
+        ]
         group = f"sediment-verify-{uuid.uuid4().hex}"
         for answers in spread(self._spark.sparkContext, works, _perform, lambda work: work.size_bytes, group=group):
             for answer in answers:
@@ -361,10 +373,10 @@ class _Run:
                 )
 
 
-def _works(number: int, one: _Judged) -> Iterator[FilesWork]:
+def _works(number: int, one: _Judged, damaged: frozenset[int]) -> Iterator[FilesWork]:
     before, after = one.pair.before, one.pair.after
     ours = {segment.base_offset for segment in after.segments}
-    yield FilesWork(number, before.source, after.source, None, after.size_bytes)
+    yield FilesWork(number, before.source, after.source, None, after.size_bytes, damaged)
     for segment in before.segments:
         if segment.base_offset >= one.cleaned.end and segment.base_offset in ours:
             yield FilesWork(number, before.source, after.source, segment.base_offset, 2 * segment.ref.log_bytes)
@@ -384,7 +396,7 @@ def _slots(spark: SparkSession, size_bytes: int) -> int:
 
 
 def _unreadable(batches: DataFrame) -> list[Row]:
-    """A row for each pair and side with batches that cannot be read: the first `segment` that has some.
+    """A row for each pair and side with batches that cannot be read: the `segments` that have some.
 
     Raises:
         SedimentError: a log could not be read at all.
@@ -395,7 +407,8 @@ def _unreadable(batches: DataFrame) -> list[Row]:
     rows = (
         bad.groupBy("pair", "side")
         .agg(
-            f.min("segment").alias("segment"), f.max(f.when(f.col("size").isNull(), f.col("corruption"))).alias("error")
+            f.collect_set("segment").alias("segments"),
+            f.max(f.when(f.col("size").isNull(), f.col("corruption"))).alias("error"),
         )
         .collect()
     )
@@ -556,7 +569,7 @@ def command(options: CommonOptions, since_ms: int | None) -> None:
     if options.as_json:
         click.echo(report_json(report))
     else:
-        print_report(report, Console())
+        print_report(report, result_console())
     options.account(report_json(report))
     raise SystemExit(EXIT_FAILED if report.failed() else EXIT_DONE)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from sediment.jobs.verify_report import Difference
 from sediment.segment_io.checkpoints import read_leader_epochs, read_partition_metadata
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.index_check import check_indexes
 from sediment.segment_io.listing import list_log
 from sediment.segment_io.locate import Source
@@ -33,7 +33,8 @@ _CHUNK_BYTES = 4 << 20
 class FilesWork:
     """One piece of work on one pair: its small files, or with `segment` the bytes of that segment.
 
-    `size_bytes` is what has to be read.
+    `size_bytes` is what has to be read.  `damaged` are base offsets of segments of AFTER of which an index can say
+    anything, because batches in them cannot be read.
     """
 
     pair: int
@@ -41,6 +42,7 @@ class FilesWork:
     after: Source
     segment: int | None
     size_bytes: int
+    damaged: frozenset[int] = frozenset()
 
 
 def check_files(work: FilesWork, _attempt: str) -> list[Difference]:
@@ -68,7 +70,7 @@ def _same_bytes(before: Source, after: Source, base_offset: int) -> Iterator[Dif
 
 def first_difference(left: Path, right: Path) -> int | None:
     """The first position at which two files differ, which may be the end of the shorter one; None: they are equal."""
-    with left.open("rb") as one, right.open("rb") as other:
+    with open(open_to_read(left), "rb") as one, open(open_to_read(right), "rb") as other:
         position = 0
         while True:
             ours, theirs = one.read(_CHUNK_BYTES), other.read(_CHUNK_BYTES)
@@ -92,7 +94,7 @@ def _leftovers(after: Source, fs: Fs) -> Iterator[Difference]:
 def _indexes(work: FilesWork, fs: Fs) -> Iterator[Difference]:
     known = {(found.file, found.problem) for found in check_indexes(work.before, fs) if found.problems}
     for found in check_indexes(work.after, fs):
-        if found.problems and (found.file, found.problem) not in known:
+        if found.problems and (found.file, found.problem) not in known and found.segment not in work.damaged:
             more = f" ({found.problems} problems)" if found.problems > 1 else ""
             yield Difference("indexes", found.segment, f"{found.file}: {found.problem}{more}")
 

@@ -79,7 +79,7 @@ WANT_HEADERS = 4
 
 # ------------------------------------------------------------------------------------------ bounds, int64[BOUND_FIELDS]
 FIRST_OFFSET = 0
-END_OFFSET = 1  # exclusive, as all ends
+END_OFFSET = 1  # exclusive, as all ends, but that 2^63 - 1 is no bound
 FIRST_TIMESTAMP_MS = 2
 END_TIMESTAMP_MS = 3
 BOUND_FIELDS = 4
@@ -163,6 +163,8 @@ def gather_records(
     appended_ms = row["max_timestamp"]
     first_offset, end_offset = bounds[FIRST_OFFSET], bounds[END_OFFSET]
     first_ms, end_ms = bounds[FIRST_TIMESTAMP_MS], bounds[END_TIMESTAMP_MS]
+    offsets_end = end_offset != INT64_MAX
+    timestamps_end = end_ms != INT64_MAX
     rows = 0
     key_bytes = 0
     value_bytes = 0
@@ -172,7 +174,13 @@ def gather_records(
         record = records[index]
         offset = base_offset + record[OFFSET_DELTA]
         timestamp = appended_ms if append_time else base_timestamp + record[TIMESTAMP_DELTA]
-        if offset < first_offset or offset >= end_offset or timestamp < first_ms or timestamp >= end_ms:
+        is_outside = (
+            offset < first_offset
+            or timestamp < first_ms
+            or (offsets_end and offset >= end_offset)
+            or (timestamps_end and timestamp >= end_ms)
+        )
+        if is_outside:
             record[RECORD_END] = -1
             continue
         rows += 1

@@ -95,3 +95,4 @@ assert SNAPSHOT_HEADER_STRUCT.size == 10
 assert SNAPSHOT_ENTRY_STRUCT.size == SNAPSHOT_ENTRY_BYTES
 
 MAX_SEGMENT_BYTES = INT32_MAX  # FileRecords refuses to open a larger file
+FIRST_MAGIC_WITH_PRODUCERS = 2  # older formats have no producers, transactions or markers

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from sediment.segment_io.errors import OwnerNotKeptError
+from sediment.segment_io.format import MAX_SEGMENT_BYTES
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -28,12 +29,16 @@ _READ_AND_WRITE = 0o666
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One directory entry; `mtime_ns` is the modification time in nanoseconds since the epoch."""
+    """One directory entry; `mtime_ns` is the modification time in nanoseconds since the epoch.
+
+    Neither a directory nor a file is a pipe, a socket, a device, or a link that leads nowhere, whatever its name.
+    """
 
     name: str
     size_bytes: int
     mtime_ns: int
     is_directory: bool
+    is_file: bool = True
 
 
 class OpenFile:
@@ -128,10 +133,12 @@ class Fs:
         with os.scandir(directory) as found:
             for item in found:
                 try:
-                    status = item.stat()
-                    entries.append(FileEntry(item.name, status.st_size, status.st_mtime_ns, item.is_dir()))
+                    entries.append(_entry(item.name, item.stat()))
                 except FileNotFoundError:
                     continue
+                except OSError as error:
+                    if error.errno != errno.ELOOP:
+                        raise
         return sorted(entries, key=lambda entry: entry.name)
 
     def entry(self, path: Path) -> FileEntry | None:
@@ -140,11 +147,18 @@ class Fs:
             status = path.stat()
         except FileNotFoundError:
             return None
-        return FileEntry(path.name, status.st_size, status.st_mtime_ns, stat.S_ISDIR(status.st_mode))
+        return _entry(path.name, status)
 
     def read_bytes(self, path: Path) -> bytes:
-        """The whole content."""
-        return path.read_bytes()
+        """The whole content.  No file that is read at once is larger than a segment may be.
+
+        Raises:
+            OSError: EFBIG, it is; also as FileNotFoundError, PermissionError, IsADirectoryError.
+        """
+        with open(open_to_read(path), "rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_size > MAX_SEGMENT_BYTES:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+            return file.readall()
 
     def read_range(self, path: Path, position: int, count: int) -> bytes:
         """`count` bytes from `position`, fewer at the end of the file."""
@@ -156,7 +170,7 @@ class Fs:
 
     def open_to_read(self, path: Path) -> int:
         """A descriptor of a file to be read in chunks; the caller closes it."""
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return open_to_read(path)
 
     def open_file(self, path: Path) -> OpenFile:
         """Open a file of a live log for reading and writing."""
@@ -308,6 +322,26 @@ class PretendingFs(Fs):
 
     def adopt_owner(self, path: Path, like: Path) -> None:
         return None
+
+
+def open_to_read(path: Path) -> int:
+    """A descriptor of a file to be read; the caller closes it.
+
+    Nothing but a regular file is opened: a pipe would be waited for, a device need not have an end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "Not a regular file", str(path))
+
+
+def _entry(name: str, status: os.stat_result) -> FileEntry:
+    is_directory = stat.S_ISDIR(status.st_mode)
+    return FileEntry(name, status.st_size, status.st_mtime_ns, is_directory, stat.S_ISREG(status.st_mode))
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -49,6 +49,7 @@ from sediment.segment_io.format import (
     BASE_OFFSET,
     BATCH_LENGTH,
     CODEC_MASK,
+    INT64_MAX,
     LEGACY_MIN_LENGTH,
     LOG_OVERHEAD_BYTES,
     MAGIC,
@@ -240,7 +241,7 @@ def _make_absolute(records: npt.NDArray[np.int64], wrapper_offset: int) -> None:
     if wrapper_offset == 0:
         return
     base_offset = wrapper_offset - int(records[-1, OFFSET_DELTA])
-    if base_offset < 0:
+    if not 0 <= base_offset <= INT64_MAX:
         raise _corrupt(f"a compressed message has offset {wrapper_offset}, below those of the messages it holds")
     records[:, OFFSET_DELTA] += base_offset
 

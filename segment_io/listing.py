@@ -52,7 +52,7 @@ class LogListing:
 
 
 def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
-    """List a partition directory.
+    """List a partition directory.  What is no regular file is no segment's, whatever its name, as for a broker.
 
     Raises:
         NotALogDirectoryError: `path` is not a directory.
@@ -63,7 +63,7 @@ def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
     snapshots: list[int] = []
     leftovers: list[Leftover] = []
     for entry in fs.scan(path):
-        parsed = None if entry.is_directory else parse_segment_file(entry.name)
+        parsed = parse_segment_file(entry.name) if entry.is_file else None
         if parsed is None:
             continue
         if parsed.state:

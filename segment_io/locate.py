@@ -106,7 +106,7 @@ def _sources(path: Path, fs: Fs) -> Iterable[Source]:
         return [_segment(path)]
     entries = fs.scan(path)
     names = {entry.name for entry in entries}
-    if any(not entry.is_directory and parse_segment_file(entry.name) for entry in entries):
+    if any(entry.is_file and parse_segment_file(entry.name) for entry in entries):
         return [Source(partition_of(path), path)]
     partitions = sorted(filter(None, (_live_partition(path, entry) for entry in entries)))
     if partitions:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import total_ordering
 
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format import INT64_MAX
 
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
@@ -127,9 +128,9 @@ _SEGMENT_FILE = re.compile(
 
 
 def parse_segment_file(name: str) -> SegmentFileName | None:
-    """The parts of a segment file's name, or None for any other file."""
+    """The parts of a segment file's name, or None for any other file; offsets end at 2^63 - 1."""
     match = _SEGMENT_FILE.match(name)
-    if match is None:
+    if match is None or int(match[1]) > INT64_MAX:
         return None
     base, kind, state, part = match.groups()
     return SegmentFileName(int(base), SegmentFileKind(kind), state or part or "")

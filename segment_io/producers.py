@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.errors import CorruptBatchError, CorruptSnapshotError
 from sediment.segment_io.format import (
+    FIRST_MAGIC_WITH_PRODUCERS,
     INT32_MAX,
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
@@ -43,7 +44,6 @@ from sediment.segment_io.names import SegmentFileKind, segment_file_name
 NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
 NO_CONTROL_RECORD = -1
-FIRST_MAGIC_WITH_PRODUCERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,10 +329,11 @@ def load_producer_state(
 _LOG_ADVICE = "restore the partition from a replica or a backup, or leave it out"
 
 
-def replay(state: ProducerState, table: npt.NDArray[np.void]) -> ProducerState:
+def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: bool = False) -> ProducerState:
     """`state` after the batches of `table`, rows of `decode.BATCH_ROW` in log order from `state.end_offset` on.
 
-    Batches without a producer only move the end offset.
+    Batches without a producer only move the end offset.  With `only_aborted` transactions that were committed are not
+    told of in `completed`, for whoever only rebuilds a transaction index.
 
     Raises:
         CorruptBatchError: a batch outside its producer's open transaction, or a control record of a producer that is
@@ -343,13 +344,14 @@ def replay(state: ProducerState, table: npt.NDArray[np.void]) -> ProducerState:
     if not len(table):
         return state
     end_offset = int(table["last_offset"][-1]) + 1
-    rows = table[(table["producer_id"] >= 0) & (table["magic"] >= FIRST_MAGIC_WITH_PRODUCERS)]
+    has_producer = (table["producer_id"] >= 0) & (table["magic"] >= FIRST_MAGIC_WITH_PRODUCERS)
+    rows = table if has_producer.all() else table[has_producer]
     if not len(rows):
         return replace(state, end_offset=end_offset)
-    return _fold(state, rows, end_offset)
+    return _fold(state, rows, end_offset, only_aborted)
 
 
-def _fold(state: ProducerState, rows: npt.NDArray[np.void], end_offset: int) -> ProducerState:
+def _fold(state: ProducerState, rows: npt.NDArray[np.void], end_offset: int, only_aborted: bool) -> ProducerState:
     from sediment.segment_io import producer_fold as fold  # compiled: whoever only reads snapshots does without
 
     opened = sorted(
@@ -370,9 +372,12 @@ def _fold(state: ProducerState, rows: npt.NDArray[np.void], end_offset: int) -> 
     if status != fold.FOLDED:
         raise _not_replayable(rows[place], int(table[slots[place], fold.TXN_FIRST_OFFSET]), status == fold.NO_MARKER)
     changed = {key: ProducerEntry(key, *fields) for key, fields in zip(ids.tolist(), table.tolist(), strict=True)}
+    completed = completed[:ended]
+    if only_aborted:
+        completed = completed[completed[:, fold.IS_ABORTED] != 0]
     done = [
         CompletedTransaction(int(ids[slot]), first_offset, last_offset, bool(is_aborted), stable)
-        for slot, first_offset, last_offset, is_aborted, stable in completed[:ended].tolist()
+        for slot, first_offset, last_offset, is_aborted, stable in completed.tolist()
     ]
     batches = dict(state.remembered)
     for key, row in zip(ids.tolist(), remembered.tolist(), strict=True):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sediment.segment_io import decode
 from sediment.segment_io.decode import BATCH_ROW, PADDING_BYTES
-from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
 from sediment.segment_io.format import BASE_OFFSET, LOG_OVERHEAD_BYTES
 from sediment.segment_io.fs import Fs
 
@@ -76,6 +76,7 @@ class HeaderWalk:
 
     Raises:
         CorruptBatchError: while iterating, for a batch that is malformed in its header (CRCs are not computed).
+        SourceChangedError: while iterating, where the file became shorter than it was.
     """
 
     def __init__(
@@ -108,7 +109,8 @@ class HeaderWalk:
         rows = np.zeros(ROWS_PER_TABLE, dtype=BATCH_ROW)
         while self.end_position < size_bytes:
             start = self.end_position
-            filled = read_into(descriptor, buffer, 0, min(buffer.size - PADDING_BYTES, size_bytes - start), start)
+            wanted = min(buffer.size - PADDING_BYTES, size_bytes - start)
+            filled = read_into(descriptor, buffer, 0, wanted, start)
             at = 0
             while True:
                 status, count, behind, needed = decode.read_headers(buffer.ctypes.data, at, filled, start, rows)
@@ -122,6 +124,13 @@ class HeaderWalk:
                 raise self._error(status, buffer, at)
             if start + filled >= size_bytes or needed > size_bytes - self.end_position:
                 return
+            if filled < wanted:
+                raise SourceChangedError(
+                    "the file became shorter while it was read",
+                    path=str(self._path),
+                    position=start + filled,
+                    advice="run again; a broker or another tool is at work in this directory",
+                )
             if at == 0:
                 buffer = padded_buffer(max(needed, 2 * (buffer.size - PADDING_BYTES)))
 

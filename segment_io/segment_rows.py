@@ -35,7 +35,7 @@ from sediment.segment_io.format import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.indexes import parse_offset_index
 from sediment.segment_io.legacy import unwrap
 from sediment.segment_io.locate import Source
@@ -355,9 +355,9 @@ def _hidden(rows: Rows, piece: Piece) -> Mask:
     appended = (rows["magic"] >= 1) & (rows["attributes"] & TIMESTAMP_TYPE_BIT != 0)
     largest_ms = rows["max_timestamp"]
     hidden: Mask = (rows["last_offset"] < bounds.first_offset) | telling & (
-        (rows["base_offset"] >= bounds.end_offset)
+        ((rows["base_offset"] >= bounds.end_offset) & (bounds.end_offset != INT64_MAX))
         | (largest_ms < bounds.first_timestamp_ms)
-        | (appended & (largest_ms >= bounds.end_timestamp_ms))
+        | (appended & (largest_ms >= bounds.end_timestamp_ms) & (bounds.end_timestamp_ms != INT64_MAX))
     )
     if piece.committed:
         hidden |= _has_bit(CONTROL_BIT)(rows) | _aborted(rows, piece)
@@ -473,7 +473,7 @@ def _next_good(piece: Piece, descriptor: int, position: int) -> int:
     ):
         return behind
     try:
-        content = segment.path(piece.slice.source.directory, SegmentFileKind.OFFSET_INDEX).read_bytes()
+        content = Fs().read_bytes(segment.path(piece.slice.source.directory, SegmentFileKind.OFFSET_INDEX))
     except FileNotFoundError:
         return end
     index = parse_offset_index(content, segment.base_offset, preallocated=True)
@@ -517,7 +517,7 @@ def _damage_row(damage: Damage, selected: Sequence[Column]) -> pa.RecordBatch:
 
     piece = damage.piece
     size_bytes = damage.end_position - damage.position
-    with piece.slice.path.open("rb", buffering=0) as file:
+    with open(open_to_read(piece.slice.path), "rb", buffering=0) as file:
         file.seek(damage.position)
         shown = file.read(min(size_bytes, SHOWN_DAMAGE_BYTES))
     values = {

@@ -41,7 +41,7 @@ from sediment.segment_io.format import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
 )
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.indexes import Int64s, OffsetIndex, TimeIndex, parse_offset_index, parse_time_index
 from sediment.segment_io.listing import LogListing, SegmentRef, list_log
 from sediment.segment_io.locate import Source
@@ -61,7 +61,7 @@ _LEGACY_ATTRIBUTES = 17
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Offsets and timestamps in ms of the records that are asked for; ends are exclusive."""
+    """Offsets and timestamps in ms of the records that are asked for; ends are exclusive, and 2^63 - 1 is no end."""
 
     first_offset: int = INT64_MIN
     end_offset: int = INT64_MAX
@@ -289,7 +289,7 @@ def _can_hold(source: Source, segment: LiveSegment, bounds: Bounds) -> bool:
 def _cut(source: Source, segment: LiveSegment, bounds: Bounds, slice_bytes: int) -> Iterator[Slice]:
     path = segment.path(source.directory, SegmentFileKind.LOG)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_to_read(path)
     except FileNotFoundError:
         # Listed and gone: whoever reads the slice will look for its offsets anew.
         yield Slice(source, segment, 0, segment.ref.log_bytes, _first(segment, bounds), _end(segment, bounds), -1)
@@ -437,7 +437,7 @@ def _search(column: Int64s, target: int, side: Literal["left", "right"]) -> int:
 def _entries(path: Path, entry_bytes: int) -> bytes:
     """An index file up to its zero tail: one that is written to has megabytes of it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_to_read(path)
     except FileNotFoundError:
         return b""
     try:
@@ -462,7 +462,7 @@ def opened(piece: Slice) -> Iterator[int | None]:
     nothing, on another host, size and time stand for it.
     """
     try:
-        descriptor = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_to_read(piece.path)
     except FileNotFoundError:
         yield None
         return

@@ -31,6 +31,7 @@ CHUNK_BYTES = 8 << 20
 _LOCAL = "local"
 _ATOMIC = frozenset({"s3", "gcs", "abfs"})  # where an object shows once it is complete, and renaming copies
 _SCHEME = "://"
+_SINGLE_PUTS = "allow_delayed_open"
 _CREDENTIALS = re.compile(r"(?<=://)[^/?]*@|\?.*")
 
 
@@ -61,7 +62,7 @@ class Store:
         from pyarrow.fs import FileSystem
 
         try:
-            filesystem, base = FileSystem.from_uri(self.where)
+            filesystem, base = FileSystem.from_uri(_with_single_puts(self.where))
         except pa.ArrowException as error:
             raise UsageError(
                 f"this URI cannot be used: {_first_line(error)}",
@@ -193,10 +194,14 @@ class Store:
             return
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder with all that is in it."""
+        """Remove a folder with all that is in it, also where somebody else is removing from it."""
         filesystem, _ = self._opened
-        with self._telling(folder):
-            filesystem.delete_dir(self._path(folder))
+        while folder in self.folders():
+            try:
+                with self._telling(folder):
+                    filesystem.delete_dir(self._path(folder))
+            except FileNotFoundError:
+                continue
 
     def sync(self, folder: str = "") -> None:
         """Make the names in a folder durable, where the store does not do that by itself."""
@@ -233,6 +238,13 @@ class ListedFs(Fs):
     def scan(self, directory: Path) -> list[FileEntry]:
         """The files in the order in which they were listed."""
         return [FileEntry(name, file.size_bytes, file.mtime_ns, False) for name, file in self._files.items()]
+
+
+def _with_single_puts(where: str) -> str:
+    """A small object is one request instead of three, and an empty one no upload of a part without bytes."""
+    if not where.startswith("s3://") or _SINGLE_PUTS in where:
+        return where
+    return f"{where}{'&' if '?' in where else '?'}{_SINGLE_PUTS}=true"
 
 
 def _named(error: OSError, name: str) -> OSError:

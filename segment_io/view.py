@@ -41,7 +41,7 @@ from sediment.segment_io.format import (
     OFFSET_ENTRY_STRUCT,
     TIME_ENTRY_STRUCT,
 )
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.indexes import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.listing import LogListing, SegmentRef
 from sediment.segment_io.log_dir import PartitionCheckpoints
@@ -330,7 +330,7 @@ def _last_entry(path: Path, entry: struct.Struct) -> tuple[int, int] | None:
 
     A file that holds a single entry may hold one of zeros.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_to_read(path)
     try:
 
         def read(slot: int) -> bytes:
@@ -346,7 +346,7 @@ def _last_entry(path: Path, entry: struct.Struct) -> tuple[int, int] | None:
 
 def _first_batch_timestamp_ms(log: Path) -> int:
     """The largest timestamp of the batch at the start of a segment file; -1 where there is no batch or no timestamp."""
-    with log.open("rb", buffering=0) as file:
+    with open(open_to_read(log), "rb", buffering=0) as file:
         header = file.read(BATCH_HEADER_BYTES)
     position = {1: _LEGACY_TIMESTAMP, 2: MAX_TIMESTAMP}.get(header[MAGIC] if len(header) > MAGIC else 0)
     if position is None or len(header) < position + 8:

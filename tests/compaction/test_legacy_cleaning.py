@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sediment.compaction import chunks
+from sediment.compaction.cleaner import clean_log
 from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.fs import Fs
 from tests.compaction.test_cleaner import Round, clean_both, flip, prepare, put_in_place, write_log
 from tests.compaction.test_split import Way, assert_same_as_whole, plan_of
 from tests.logs import START_MS, LogShape, write_random_log
@@ -245,3 +248,30 @@ def resealed(entries: bytes) -> bytes:
         content[position + 12 : position + 16] = zlib.crc32(content[position + 16 : end]).to_bytes(4, "big")
         position = end
     return bytes(content)
+
+
+def test_a_wrapper_that_expands_beyond_the_bound_is_an_error(tmp_path):
+    bomb = encode_legacy([Record(0, START_MS, b"k", b"\0" * 4_000_000)], magic=1, codec=1)
+    directory = legacy_log(tmp_path / "t-0", bomb, end=9)
+    plan = plan_of(directory, NOW)
+    assert plan is not None
+    bounded = replace(plan, config=replace(plan.config, max_decompressed_batch_bytes=1_000_000))
+    with pytest.raises(CorruptBatchError, match="1000000"):
+        clean_log(bounded, Fs(), run_id="r", attempt="0")
+
+
+def test_wrappers_that_expand_beyond_what_is_held_ahead_are_decompressed_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(chunks, "_AHEAD_CHUNKS", 0)
+    for seed in range(6):
+        directory = tmp_path / f"t-{seed}"
+        write_random_log(directory, seed, LogShape(codecs=(1, 3), magics=(0, 1), transactional=0))
+        if not twin_gives_up(directory, NOW):
+            clean_both(directory, NOW, compressed=True)
+
+
+def test_what_is_kept_may_outgrow_the_segment_size(tmp_path):
+    messages = encode_legacy([Record(n, -1, b"%02d" % n, b"") for n in range(60)], magic=0)
+    directory = legacy_log(tmp_path / "t-0", messages, end=60)
+    given = replace(NOW, segment_bytes=len(messages))
+    clean_both(directory, given, compressed=False)
+    assert (directory / f"{0:020d}.log").stat().st_size > 2 * len(messages)

@@ -73,7 +73,10 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What Kafka says of an open log; `producers` are (producer id, last sequence), ascending."""
+    """What Kafka says of an open log; `producers` are (producer id, last sequence), ascending.
+
+    `remembered` are the batches that it would recognise: (producer id, last sequence, last offset, offset delta).
+    """
 
     log_start_offset: int
     log_end_offset: int
@@ -84,6 +87,7 @@ class LogState:
     segments: tuple[SegmentState, ...]
     producers: tuple[tuple[int, int], ...]
     aborted: tuple[AbortedTransaction, ...]
+    remembered: tuple[tuple[int, int, int, int], ...]
 
     @property
     def base_offsets(self) -> tuple[int, ...]:
@@ -140,6 +144,15 @@ class TimedAppends:
     appends: int
     wall_seconds: float
     cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimedLoad:
+    """Seconds of the clock and of the loading threads' CPU, and the log end offsets that were found."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    log_ends: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,8 +364,8 @@ class KafkaOracle:
 
     def load_timed(
         self, directories: Sequence[Path], scratch: Path, *, now_ms: int, configs: Configs, threads: int
-    ) -> tuple[float, list[int]]:
-        """Seconds that `threads` recovery threads take to load `directories` after an unclean stop, and the log ends.
+    ) -> TimedLoad:
+        """How long `threads` recovery threads take to load `directories` after an unclean stop.
 
         Copies in `scratch` (on the same filesystem) are loaded, from their first segments on.
         """
@@ -365,7 +378,7 @@ class KafkaOracle:
                     {"directory": str(copy.absolute()), "configs": dict(configs), "clean": False, "recovery_point": 0}
                 )
             answer = self._ask("load_timed", now_ms=now_ms, partitions=partitions, threads=threads)
-        return float(answer["seconds"]), [int(end) for end in answer["log_ends"]]
+        return TimedLoad(answer["seconds"], answer["cpu_seconds"], tuple(answer["log_ends"]))
 
     def append_timed(
         self, directory: Path, batch: bytes, *, appends: int, now_ms: int, configs: Configs, batches: int = 1
@@ -505,6 +518,7 @@ def _log_state(answer: Mapping[str, Any]) -> LogState:
         segments=tuple(SegmentState(*segment) for segment in answer["segments"]),
         producers=tuple((producer_id, sequence) for producer_id, sequence in answer["producers"]),
         aborted=tuple(AbortedTransaction(*entry) for entry in answer["aborted"]),
+        remembered=tuple((batch[0], batch[1], batch[2], batch[3]) for batch in answer["remembered"]),
     )
 
 

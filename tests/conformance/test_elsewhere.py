@@ -27,7 +27,10 @@ def test_a_broker_opens_an_output_as_it_opens_the_directory_that_was_compacted_i
     in_place = shutil.copytree(source, tmp_path / "in-place")
     output = tmp_path / "output"
     arguments = ("--force", "--now-ms", NOW_MS, *sets)
-    for outcome in (sediment("compact", source, "--output", output, *arguments), sediment("compact", in_place, *arguments)):
+    for outcome in (
+        sediment("compact", source, "--output", output, *arguments),
+        sediment("compact", in_place, *arguments),
+    ):
         assert outcome.status == 0, outcome.stderr
     topics = {case.partition.rpartition("-")[0]: case.configs for case in cases}
     theirs = oracle.broker(shutil.copytree(output, tmp_path / "opened"), now_ms=NOW_MS, topics=topics)

@@ -37,6 +37,11 @@ def facts_of(log: PartitionLog) -> dict[str, Any]:
         "unstable": log.first_unstable_offset,
         "recovery_point": log.recovery_point,
         "producers": tuple(sorted((key, entry.last_sequence) for key, entry in log.producers.entries.items())),
+        "remembered": tuple(
+            (producer_id, batch.last_sequence, batch.last_offset, batch.offset_delta)
+            for producer_id in sorted(log.producers.entries)
+            for batch in log.remembered_batches(producer_id)
+        ),
     }
 
 
@@ -51,6 +56,7 @@ def kafka_facts(state: LogState) -> dict[str, Any]:
         "unstable": None if unstable is None else max(unstable, start),
         "recovery_point": state.recovery_point,
         "producers": state.producers,
+        "remembered": state.remembered,
     }
 
 

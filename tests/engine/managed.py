@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
-from collections.abc import Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from sediment.engine.config import LogConfig
 from sediment.engine.log_manager import LogManager
 from sediment.engine.partition_log import PartitionLog
 from sediment.retention.config import RetentionConfig
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Buffer, Fs, OpenFile
 from sediment.segment_io.names import TopicPartition
 from tests.clocks import ManualClock
 from tests.twin.batches import Record, encode_batch
@@ -138,8 +140,49 @@ def dirty_log(manager: LogManager, partition: TopicPartition = T0, rounds: int =
     return log
 
 
+class FailingFile(OpenFile):
+    """An open file of a FailingFs."""
+
+    __slots__ = ("_check",)
+
+    def __init__(self, check: Callable[[Path], None], path: Path, *, create: bool) -> None:
+        self._check = check
+        OpenFile.__init__(self, path, create=create)
+
+    def read(self, position: int, count: int) -> bytes:
+        self._check(self.path)
+        return super().read(position, count)
+
+    def read_into(self, target: memoryview, position: int) -> int:
+        self._check(self.path)
+        return super().read_into(target, position)
+
+    def send(self, target: socket.socket, position: int, count: int) -> int:
+        self._check(self.path)
+        return super().send(target, position, count)
+
+    def map(self, size_bytes: int) -> mmap.mmap:
+        self._check(self.path)
+        return super().map(size_bytes)
+
+    def write(self, content: Buffer, position: int) -> None:
+        self._check(self.path)
+        super().write(content, position)
+
+    def resize(self, size_bytes: int) -> None:
+        self._check(self.path)
+        super().resize(size_bytes)
+
+    def sync(self) -> None:
+        self._check(self.path)
+        super().sync()
+
+
 class FailingFs(Fs):
-    """The local filesystem; below the directories in `broken` every write and sync fails with EIO."""
+    """The local filesystem; what is in `broken` or below fails with EIO, be it read, written or synced.
+
+    Only memory that was mapped before is read on.
+    """
 
     def __init__(self) -> None:
         self.broken: set[Path] = set()
@@ -154,11 +197,19 @@ class FailingFs(Fs):
 
     def open_file(self, path: Path) -> Any:
         self._check(path)
-        return super().open_file(path)
+        return FailingFile(self._check, path, create=False)
+
+    def open_to_read(self, path: Path) -> int:
+        self._check(path)
+        return super().open_to_read(path)
 
     def create_file(self, path: Path, *, like: Path) -> Any:
         self._check(path)
-        return super().create_file(path, like=like)
+        is_new = not path.exists()
+        file = FailingFile(self._check, path, create=True)
+        if is_new:
+            self.adopt_owner(path, like)
+        return file
 
     def make_directory(self, path: Path) -> None:
         self._check(path)

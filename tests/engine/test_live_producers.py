@@ -193,6 +193,51 @@ def test_ps_10_and_ps_16_duplicates_are_answered_with_their_offsets(tmp_path: Pa
     assert log.lead(batch(*TWO, pid=1, seq=10)).is_duplicate
 
 
+def sent_again(log: LiveLog, sequences: range) -> list[bool]:
+    """Of each batch whether it is recognised as a duplicate; else it is refused."""
+    answers = []
+    for sequence in sequences:
+        try:
+            answers.append(log.lead(batch(pid=1, seq=sequence)).is_duplicate)
+        except OutOfOrderSequenceError:
+            answers.append(False)
+    return answers
+
+
+def test_ps_16_after_a_truncation_the_last_five_batches_are_recognised_again(tmp_path: Path) -> None:
+    log = LiveLog(tmp_path)
+    for sequence in range(9):
+        log.lead(batch(pid=1, seq=sequence))
+    log.log.truncate_to(8)
+    assert sent_again(log, range(8)) == [False] * 3 + [True] * 5
+    assert log.lead(batch(pid=1, seq=8)).first_offset == 8
+
+
+@pytest.mark.parametrize("kept", [3, 6])
+def test_ps_16_after_a_restart_what_lies_behind_the_snapshot_is_recognised(tmp_path: Path, kept: int) -> None:
+    log = LiveLog(tmp_path)
+    for sequence in range(8):
+        log.lead(batch(pid=1, seq=sequence))
+        if sequence + 1 == kept:
+            log.log.roll()
+    log.stop()
+    (log.directory / f"{8:020d}.snapshot").write_bytes(b"torn")
+    log.log = log.opened(clean=True)
+    first = max(kept - 1, 3)
+    assert sent_again(log, range(8)) == [sequence >= first for sequence in range(8)]
+
+
+def test_ps_16_an_expired_producer_is_not_remembered_after_a_truncation(tmp_path: Path) -> None:
+    log = LiveLog(tmp_path)
+    for sequence in range(4):
+        log.lead(batch(pid=1, seq=sequence, ts=5))
+    log.log.roll()
+    log.lead(batch())
+    log.log.truncate_to(4)
+    assert log.log.remembered_batches(1) == ()
+    assert log.lead(batch(pid=1, seq=3)).first_offset == 4
+
+
 def test_a_duplicate_does_not_roll_the_log(tmp_path: Path) -> None:
     log = LiveLog(tmp_path, segment_bytes=142)
     for sequence in range(2):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sediment.compaction.config import CompactionConfig
+from sediment.engine import loader
 from sediment.engine.config import LogConfig
 from sediment.engine.loader import load_log
 from sediment.segment_io.checkpoints import EpochEntry, format_leader_epochs, read_leader_epochs
@@ -45,6 +46,7 @@ def load(
     index_bytes=10 << 20,
     now_ms=NOW_MS,
     state=DirectoryState.LIVE,
+    threads=1,
 ):
     return load_log(
         PARTITION,
@@ -57,6 +59,7 @@ def load(
         now_ms=now_ms,
         verify_trusted=verify,
         state=state,
+        threads=threads,
     )
 
 
@@ -910,3 +913,38 @@ def test_random_logs_survive_loading_byte_for_byte(tmp_path, seed):
     for segment in list_segments(source):
         assert path_of(copy, segment.base_offset).read_bytes() == segment.read(".log")
         assert_valid_indexes(next(s for s in list_segments(copy) if s.base_offset == segment.base_offset))
+
+
+@pytest.mark.parametrize("most_batches_ahead", [1 << 18, 7])
+@pytest.mark.parametrize("seed", range(8))
+def test_several_threads_recover_a_log_as_one_does(tmp_path, seed, most_batches_ahead, monkeypatch):
+    monkeypatch.setattr(loader, "_MOST_BATCHES_AHEAD", most_batches_ahead)
+    chance = random.Random(seed)
+    directory = tmp_path / "t-0"
+    shape = LogShape(batches=120, transactional=chance.choice([0.0, 0.7]), idempotent=0.3)
+    end_offset = write_random_log(directory, seed, shape)
+    paths = sorted(directory.glob("*.log"))
+    assert len(paths) > 3
+    if seed % 2:
+        victim = chance.choice(paths[:-1])
+        content = bytearray(victim.read_bytes())
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        victim.write_bytes(content)
+    for path in directory.glob("*.snapshot"):
+        path.unlink()
+    recovery_point = chance.choice([0, 0, chance.randrange(end_offset)])
+    answers = []
+    for threads in (1, 3):
+        copy = tmp_path / str(threads) / "t-0"
+        shutil.copytree(directory, copy)
+        try:
+            loaded = load(copy, recovery_point=recovery_point, threads=threads)
+        except (CorruptDataError, UnsupportedDataError) as error:
+            answers.append((type(error), error.what, error.partition))
+        else:
+            files = {name: content for name, (content, _) in read_image(copy).items()}
+            repairs = [str(repair) for repair in loaded.repairs]
+            answers.append(
+                (loaded.log_end_offset, loaded.producers, loaded.aborted, loaded.leader_epochs, repairs, files)
+            )
+    assert answers[0] == answers[1]

@@ -17,6 +17,7 @@ from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.names import TopicPartition
 from tests.clocks import ManualClock
+from tests.engine.live_logs import batch
 from tests.engine.managed import (
     T0,
     T1,
@@ -35,7 +36,8 @@ from tests.engine.managed import (
 )
 from tests.faults.faulty_fs import FaultyFs, Kill, Killed
 from tests.jobs.log_dirs import read_checkpoint, write_checkpoint
-from tests.segments import batch_bytes
+from tests.segments import batch_bytes, marker_bytes
+from tests.twin.batches import ControlType
 
 FIRST_DIRTY = "cleaner-offset-checkpoint"
 EAGER = topic_config("compact", min_cleanable_dirty_ratio=0.0)
@@ -604,6 +606,43 @@ def test_an_abort_does_not_wait_for_the_throttle(logs):
         manager.cleaner.abort_and_pause(T0)
         throttled.join(timeout=60)
         assert answers == [False]
+
+
+def test_cp_39_a_cleaning_is_aborted_while_it_walks_over_transactions(logs, log_bytes_read):
+    class Aborting(ManualClock):
+        """Does something at the second look that a throttled cleaning takes, which is behind its first read."""
+
+        second_look = None
+        looks = 0
+
+        def monotonic_ms(self):
+            self.looks += 1
+            if self.second_look is not None and self.looks == 2:
+                self.second_look()
+            return super().monotonic_ms()
+
+    clock = Aborting()
+    with running(logs, topic=EAGER, clock=clock, log_cleaner_io_max_bytes_per_second=1e9) as manager:
+        log = dirty_log(manager)
+        log.append_as_follower(batch(at=log.log_end_offset, pid=7, tx=True), 0)
+        log.append_as_follower(marker_bytes(log.log_end_offset, ControlType.ABORT, producer_id=7), 0)
+        append(log, ("c", "1"), ("c", "2"), ("c", "3"), ("c", "4"))
+        chosen = manager.cleaner.grab_filthiest()
+        aborting = threading.Thread(target=manager.cleaner.abort_and_pause, args=(T0,))
+
+        def abort():
+            aborting.start()
+            wait_for(lambda: manager.cleaner.states.of(T0) == Aborted())
+
+        clock.looks, clock.second_look = 0, abort
+        log_bytes_read.clear()
+        assert not manager.cleaner.clean(chosen)
+        aborting.join(timeout=60)
+        # The walk ascends; what filters the records begins with the last segment.
+        assert len(log.base_offsets) > 4
+        assert set(log_bytes_read) == {"00000000000000000000.log", "00000000000000000003.log"}
+        assert parts_in(log.directory) == []
+        assert manager.cleaner.states.of(T0) == Paused(1)
 
 
 def clock_moves(manager, clock):

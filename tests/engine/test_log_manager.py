@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from sediment.engine.log_manager import LoadProgress
+from sediment.engine.partition_log import Isolation
 from sediment.segment_io.checkpoints import MetaProperties, format_meta_properties, read_meta_properties
 from sediment.segment_io.errors import CorruptDataError, DirectoryInUseError, StorageError, UsageError
 from sediment.segment_io.fs import Fs
@@ -589,6 +590,80 @@ def test_a_directory_that_fails_goes_offline_with_its_logs_and_the_others_go_on(
     fs.broken.clear()
     with running(*three) as manager:
         assert {log.partition: len(records_of(log)) for log in manager.all_logs()} == {T0: 2, T1: 1, T2: 2}
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda log: log.read(0, 1000, Isolation.LOG_END),
+        lambda log: log.lookup_timestamp(1),
+        lambda log: log.convert_to_offset_metadata(0),
+        lambda log: log.truncate_to(1),
+    ],
+    ids=["read", "timestamp", "position", "truncation"],
+)
+def test_a_log_that_cannot_be_read_takes_its_directory_offline_and_the_others_go_on(three, look):
+    fs = FailingFs()
+    with running(*three, fs=fs) as manager:
+        logs = {partition: manager.create_log(partition) for partition in (T0, T1, T2)}
+        for log in logs.values():
+            append(log, ("a", "1"), ("b", "2"))
+        fs.broken.add(three[1] / "t-1" / "00000000000000000000.log")
+        with pytest.raises(StorageError, match="Input/output error"):
+            look(logs[T1])
+        assert [directory.is_offline for directory in manager.directories()] == [False, True, False]
+        assert manager.get_log(T1) is None
+        for partition in (T0, T2):
+            assert len(records_of(logs[partition])) == 2
+
+
+def test_a_slice_that_cannot_be_read_leaves_the_log_online_until_it_needs_the_disk(three):
+    fs = FailingFs()
+    with running(*three, fs=fs) as manager:
+        log = manager.create_log(T0)
+        append(log, ("a", "1"))
+        data = log.read(0, 1000)
+        fs.broken.add(three[0] / "t-0")
+        with pytest.raises(OSError, match="Input/output error"):
+            data.read()
+        assert not log.is_offline
+        with pytest.raises(StorageError):
+            append(log, ("a", "2"))
+        assert manager.get_log(T0) is None
+
+
+def test_a_log_that_cannot_be_read_while_it_is_recovered_takes_its_directory_offline(three):
+    manager = manager_of(*three)
+    manager.start()
+    for partition in (T0, T1, T2):
+        append(manager.create_log(partition), ("a", "1"))
+    images = {path: path.read_bytes() for directory in three for path in directory.rglob("*") if path.is_file()}
+    manager.shutdown()
+    for directory in three:
+        (directory / MARKER).unlink()
+    fs = FailingFs()
+    fs.broken.add(three[2] / "t-2" / "00000000000000000000.log")
+    with running(*three, fs=fs) as manager:
+        assert [log.partition for log in manager.all_logs()] == [T0, T1]
+        assert [directory.is_offline for directory in manager.directories()] == [False, False, True]
+    log = three[2] / "t-2" / "00000000000000000000.log"
+    assert log.read_bytes() == images[log]
+
+
+def test_rt_19_a_disk_that_fails_under_a_deletion_takes_its_directory_offline(three):
+    fs = FailingFs()
+    topic = topic_config("delete", retention_bytes=100)
+    with running(*three, fs=fs, topic=topic) as manager:
+        logs = {partition: manager.create_log(partition) for partition in (T0, T1, T2)}
+        for log in logs.values():
+            append(log, *(("a", str(number)) for number in range(9)))
+        fs.broken.add(three[0] / "t-0")
+        with pytest.raises(StorageError, match="Input/output error"):
+            logs[T0].delete_old_segments()
+        assert manager.directories()[0].is_offline
+        advance(manager, 30_000)
+        assert [logs[partition].base_offsets for partition in (T1, T2)] == [(6,), (6,)]
+    assert sorted(path.name for path in (three[0] / "t-0").glob("*.log")) == [f"{base:020d}.log" for base in (0, 3, 6)]
 
 
 def test_the_lock_of_a_directory_that_failed_is_given_back(three):

@@ -227,6 +227,19 @@ def test_a_preallocated_segment_has_its_full_size_until_it_is_rolled(tmp_path: P
     assert log.size(f"{6:020d}.log") == 0
 
 
+def test_the_first_segment_of_a_log_is_preallocated_too(tmp_path: Path) -> None:
+    log = LiveLog(tmp_path, preallocate=True, segment_bytes=1024)
+    assert log.size(f"{0:020d}.log") == 1024
+    assert log.log.size_bytes == 0
+    log.lead(batch())
+    log.restart(clean=False, recovery_point=0)
+    assert (log.log.log_end_offset, log.size(f"{0:020d}.log")) == (1, 71)
+    log.log.truncate_fully_and_start_at(5)
+    assert log.size(f"{5:020d}.log") == 1024
+    log.stop()
+    assert log.size(f"{5:020d}.log") == 0
+
+
 # ---------------------------------------------------------------------------------------------------------------- flush
 def test_ap_28_so_many_unflushed_records_force_a_flush(tmp_path: Path) -> None:
     log = LiveLog(tmp_path, flush_messages=5)

@@ -10,8 +10,16 @@ import pytest
 from sediment.compaction.cleaner import clean_log
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.policy import cleanable_range
-from sediment.segment_io.errors import OffsetOutOfRangeError, SourceChangedError, UsageError
+from sediment.segment_io.errors import (
+    InvalidTopicError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    SourceChangedError,
+    UsageError,
+)
+from sediment.segment_io.names import TopicPartition
 from tests.engine.live_logs import NOW_MS, LiveLog, batch, with_retention
+from tests.engine.managed import DELETED, append, running
 from tests.twin.batches import ControlType
 
 

@@ -93,7 +93,7 @@ def probe(
     """Decode the batch that ends PADDING_BYTES before the arena does."""
     start = arena.size - PADDING_BYTES - size
     base = arena.ctypes.data + start
-    status, filled, behind, found = decode.read_headers(base, 0, size, 0, rows)
+    status, filled, behind, _ = decode.read_headers(base, 0, size, 0, rows)
     verified, verified_bytes = verified_batch_at(base, 0, size)
     find_batch(base, size, 0, 5)
     find_batch(base, size, 1, 5)
@@ -220,9 +220,7 @@ class Bench:
 
     def arguments(self) -> tuple[npt.NDArray[np.generic], ...]:
         """From `scratch` to `state`, as `probe_many` takes them."""
-        records, again = (
-            output.bytes.view(np.int64).reshape(MOST_RECORDS, RECORD_FIELDS) for output in self._outputs
-        )
+        records, again = (output.bytes.view(np.int64).reshape(MOST_RECORDS, RECORD_FIELDS) for output in self._outputs)
         return (
             *(self.scratch, self.arena.bytes, self.rows, records, again, self._target.bytes, self.kept),
             *(self.secrets, self.state),

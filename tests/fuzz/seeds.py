@@ -64,7 +64,7 @@ def _fields(batch: bytes) -> Iterable[tuple[int, int]]:
                 at += 4 + max(int.from_bytes(batch[at : at + 4], "big", signed=True), 0)
         return
     yield from _HEADER_FIELDS
-    if not batch[22] & 7:
+    if len(batch) > 22 and not batch[22] & 7:
         yield from _record_fields(batch)
 
 

@@ -14,7 +14,7 @@ from tests.logs import START_MS, LogShape, write_random_log
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.segments import list_segments
 
-SETTINGS = ["--set=t:cleanup.policy=compact", "--set=t:delete.retention.ms=20000", "--set=t:segment.bytes=4000"]
+SETTINGS = ["--set=t:cleanup.policy=compact", "--set=t:delete.retention.ms=20000"]
 LOG = f"{10:020d}.log"
 
 
@@ -67,7 +67,7 @@ def test_a_segment_whose_batches_cannot_be_told_apart_stays_as_it_is_and_is_neve
     path = log_dir / "t-0" / LOG
     flip(path, 3 * SIZE + 8)
     content = path.read_bytes()
-    report = compact(log_dir, "--on-corruption", "keep", "--set=t:segment.bytes=100000").partitions()["t-0"]
+    report = compact(log_dir, "--on-corruption", "keep").partitions()["t-0"]
     assert report["status"] == "compacted"
     assert report["corrupt_batches"] == 1
     assert path.read_bytes() == content

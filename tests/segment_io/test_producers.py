@@ -418,3 +418,42 @@ def test_a_log_replayed_at_once_in_two_parts_or_by_batch_ends_in_the_same_state(
     for one in rows:
         by_batch = replayed(one, state=by_batch)
     assert by_batch == at_once
+
+
+@settings(deadline=None)
+@given(histories())
+def test_ps_16_the_last_five_batches_of_an_epoch_are_remembered(rows):
+    epochs, batches = {}, {}
+    for one in np.array(rows, dtype=BATCH_ROW):
+        key, epoch = int(one["producer_id"]), int(one["producer_epoch"])
+        is_marker = bool(one["attributes"] & CONTROL_BIT)
+        if key < 0 or (is_marker and not one["record_count"]):
+            continue
+        if epochs.get(key) != epoch:
+            batches[key] = []
+        epochs[key] = epoch
+        if not is_marker:
+            last_sequence = int(one["base_sequence"]) + int(one["last_offset"]) - int(one["base_offset"])
+            batches[key].append((last_sequence, int(one["last_offset"]), int(one["max_timestamp"])))
+    state = replayed(*rows)
+    found = {
+        key: [(batch.last_sequence, batch.last_offset, batch.timestamp_ms) for batch in state.batches(key)]
+        for key in epochs
+    }
+    assert found == {key: expected[-5:] for key, expected in batches.items()}
+
+
+def test_ps_16_a_replay_goes_on_from_the_batch_that_a_snapshot_knows():
+    known = ProducerState.at(10, [ProducerEntry(1, 0, 3, 9, 0, 5)])
+    state = replayed(*(data(1, 10 + n, 4 + n) for n in range(3)), state=known)
+    assert [batch.last_sequence for batch in state.batches(1)] == [3, 4, 5, 6]
+    assert state.batches(7) == ()
+    assert state.without_expired(10**12, 1).batches(1) == ()
+
+
+def test_committed_transactions_are_left_out_where_only_aborted_ones_are_wanted():
+    rows = (transaction(1, 0), marker(1, 1, COMMIT), transaction(1, 2), marker(1, 3, ABORT))
+    table = np.array(list(rows), dtype=BATCH_ROW)
+    state = replay(ProducerState.at(0), table, only_aborted=True)
+    assert state.completed == replay(ProducerState.at(0), table).completed[1:]
+    assert state.entries == replayed(*rows).entries

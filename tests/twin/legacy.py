@@ -23,6 +23,7 @@ from tests.twin.batches import (
     Record,
 )
 from tests.twin.errors import CorruptRecordError, InvalidRecordError
+from tests.twin.varints import wrap
 
 MIN_RECORD_BYTES = 14
 _CRC_START = LOG_OVERHEAD_BYTES + 4
@@ -115,12 +116,12 @@ class LegacyBatch:
         base = 0
         if self.magic > 0 and self.offset != 0:
             base = self.offset - inner[-1].offset
-            if base < 0:
+            if not 0 <= base < 1 << 63:
                 raise InvalidRecordError(f"wrapper offset {self.offset} below inner offset {inner[-1].offset}")
         append_time = self.timestamp_type == LOG_APPEND_TIME
         return tuple(
             Record(
-                base + entry.offset,
+                wrap(base + entry.offset, 64),
                 self.timestamp if append_time and entry.magic > 0 else entry.timestamp,
                 entry.key,
                 entry.value,

@@ -1,6 +1,7 @@
 package sediment.oracle;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -15,21 +16,33 @@ final class Load {
         }
     }
 
-    /** Loads all of `partitions`, each a request of OpenLog, by `threads` threads; `seconds` is the loading alone. */
+    private record Loaded(OpenLog open, long cpuNanos) {}
+
+    /**
+     * Loads all of `partitions`, each a request of OpenLog, by `threads` threads; `seconds` is the loading alone by the clock,
+     * `cpu_seconds` that of the threads' CPU, without those that compile and collect garbage.
+     */
     static Map<String, Object> runTimed(JsonNode request) throws Exception {
         long nowMs = request.path("now_ms").asLong();
         var pool = Executors.newFixedThreadPool(request.path("threads").asInt(1));
         var opened = new ArrayList<OpenLog>();
+        var threads = ManagementFactory.getThreadMXBean();
         try {
-            var running = new ArrayList<Future<OpenLog>>();
+            var running = new ArrayList<Future<Loaded>>();
             long started = System.nanoTime();
-            request.path("partitions").forEach(partition -> running.add(pool.submit(() -> new OpenLog(partition, nowMs))));
-            for (var log : running) {
-                opened.add(log.get());
+            request.path("partitions").forEach(partition -> running.add(pool.submit(() -> {
+                long before = threads.getCurrentThreadCpuTime();
+                var open = new OpenLog(partition, nowMs);
+                return new Loaded(open, threads.getCurrentThreadCpuTime() - before);
+            })));
+            long cpuNanos = 0;
+            for (var loading : running) {
+                opened.add(loading.get().open);
+                cpuNanos += loading.get().cpuNanos;
             }
             double seconds = (System.nanoTime() - started) / 1e9;
             List<Long> ends = opened.stream().map(open -> open.log.logEndOffset()).toList();
-            return Map.of("seconds", seconds, "log_ends", ends);
+            return Map.of("seconds", seconds, "cpu_seconds", cpuNanos / 1e9, "log_ends", ends);
         } finally {
             pool.shutdownNow();
             opened.forEach(OpenLog::close);

@@ -11,6 +11,7 @@ import java.util.Properties;
 import java.util.TreeMap;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.storage.internals.log.AbortedTxn;
+import org.apache.kafka.storage.internals.log.BatchMetadata;
 import org.apache.kafka.storage.internals.log.LogConfig;
 import org.apache.kafka.storage.internals.log.LogDirFailureChannel;
 import org.apache.kafka.storage.internals.log.LogSegment;
@@ -95,6 +96,12 @@ final class OpenLog implements AutoCloseable {
         var producers = new ArrayList<List<Long>>();
         new TreeMap<>(log.activeProducersWithLastSequence())
                 .forEach((id, sequence) -> producers.add(List.of(id, (long) sequence)));
+        var remembered = new ArrayList<List<Long>>();
+        new TreeMap<>(log.producerStateManager().activeProducers()).forEach((id, entry) -> {
+            for (BatchMetadata batch : entry.batchMetadata()) {
+                remembered.add(List.of(id, (long) batch.lastSeq(), batch.lastOffset(), (long) batch.offsetDelta()));
+            }
+        });
         var state = new LinkedHashMap<String, Object>();
         state.put("log_start", log.logStartOffset());
         state.put("log_end", log.logEndOffset());
@@ -105,6 +112,7 @@ final class OpenLog implements AutoCloseable {
         state.put("segments", segments);
         state.put("producers", producers);
         state.put("aborted", aborted);
+        state.put("remembered", remembered);
         return state;
     }
 

@@ -1,0 +1,170 @@
+"""A fuzzing campaign: many changed batches through every decoder, in a process whose death is an answer too.
+
+    python -m tests.fuzz.campaign --batches 10000000 --seed 1
+
+The process that fuzzes keeps the batch at work in a file, so that its parent can save what killed it or made it hang.
+Batches that go a way nobody went before join those that are changed.  Of the batches that are good on the outside, some
+go on through the decoders written in Python: decompression, wrappers, columns, the intake of a live log; and some are
+compared with the plain twin.  The same seed does the same again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import faulthandler
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tests.fuzz.arena import Arena, saved
+from tests.fuzz.mutator import MOST_BYTES, ROOM_BYTES
+
+ROUND = 20_000
+ARENA_BYTES = ROOM_BYTES
+LARGEST_POOL = 4000
+ADDRESS_SPACE_BYTES = 8 << 30
+MOST_RESIDENT_BYTES = 1 << 30
+"""What decoding batches of a few kilobytes may take, whatever they claim; measured beside what the imports take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """What a campaign did; `ways` are the different outcomes that batches had."""
+
+    batches: int
+    deeper: int
+    compared: int
+    ways: int
+    seconds: float
+    batches_per_second: float
+    peak_resident_bytes: int
+    outcomes: dict[str, int]
+
+
+class FuzzFailureError(AssertionError):
+    """A decoder broke; the message has the seed, the number of the batch and where its bytes were saved."""
+
+
+def run(
+    batches: int, seed: int, saves: Path, *, deeper: int = 40, seconds: float = 3600, dies_at: int = -1
+) -> Campaign:
+    """Fuzz in a process of its own.
+
+    `deeper` is how many batches of a round the decoders in Python are given.  At batch `dies_at` the process dies, as
+    it would of a decoder that reads what it must not.
+
+    Raises:
+        FuzzFailureError: the process died, hung or found something broken.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.campaign", "--child", str(folder)]
+        command += ["--batches", str(batches), "--seed", str(seed), "--deeper", str(deeper), "--dies-at", str(dies_at)]
+        try:
+            finished = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise FuzzFailureError(f"a decoder hangs; {_kept(folder, saves, seed)}") from error
+        if finished.returncode:
+            raise FuzzFailureError(f"{finished.stderr[-4000:]}\n{_kept(folder, saves, seed)}")
+    return Campaign(**json.loads(finished.stdout))
+
+
+def _kept(folder: Path, saves: Path, seed: int) -> str:
+    """Where the batch at work was saved, and how to do it again."""
+    try:
+        number, size = np.frombuffer(saved(folder / "note", 16), dtype=np.int64).tolist()
+        deeper = folder / "deeper"
+        content = deeper.read_bytes() if deeper.exists() else saved(folder / "arena", ARENA_BYTES)[:-64][-size:]
+    except (OSError, ValueError):
+        return f"seed {seed}: it did not come to the first batch"
+    saves.mkdir(parents=True, exist_ok=True)
+    place = saves / f"fuzz-{seed}-{number}.bin"
+    place.write_bytes(content)
+    return f"seed {seed}, batch {number}, {len(content)} bytes saved as {place}"
+
+
+# ---------------------------------------------------------------------------------------------------------- the child
+def _fuzz(batches: int, seed: int, folder: Path, deeper: int, dies_at: int) -> Campaign:
+    from tests.fuzz.deeper import Deeper
+    from tests.fuzz.probe import BROKEN_TEXT, SIGNATURES, Bench, probe_many
+    from tests.fuzz.seeds import pool_of, seed_batches
+
+    faulthandler.enable()
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
+    note = Arena(16, folder / "note").bytes.view(np.int64)
+    bench = Bench(Arena(ARENA_BYTES, folder / "arena"), note)
+    known = seed_batches()
+    pool = pool_of(known)
+    seen = np.zeros(SIGNATURES, dtype=np.int64)
+    good, good_ends = np.zeros(1 << 20, dtype=np.uint8), np.zeros(deeper * 4, dtype=np.int64)
+    fresh, fresh_ends = np.zeros(64 * MOST_BYTES, dtype=np.uint8), np.zeros(64, dtype=np.int64)
+    inner = Deeper(seed, folder / "deeper")
+    began = time.perf_counter()
+    done = 0
+    while done < batches:
+        count, goods, freshes, broken = probe_many(
+            seed,
+            done,
+            min(ROUND, batches - done, max(dies_at + 1 - done, 0) or ROUND),
+            *(pool.data, pool.starts, pool.fields, pool.field_starts),
+            *bench.arguments(),
+            *(seen, note, good, good_ends, fresh, fresh_ends),
+        )
+        if broken:
+            raise FuzzFailureError(f"{BROKEN_TEXT[broken]} (seed {seed}, batch {done + count})")
+        if note[0] == dies_at:
+            ctypes.string_at(0)
+        inner.feed(_cut(good, good_ends, goods), deeper)
+        done += count
+        new = _cut(fresh, fresh_ends, freshes)
+        if new and len(known) < LARGEST_POOL:
+            known += new
+            pool = pool_of(known)
+    seconds = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Campaign(
+        batches=done,
+        deeper=inner.fed,
+        compared=inner.compared,
+        ways=int(np.count_nonzero(seen)),
+        seconds=round(seconds, 2),
+        batches_per_second=round(done / seconds, 1),
+        peak_resident_bytes=peak,
+        outcomes=dict(inner.outcomes.most_common()),
+    )
+
+
+def _cut(data: np.ndarray, ends: np.ndarray, count: int) -> list[bytes]:
+    starts = [0, *ends[: max(count - 1, 0)].tolist()]
+    return [data[start:end].tobytes() for start, end in zip(starts, ends[:count].tolist(), strict=False)]
+
+
+def main() -> None:
+    """The command line; a table of what happened, or a failure and exit status 1."""
+    parser = argparse.ArgumentParser(description="fuzz the decoders")
+    parser.add_argument("--batches", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--deeper", type=int, default=40)
+    parser.add_argument("--saves", type=Path, default=Path(tempfile.gettempdir()) / "sediment-fuzz")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--dies-at", type=int, default=-1, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child is not None:
+        print(json.dumps(asdict(_fuzz(given.batches, given.seed, given.child, given.deeper, given.dies_at))))
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        result = run(given.batches, given.seed, given.saves, deeper=given.deeper, seconds=24 * 3600)
+        print(f"seed {given.seed}", *(f"{name} {value}" for name, value in asdict(result).items()), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Whole partition directories changed at random: batches under right checksums, indexes, snapshots, checkpoints.
+
+Whatever is in them, listing, loading, checking, viewing and cleaning end with a result or with a SedimentError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import struct
+
+import numpy as np
+import pytest
+
+from sediment.compaction.cleaner import clean_log
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.grouping import plan_cleaning
+from sediment.compaction.policy import cleanable_range
+from sediment.engine.config import LogConfig
+from sediment.engine.loader import load_log
+from sediment.segment_io.checkpoints import parse_leader_epochs, parse_meta_properties, parse_offset_checkpoint
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.index_check import check_indexes
+from sediment.segment_io.indexes import parse_offset_index, parse_time_index, parse_transaction_index
+from sediment.segment_io.listing import list_log
+from sediment.segment_io.locate import Source
+from sediment.segment_io.log_dir import PartitionCheckpoints
+from sediment.segment_io.names import TopicPartition, parse_partition_directory, parse_segment_file
+from sediment.segment_io.producers import parse_snapshot
+from sediment.segment_io.reader import HeaderWalk
+from sediment.segment_io.scan import look_behind, scan_segment
+from sediment.segment_io.slices import Bounds, plan_slices
+from sediment.segment_io.view import open_view
+from tests.fuzz.mutator import ROOM_BYTES, mutate, seed_state
+from tests.fuzz.seeds import pool_of
+from tests.logs import START_MS, LogShape, write_random_log
+from tests.twin.segments import file_batches
+
+PARTITION = TopicPartition("t", 0)
+NOW_MS = START_MS + 3_600_000
+LOGS = int(os.environ.get("SEDIMENT_FUZZ_LOGS", "24"))
+
+
+def changed_batch(batches, seed, number):
+    out, state = np.zeros(ROOM_BYTES, dtype=np.uint8), np.ones(1, dtype=np.uint64)
+    pool = pool_of(batches)
+    seed_state(state, seed, number)
+    size, _ = mutate(pool.data, pool.starts, pool.fields, pool.field_starts, out, state)
+    return out[:size].tobytes()
+
+
+def flipped(content, chance):
+    changed = bytearray(content)
+    for _ in range(chance.randint(1, 6)):
+        kind = chance.randrange(4)
+        at = chance.randrange(len(changed)) if changed else 0
+        if kind == 0 and changed:
+            changed[at] = chance.randrange(256)
+        elif kind == 1:
+            changed[at:at] = chance.choice([struct.pack(">q", chance.choice([-1, 2**63 - 1, -(2**63), 0])), b"9" * 30])
+        elif kind == 2:
+            del changed[at : at + chance.randrange(30)]
+        elif changed:
+            changed[at : at + 4] = struct.pack(">i", chance.choice([-1, 2**31 - 1, -(2**31), 1 << 20]))
+    return bytes(changed)
+
+
+def spoil(directory, seed):
+    """Change one to three files of the directory."""
+    chance = random.Random(seed)
+    paths = sorted(path for path in directory.iterdir() if path.is_file())
+    for path in chance.sample(paths, min(len(paths), chance.randint(1, 3))):
+        content = path.read_bytes()
+        batches = [batch.data for _, batch in file_batches(content)] if path.suffix == ".log" else []
+        if batches and chance.random() < 0.9:
+            for _ in range(chance.randint(1, 3)):
+                at = chance.randrange(len(batches))
+                new = changed_batch(batches, seed, chance.randrange(1 << 30))
+                if len(new) > 17:
+                    batches[at : at + 1] = [new]
+                    batches = [batch for batch in batches if len(batch) > 22]
+            path.write_bytes(b"".join(batches))
+        else:
+            path.write_bytes(flipped(content, chance))
+
+
+def clean(directory, checkpoints):
+    fs, config = Fs(), CompactionConfig(delete_retention_ms=1000)
+    view = open_view(
+        *(list_log(PARTITION, directory, fs), checkpoints, fs),
+        now_ms=NOW_MS,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+    )
+    cleanable = cleanable_range(view, config, now_ms=NOW_MS, force=True)
+    if cleanable.blocked_by is None:
+        clean_log(plan_cleaning(view, cleanable, config, now_ms=NOW_MS), fs, run_id="r", attempt="0")
+
+
+def load(directory, fs):
+    log = load_log(
+        *(PARTITION, directory, LogConfig(), PartitionCheckpoints(recovery_point=0), fs),
+        now_ms=NOW_MS,
+        verify_trusted=True,
+    )
+    assert log.log_end_offset >= log.log_start_offset
+
+
+@pytest.mark.parametrize("seed", range(LOGS))
+def test_a_log_of_changed_files_is_loaded_checked_and_cleaned_or_refused(tmp_path, seed):
+    directory = tmp_path / "t-0"
+    magics = (0, 1, 2) if seed % 3 == 0 else (2,)
+    write_random_log(directory, seed % 7, LogShape(batches=30, codecs=(0, 0, 1, 2, 3, 4), magics=magics))
+    spoil(directory, seed)
+    kept = {path.name: path.read_bytes() for path in directory.iterdir()}
+    for path in sorted(directory.glob("*.log")):
+        base, size = int(path.stem), path.stat().st_size
+        with contextlib.suppress(SedimentError):
+            scan_segment(path, base, size, index_interval_bytes=100, segment_index_bytes=1 << 20)
+        look_behind(path, 0, size, base)
+        with contextlib.suppress(SedimentError):
+            list(HeaderWalk(path))
+    source = Source(PARTITION, directory)
+    with contextlib.suppress(SedimentError):
+        list(check_indexes(source, Fs()))
+    with contextlib.suppress(SedimentError):
+        plan_slices(source, Bounds(first_offset=5, first_timestamp_ms=START_MS), Fs(), slice_bytes=200)
+    with contextlib.suppress(SedimentError):
+        clean(directory, PartitionCheckpoints())
+    assert {name: (directory / name).read_bytes() for name in kept} == kept
+    with contextlib.suppress(SedimentError):
+        load(directory, Fs())
+        load(directory, Fs())
+        clean(directory, PartitionCheckpoints())
+
+
+def test_small_files_and_names_of_any_bytes_are_read_or_refused(tmp_path):
+    write_random_log(tmp_path / "t-0", 3, LogShape(transactional=0.9))
+    contents = [path.read_bytes() for path in (tmp_path / "t-0").iterdir() if path.suffix != ".log"]
+    contents += [b"0\n2\nt 0 5\nt 1 9\n", b"version=1\nnode.id=1\ncluster.id=x\ndirectory.id=y\n", b""]
+    chance = random.Random(5)
+    for _ in range(3000):
+        content = flipped(chance.choice(contents), chance)
+        for parse in (parse_snapshot, parse_leader_epochs, parse_offset_checkpoint, parse_meta_properties):
+            with contextlib.suppress(SedimentError):
+                parse(content)
+        with contextlib.suppress(SedimentError):
+            parse_transaction_index(content).transactions()
+        for parse_index in (parse_offset_index, parse_time_index):
+            with contextlib.suppress(SedimentError):
+                index = parse_index(content, chance.choice([0, 2**62, 2**63 - 1]))
+                index.lookup(chance.choice([0, 5, 2**63 - 1, -(2**63)]))
+        name = os.fsdecode(flipped(chance.choice([b"t-0", b"00000000000000000007.log.swap", b"a.b-3-delete"]), chance))
+        parse_segment_file(name)
+        with contextlib.suppress(SedimentError):
+            parse_partition_directory(name)

@@ -1,0 +1,183 @@
+"""README and docs say nothing that is not so: commands parse, options exist and are told, links lead on.
+
+Invariant: nothing is run; what the commands print is shown as it was printed once.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import pytest
+
+from sediment.compaction.policy import BlockingRule
+from sediment.jobs.cli import COMMANDS, main
+from sediment.jobs.expire import ExpiryReport
+from sediment.jobs.plan import PartitionPlan
+from sediment.jobs.recover import RecoveryReport
+from sediment.jobs.report import PartitionReport
+from sediment.jobs.snapshot import PartitionSnapshot
+from sediment.jobs.verify_report import PairReport
+
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGE_NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+_ROOMS = ("segment_io/", "compaction/", "retention/", "engine/", "jobs/", "tests/", "conf/", "benchmarks/", "docs/")
+_FENCE = re.compile(r"^[ ]*```(\w*)\n(.*?)^[ ]*```", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_TARGET = re.compile(r"^([a-z][a-z0-9-]*):", re.MULTILINE)
+_SHELL = re.compile(r"\s(?:&&|\|\|?|>>?|<|;|#)\s")
+_SUBMITTED = re.compile(r"jobs/(\w+)\.py$")
+_PLACEHOLDER = re.compile(r"<[^<>]+>")
+_PLACEHOLDER_NUMBER = re.compile(r"N|M|MS")
+
+
+def _without_fences(text: str) -> str:
+    return _FENCE.sub("", text)
+
+
+def _shown_lines(text: str) -> Iterator[str]:
+    """Lines of fenced blocks as a shell would see them, without a prompt."""
+    for language, block in _FENCE.findall(text):
+        if language in ("", "sh", "bash", "console"):
+            for line in block.replace("\\\n", " ").splitlines():
+                yield from (part.strip() for part in line.strip().removeprefix("$ ").split("&&"))
+
+
+def _arguments(line: str) -> tuple[str, list[str]] | None:
+    """Name of the command and its arguments, None where the line calls none of ours."""
+    plain = _PLACEHOLDER.sub("PLACEHOLDER", line.replace("\\|", "|"))
+    words = shlex.split(_SHELL.split(plain + " ")[0], comments=True)
+    if words[:1] == ["sediment"] and len(words) > 1 and words[1] not in ("NAME", "…"):
+        return words[1], words[2:]
+    if words and words[0].rpartition("/")[2] == "spark-submit":
+        for place, word in enumerate(words):
+            found = _SUBMITTED.search(word)
+            if found and found[1] == "cli":
+                return words[place + 1], words[place + 2 :]
+            if found:
+                return found[1], words[place + 1 :]
+    return None
+
+
+def _command(name: str) -> click.Command:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None, f"there is no command {name}"
+    return command
+
+
+def _calls(page: Path) -> tuple[list[tuple[str, list[str]]], list[tuple[str, list[str]]]]:
+    """What the page calls in blocks, and what it mentions in its text."""
+    text = page.read_text()
+    shown = [_arguments(line) for line in _shown_lines(text) if line.startswith("sediment ") or "spark-submit" in line]
+    inline = [span for span in _INLINE.findall(_without_fences(text)) if span.startswith("sediment ")]
+    mentioned = [_arguments(span) for span in inline]
+    return [call for call in shown if call], [call for call in mentioned if call]
+
+
+def _slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_every_command_that_is_shown_parses(page: Path) -> None:
+    for name, arguments in _calls(page)[0]:
+        given = [
+            re.sub(_PLACEHOLDER_NUMBER, "1", word) if _PLACEHOLDER_NUMBER.fullmatch(word) else word
+            for word in arguments
+        ]
+        try:
+            _command(name).make_context(name, given)
+        except click.ClickException as error:
+            pytest.fail(f"{page.name}: sediment {name} {shlex.join(arguments)}: {error.format_message()}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_every_command_that_is_mentioned_exists_with_its_options(page: Path) -> None:
+    for name, arguments in _calls(page)[1]:
+        known = {option for parameter in _command(name).params for option in parameter.opts}
+        assert {word.partition("=")[0] for word in arguments if word.startswith("--")} <= {*known, "--help"}
+
+
+def test_the_page_of_commands_tells_every_command_and_option() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text()
+    told = " ".join(_INLINE.findall(text))
+    for name in COMMANDS:
+        assert re.search(rf"(?<![\w-]){name}(?![\w-])", told), name
+        for parameter in _command(name).params:
+            if isinstance(parameter, click.Option):
+                for option in parameter.opts:
+                    assert re.search(rf"(?<![\w-]){option}(?![\w-])", told), f"{name} {option}"
+
+
+def test_every_option_that_the_page_of_commands_tells_exists() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text()
+    known = {option for name in COMMANDS for parameter in _command(name).params for option in parameter.opts}
+    told = {option for span in _INLINE.findall(text) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)}
+    assert told <= {*known, "--help"}
+
+
+@pytest.mark.parametrize(
+    ("page", "report"),
+    [
+        ("commands.md", PartitionReport),
+        ("commands.md", ExpiryReport),
+        ("commands.md", PairReport),
+        ("commands.md", RecoveryReport),
+        ("commands.md", PartitionSnapshot),
+        ("plan.md", PartitionPlan),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_every_field_of_the_json_is_told(page: str, report: type) -> None:
+    told = set(re.findall(r"\w+", " ".join(_INLINE.findall((ROOT / "docs" / page).read_text()))))
+    assert {field.name for field in fields(report)} <= told
+
+
+def test_every_rule_that_blocks_is_told_with_what_to_do() -> None:
+    told = set(_INLINE.findall((ROOT / "docs" / "troubleshooting.md").read_text()))
+    assert {rule.value for rule in BlockingRule} <= told
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for link in _LINK.findall(_without_fences(page.read_text())):
+        if "://" not in link:
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), f"{page.name}: {link}"
+            if anchor and target.suffix == ".md":
+                anchors = {_slug(heading) for heading in _HEADING.findall(_without_fences(target.read_text()))}
+                assert anchor in anchors, f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_every_test_and_source_file_that_is_named_exists(page: Path) -> None:
+    for span in _INLINE.findall(_without_fences(page.read_text())):
+        path, _, test = span.partition("::")
+        if re.fullmatch(r"(?:[a-z_]+/)+\w+\.(?:py|md|sh|properties)", path) and path.startswith(_ROOMS):
+            assert (ROOT / path).is_file(), f"{page.name}: {span}"
+            assert not test or f"def {test}(" in (ROOT / path).read_text(), f"{page.name}: {span}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+def test_every_make_target_that_is_named_exists(page: Path) -> None:
+    text = page.read_text()
+    targets = set(_TARGET.findall((ROOT / "Makefile").read_text()))
+    lines = [line for line in _shown_lines(text) if line.startswith("make ")]
+    spans = [span for span in _INLINE.findall(_without_fences(text)) if span.startswith("make ")]
+    named = {word for line in [*lines, *spans] for word in line.split("#")[0].split()[1:2]}
+    assert named <= targets
+
+
+def test_every_page_is_in_the_index_of_the_readme() -> None:
+    links = set(_LINK.findall(PAGES[0].read_text()))
+    assert {str(page.relative_to(ROOT)) for page in PAGES[1:]} <= links
