@@ -734,13 +734,16 @@ class _Loading:
     # ------------------------------------------------------------------------------------------------------------ split
     def _split_and_retry(self, step: Callable[[], _Result]) -> _Result:
         """`step`, again after each split of a segment whose offsets do not fit it.  Source: kafka-log 05 §2 pass 4."""
+        found: set[tuple[int, int | None]] = set()
         while True:
             try:
                 return step()
             except IndexOffsetOverflowError as error:
                 name = parse_segment_file(Path(error.path or "").name)
-                if name is None:
+                # A header may claim offsets that no segment holds: then splitting leaves the batch where it was.
+                if name is None or (name.base_offset, error.offset) in found:
                     raise
+                found.add((name.base_offset, error.offset))
                 self.repairs.append(
                     split_segment(self.partition, self.directory, name.base_offset, error, self.config, self.fs)
                 )

@@ -40,7 +40,7 @@ from tests.twin.segments import file_batches
 
 PARTITION = TopicPartition("t", 0)
 NOW_MS = START_MS + 3_600_000
-LOGS = int(os.environ.get("SEDIMENT_FUZZ_LOGS", "24"))
+LOGS = int(os.environ.get("SEDIMENT_FUZZ_LOGS", "200"))
 
 
 def changed_batch(batches, seed, number):
