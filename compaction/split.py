@@ -103,7 +103,7 @@ def cut_into_splits(groups: Sequence[SegmentGroup], splits: int) -> tuple[Split,
     for index, group in enumerate(groups):
         # A group goes where its middle lies.
         middle = taken_bytes + group.log_bytes / 2
-        if index > bounds[-1] and middle * splits >= len(bounds) * total_bytes:
+        if index > bounds[-1] and len(bounds) < splits and middle * splits >= len(bounds) * total_bytes:
             bounds.append(index)
         taken_bytes += group.log_bytes
     return splits_at(groups, bounds[1:])

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.archives import unpack
 from tests.twin import framing
 from tests.twin.batches import Batch, Record, RecordHeader
 from tests.twin.indexes import (
@@ -206,7 +207,7 @@ def _names(kind: str) -> list[str]:
 
 def _unpack(kind: str, name: str, tmp_path: Path) -> Path:
     with tarfile.open(_CORPUS / kind / f"{name}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+        unpack(archive, tmp_path)
     return tmp_path / name
 
 

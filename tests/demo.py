@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from sediment.jobs.session import create_session
+from tests.archives import unpack
 
 QUERY = """
 select topic, count(*) as records, count(distinct key) as keys, sum(int(value is null)) as tombstones,
@@ -25,7 +26,7 @@ CORPUS = Path(__file__).parent / "data" / "corpus" / "cleaning"
 def unpack(case: str, log_dir: Path, scratch: Path) -> list[str]:
     """Put the case's partition into `log_dir`; returns the `--set` options that stand for its topic's config."""
     with tarfile.open(CORPUS / f"{case}.tar.xz") as archive:
-        archive.extractall(scratch, filter="data")
+        unpack(archive, scratch)
     about = json.loads((scratch / case / "case.json").read_text())
     partition = about["partition"]
     (scratch / case / "before").rename(log_dir / partition)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.archives import unpack
 from tests.corpus import assert_same_log, load_case
 from tests.jobs.log_dirs import corpus_log_dir
 from tests.jobs.test_clusters import free_port, wait_for
@@ -75,7 +76,7 @@ def cluster(tmp_path_factory):
     scratch = tmp_path_factory.mktemp("cluster")
     unpacked, home = scratch / "environment", scratch / "spark"
     with tarfile.open(BUNDLE) as archive:
-        archive.extractall(unpacked, filter="fully_trusted")  # it links to the host's Python
+        unpack(archive, unpacked, trusted=True)  # it links to the host's Python
     shutil.copytree(Path(pyspark.__file__).parent, home, ignore=shutil.ignore_patterns("__pycache__"))
     driver = str(unpacked / "bin" / "python")
     environment = bare_environment(scratch, SPARK_HOME=str(home), PYSPARK_DRIVER_PYTHON=driver)

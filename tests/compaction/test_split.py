@@ -261,6 +261,10 @@ def test_splits_are_all_groups_in_order_and_none_is_empty(sizes, wanted):
     assert [split.number for split in splits] == list(range(len(splits)))
 
 
+def test_empty_groups_are_not_cut_more_often_than_wanted():
+    assert len(cut_into_splits([group(0, 0), group(10, 0)], 1)) == 1
+
+
 def test_groups_of_one_size_are_cut_evenly():
     splits = cut_into_splits([group(10 * n, 100) for n in range(12)], 4)
     assert [len(split.groups) for split in splits] == [3, 3, 3, 3]

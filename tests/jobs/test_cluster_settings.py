@@ -17,6 +17,7 @@ from sediment.jobs.settings import Origin, Settings, parse_value
 from sediment.segment_io.errors import CorruptBatchError, SettingsError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.names import TopicPartition
+from tests.archives import unpack
 from tests.jobs.log_dirs import sediment
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.batches import Record, encode_batch
@@ -29,7 +30,7 @@ COMPACTED = TopicPartition("compacted", 0)
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     with tarfile.open(KRAFT / "log-dir.tar.gz") as archive:
-        archive.extractall(tmp_path / "data", filter="data")
+        unpack(archive, tmp_path / "data")
     return tmp_path / "data"
 
 

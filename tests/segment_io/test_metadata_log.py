@@ -13,6 +13,7 @@ from sediment.segment_io.checkpoints import format_uuid
 from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.metadata_log import ClusterMetadata, latest_snapshot, read_cluster_metadata
+from tests.archives import unpack
 from tests.segments import write_segment
 from tests.twin.batches import Record, encode_batch
 
@@ -22,7 +23,7 @@ KRAFT = Path(__file__).parents[1] / "data" / "kraft"
 @pytest.fixture
 def broker_dir(tmp_path: Path) -> Path:
     with tarfile.open(KRAFT / "log-dir.tar.gz") as archive:
-        archive.extractall(tmp_path / "broker", filter="data")
+        unpack(archive, tmp_path / "broker")
     return tmp_path / "broker"
 
 
