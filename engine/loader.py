@@ -38,6 +38,7 @@ from sediment.segment_io.errors import (
     CorruptDataError,
     CorruptIndexError,
     IndexOffsetOverflowError,
+    SourceChangedError,
     UnsupportedDataError,
 )
 from sediment.segment_io.format import (
@@ -657,8 +658,7 @@ class _Loading:
         if not count:
             return 0, None
         path = self._path(segment, _OFFSET_INDEX)
-        entry = self.fs.read_range(path, (count - 1) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
-        relative_offset, position = OFFSET_ENTRY_STRUCT.unpack(entry)
+        relative_offset, position = OFFSET_ENTRY_STRUCT.unpack(self._index_entry(path, count - 1, OFFSET_ENTRY_BYTES))
         if relative_offset <= 0 or not 0 < position < segment.ref.log_bytes:
             return 0, None
         return position, segment.base_offset + relative_offset
@@ -700,8 +700,18 @@ class _Loading:
         if not count:
             return -1
         path = self._path(segment, _TIME_INDEX)
-        entry = self.fs.read_range(path, (count - 1) * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
-        return int(TIME_ENTRY_STRUCT.unpack(entry)[0])
+        return int(TIME_ENTRY_STRUCT.unpack(self._index_entry(path, count - 1, TIME_ENTRY_BYTES))[0])
+
+    def _index_entry(self, path: Path, number: int, entry_bytes: int) -> bytes:
+        entry = self.fs.read_range(path, number * entry_bytes, entry_bytes)
+        if len(entry) < entry_bytes:
+            raise SourceChangedError(
+                "the index became shorter while it was read",
+                path=str(path),
+                position=number * entry_bytes,
+                advice="another process writes to this directory; stop it and run again",
+            )
+        return entry
 
     def _aborted_in(self, segment: _Segment) -> tuple[AbortedTransaction, ...]:
         if not segment.ref.transaction_index_bytes:

@@ -23,7 +23,7 @@ CASES = ("plain", "zstd", "tombstones", "transactions", "idempotent", "headers",
 CORPUS = Path(__file__).parent / "data" / "corpus" / "cleaning"
 
 
-def unpack(case: str, log_dir: Path, scratch: Path) -> list[str]:
+def place(case: str, log_dir: Path, scratch: Path) -> list[str]:
     """Put the case's partition into `log_dir`; returns the `--set` options that stand for its topic's config."""
     with tarfile.open(CORPUS / f"{case}.tar.xz") as archive:
         unpack(archive, scratch)
@@ -51,7 +51,7 @@ def main() -> int:
     scratch = Path(given.scratch or tempfile.mkdtemp(prefix="sediment-demo-"))
     log_dir = scratch / "kafka-logs"
     log_dir.mkdir(parents=True)
-    sets = [option for case in CASES for option in unpack(case, log_dir, scratch)]
+    sets = [option for case in CASES for option in place(case, log_dir, scratch)]
     (log_dir / ".kafka_cleanshutdown").touch()
     print(f"{len(CASES)} partitions that Apache Kafka 4.2.0 wrote are in {log_dir}\n")
     command = ["sediment", "compact", str(log_dir), "--force", *sets]

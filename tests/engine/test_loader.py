@@ -14,7 +14,7 @@ from sediment.engine import loader
 from sediment.engine.config import LogConfig
 from sediment.engine.loader import load_log
 from sediment.segment_io.checkpoints import EpochEntry, format_leader_epochs, read_leader_epochs
-from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, UnsupportedDataError
+from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import DirectoryState, TopicPartition
@@ -948,3 +948,23 @@ def test_several_threads_recover_a_log_as_one_does(tmp_path, seed, most_batches_
                 (loaded.log_end_offset, loaded.producers, loaded.aborted, loaded.leader_epochs, repairs, files)
             )
     assert answers[0] == answers[1]
+
+
+class ShrinkingFs(Fs):
+    """Cuts an index right before it is read, as another process might."""
+
+    def __init__(self, suffix):
+        self.suffix = suffix
+
+    def read_range(self, path, position, count):
+        if path.suffix == self.suffix:
+            path.write_bytes(path.read_bytes()[:5])
+        return super().read_range(path, position, count)
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_that_becomes_shorter_while_its_log_is_loaded_is_said(tmp_path, suffix):
+    directory = tmp_path / "t-0"
+    write_random_log(directory, 3, LogShape(transactional=0, batches=120))
+    with pytest.raises(SourceChangedError, match="became shorter"):
+        load(directory, clean=True, fs=ShrinkingFs(suffix))
