@@ -132,7 +132,7 @@ class ChunkReader:
         self._fs = fs
         self._limit_bytes = decompressed_limit_bytes
         self._legacy_horizon_ms = legacy_horizon_ms
-        self._files = SourceFiles(directory, stack)
+        self._files = SourceFiles(directory, fs, stack)
         self._thread = lazy_pool(stack, "sediment-read")
         self._buffers = [padded_buffer(0), padded_buffer(0)]
         self._positions = [np.zeros(_FIRST_BATCHES, dtype=np.int64) for _ in range(2)]
@@ -337,8 +337,9 @@ def _scan_stretches(
 class SourceFiles:
     """Open source segments; each is checked to be the one that was listed when it is opened."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, directory: Path, fs: Fs, stack: ExitStack) -> None:
         self._directory = directory
+        self._fs = fs
         self._stack = stack
         self._open: tuple[SegmentRef, int] | None = None
         stack.callback(self._close)
@@ -356,7 +357,7 @@ class SourceFiles:
         if self._open is not None and self._open[0] == segment:
             return self._open[1]
         self._close()
-        descriptor = os.open(self.path(segment), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = self._fs.open_to_read(self.path(segment))
         self._open = segment, descriptor
         status = os.fstat(descriptor)
         if (status.st_size, status.st_mtime_ns) != (segment.log_bytes, segment.mtime_ns):

@@ -111,7 +111,7 @@ def clean_log(
     walked = may_hold_transactions(plan)
     filled = plan.config.dedupe_buffer_bytes is not None
     damage: Damage | None = None
-    try:
+    with _of_partition(plan):
         while True:
             writer = _part_writer(plan, fs, run_id, attempt)
             try:
@@ -131,17 +131,6 @@ def clean_log(
                 damage = find_damage(plan, fs, progress or _no_progress)
                 if not damage.by_segment:
                     raise
-    except FileNotFoundError as error:
-        raise SourceChangedError(
-            "a segment went away while it was cleaned",
-            partition=str(plan.view.listing.partition),
-            path=str(error.filename),
-            advice="another process deletes from this directory; stop it and run again",
-        ) from error
-    except SedimentError as error:
-        if error.partition is None:
-            error.partition = str(plan.view.listing.partition)
-        raise
 
 
 def walk_log(
@@ -205,11 +194,18 @@ def _part_writer(plan: CleaningPlan, fs: Fs, run_id: str, attempt: str) -> PartW
 
 @contextmanager
 def _of_partition(plan: CleaningPlan) -> Iterator[None]:
-    """Name the partition in errors, and tell of a way that does not hold."""
+    """Name the partition in errors; tell of a way that does not hold, and of segments that went away."""
     try:
         yield
     except WayDoesNotHoldError as broken:
         raise SplitDoesNotHoldError(needs_walk=broken.status != sweep.OFFSETS_NOT_INCREASING) from broken
+    except FileNotFoundError as error:
+        raise SourceChangedError(
+            "a segment went away while it was cleaned",
+            partition=str(plan.view.listing.partition),
+            path=str(error.filename),
+            advice="another process deletes from this directory; stop it and run again",
+        ) from error
     except SedimentError as error:
         if error.partition is None:
             error.partition = str(plan.view.listing.partition)

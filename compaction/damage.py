@@ -108,7 +108,7 @@ def find_damage(plan: CleaningPlan, fs: Fs, progress: Progress) -> Damage:
     found, untouchable = {}, set()
     for segment in (segment for group in plan.groups for segment in group.segments):
         directory = plan.view.listing.path
-        descriptor = os.open(directory / _log_name(segment), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = fs.open_to_read(directory / _log_name(segment))
         try:
             end_offset = ends.get(segment.base_offset, INT64_MAX)
             limit_bytes = plan.config.max_decompressed_batch_bytes

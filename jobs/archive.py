@@ -38,7 +38,7 @@ from sediment.engine.lock import check_run_token, place_run_token, remove_run_to
 from sediment.jobs.delta_tables import INSTALL, is_uri, outside_log_dirs
 from sediment.jobs.options import CommonOptions
 from sediment.jobs.progress import Progress
-from sediment.jobs.sentences import told
+from sediment.jobs.sentences import first_line, task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import spread
 from sediment.jobs.stopping import cancel_when
@@ -88,9 +88,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
         columns = [field.name for field in table.schema().fields]
         partitions = tuple(table.metadata().partition_columns)
     except (DeltaError, OSError) as error:
-        raise UsageError(
-            f"the archive cannot be opened: {_first_line(error)}", path=path, advice=_OTHER_PATH
-        ) from error
+        raise UsageError(f"the archive cannot be opened: {first_line(error)}", path=path, advice=_OTHER_PATH) from error
     if not set(_schema().names) <= set(columns) or partitions != _PARTITION_COLUMNS:
         raise UsageError("this Delta table is not an archive of segments", path=path, advice=_OTHER_PATH)
 
@@ -101,11 +99,6 @@ def _schema() -> pa.Schema:
 
     records = arrow_schema(TABLES["records"])
     return pa.schema([*records, ("segment", pa.int64()), ("digest", pa.string()), ("day", pa.date32())])
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 # ------------------------------------------------------------------------------------------------------------ measuring
@@ -400,7 +393,7 @@ class _Archive:
             self._table.update_incremental()
         except (DeltaError, OSError) as error:
             raise SedimentError(
-                f"the archive cannot be written: {_first_line(error)}",
+                f"the archive cannot be written: {first_line(error)}",
                 path=self.path,
                 advice="nothing was deleted; run again",
             ) from error
@@ -512,7 +505,7 @@ class _Archiving:
                 self._archive_group(table, group)
         except Exception as error:
             if not isinstance(error, SedimentError | OSError):
-                error = SedimentError(f"the archive cannot be written: {_first_line(error)}", path=self._path)
+                error = SedimentError(f"the archive cannot be written: {first_line(error)}", path=self._path)
             self._fail(set(keys) - self._totals.keys(), *told(error))
         return {key: self._failed.get(key, self._totals[key]) for key in keys}
 
@@ -548,8 +541,7 @@ class _Archiving:
         if self._stop.is_set():
             self._fail([key], "stopped", "the run was stopped in this partition")
         else:
-            reason = _first_line(error) if error else "no reason given"
-            self._fail([key], "task-lost", f"Spark gave up on the task: {reason}")
+            self._fail([key], *task_lost(error))
 
     def _write(
         self, table: _Archive, new: Mapping[SegmentWork, Measured]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from sediment.segment_io.log_dir import PartitionCheckpoints
 
 if TYPE_CHECKING:
     from sediment.compaction.chunks import SegmentCuts
+    from sediment.compaction.estimate import Estimate
     from sediment.compaction.grouping import CleaningPlan
     from sediment.compaction.policy import CleanableRange
     from sediment.segment_io.view import LogView
@@ -441,14 +442,24 @@ def strategy_for(task: CleaningTask, plan: CleaningPlan, fs: Fs) -> StrategyChoi
 
 def _estimated_keys(plan: CleaningPlan, fs: Fs) -> int:
     """How many keys the segments of a plan hold, from a sample."""
+    segments = [segment for group in plan.groups for segment in group.segments]
+    return estimated(plan.view.listing.path, segments, plan.config, fs, now_ms=plan.now_ms).keys
+
+
+def estimated(
+    directory: Path, segments: Sequence[SegmentRef], config: CompactionConfig, fs: Fs, *, now_ms: int
+) -> Estimate:
+    """What cleaning `segments` leaves, from a sample of them.
+
+    Raises:
+        CorruptBatchError: a log that is small enough to be read whole holds a malformed batch.
+    """
     from sediment.compaction.estimate import collect_sample, estimate_cleaning
     from sediment.segment_io.sample import sampled_batches
 
-    segments = [segment for group in plan.groups for segment in group.segments]
-    sample = collect_sample(sampled_batches(plan.view.listing.path, segments, fs, budget_bytes=SAMPLE_BYTES))
+    sample = collect_sample(sampled_batches(directory, segments, fs, budget_bytes=SAMPLE_BYTES))
     log_bytes = sum(segment.log_bytes for segment in segments)
-    retention_ms = plan.config.delete_retention_ms
-    return estimate_cleaning(sample, log_bytes, now_ms=plan.now_ms, delete_retention_ms=retention_ms).keys
+    return estimate_cleaning(sample, log_bytes, now_ms=now_ms, delete_retention_ms=config.delete_retention_ms)
 
 
 def _check_headroom(plan: CleaningPlan, fs: Fs) -> None:
@@ -457,9 +468,6 @@ def _check_headroom(plan: CleaningPlan, fs: Fs) -> None:
     Where even a log that loses nothing would fit, nothing is estimated.  What an estimate gets wrong is met when the
     disk runs out, and undone.
     """
-    from sediment.compaction.estimate import collect_sample, estimate_cleaning
-    from sediment.segment_io.sample import sampled_batches
-
     listing = plan.view.listing
     segments = [segment for group in plan.groups for segment in group.segments]
     needed = sum(segment.log_bytes for segment in segments)
@@ -467,12 +475,10 @@ def _check_headroom(plan: CleaningPlan, fs: Fs) -> None:
     if free >= needed:
         return
     try:
-        sample = collect_sample(sampled_batches(listing.path, segments, fs, budget_bytes=SAMPLE_BYTES))
+        needed = estimated(listing.path, segments, plan.config, fs, now_ms=plan.now_ms).log_bytes
     except CorruptBatchError:
         # Cleaning will meet it again and say what becomes of it.
         return
-    retention_ms = plan.config.delete_retention_ms
-    needed = estimate_cleaning(sample, needed, now_ms=plan.now_ms, delete_retention_ms=retention_ms).log_bytes
     if free < needed:
         raise NoSpaceError(
             f"the disk has {free} bytes free and what survives cleaning takes about {needed}",

@@ -37,7 +37,6 @@ from sediment.jobs.cleaning import (
     Pace,
     clean_with,
     executors,
-    failure,
     paced,
     roll_active,
     with_errors,
@@ -50,7 +49,7 @@ from sediment.jobs.log_lines import log_partition
 from sediment.jobs.options import CommonOptions
 from sediment.jobs.progress import Progress
 from sediment.jobs.report import FAILED, SKIPPED, PartitionReport, RunReport, human_bytes
-from sediment.jobs.sentences import told
+from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import Answer, spread
 from sediment.jobs.stages import COMMIT, LIST, SPARK, StageClock
@@ -503,9 +502,7 @@ class _Run:
         elif self._give_up.is_set():
             code, reason = _GIVEN_UP, "another partition could not be written"
         else:
-            sentence = str(error).strip().split("\n")[0] if error else "no reason given"
-            found = failure("task-lost", f"Spark gave up on the task: {sentence}")
-            code, reason = found.reason_code or "", found.reason or ""
+            code, reason = task_lost(error)
         self._give_up.set()
         listing = list_log(task.partition, Path(str(task.source)) / task.folder, ListedFs(task.files))
         return self._placed(untouched(listing, FAILED, code, reason), task)

@@ -32,6 +32,7 @@ from rich.console import Console
 from sediment import __version__
 from sediment.jobs.delta_tables import INSTALL, is_delta_table, is_uri, outside_log_dirs
 from sediment.jobs.report import SCHEMA
+from sediment.jobs.sentences import first_line
 from sediment.segment_io.errors import SedimentError, UsageError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
         try:
             columns = {field.name for field in DeltaTable(table).schema().fields}
         except (DeltaError, OSError) as error:
-            raise UsageError(f"this is no Delta table: {_first_line(error)}", path=table, advice=_OTHER_PATH) from error
+            raise UsageError(f"this is no Delta table: {first_line(error)}", path=table, advice=_OTHER_PATH) from error
         if "run_id" not in columns:
             raise UsageError("this Delta table is not of a ledger", path=table, advice=_OTHER_PATH)
 
@@ -104,7 +105,7 @@ def record(report: str, path: str, messages: Console) -> bool:
         saved = _save(report)
         kept = f"sediment history {path} --replay {saved}" if saved else f"this report: {report}"
         messages.print(
-            f"sediment: the run is done but not in the ledger: {_first_line(error)}; when the ledger can be written "
+            f"sediment: the run is done but not in the ledger: {first_line(error)}; when the ledger can be written "
             f"again, replay it: {kept}",
             style="red",
             soft_wrap=True,
@@ -154,12 +155,7 @@ def _append_once(table_path: str, rows: pa.Table, run_id: str) -> bool:
 
 
 def _unwritable(table_path: str, error: Exception) -> SedimentError:
-    return SedimentError(f"the ledger cannot be written: {_first_line(error)}", path=table_path)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return SedimentError(f"the ledger cannot be written: {first_line(error)}", path=table_path)
 
 
 def _save(report: str) -> Path | None:

@@ -30,6 +30,7 @@ from sediment.jobs.cleaning import (
     CompactOptions,
     circumstances,
     clean_partition,
+    estimated,
     look_at,
     strategy_for,
 )
@@ -284,18 +285,9 @@ def _with_cleaning(
 
 def _estimate(task: PlanningTask, view: LogView, end_offset: int) -> Estimate:
     """What cleaning the rolled segments below `end_offset` leaves."""
-    from sediment.compaction.estimate import collect_sample, estimate_cleaning
-    from sediment.segment_io.sample import sampled_batches
-
     cleaning = task.cleaning
     segments = [segment for segment in view.listing.segments[:-1] if segment.base_offset < end_offset]
-    sample = collect_sample(sampled_batches(view.listing.path, segments, Fs(), budget_bytes=SAMPLE_BYTES))
-    return estimate_cleaning(
-        sample,
-        sum(segment.log_bytes for segment in segments),
-        now_ms=cleaning.now_ms,
-        delete_retention_ms=cleaning.config.delete_retention_ms,
-    )
+    return estimated(view.listing.path, segments, cleaning.config, Fs(), now_ms=cleaning.now_ms)
 
 
 def _with_tombstones(found: PartitionPlan, estimate: Estimate) -> PartitionPlan:

@@ -28,3 +28,9 @@ def task_lost(error: Exception | None) -> tuple[str, str]:
     lines = [line.strip() for line in str(error or "no reason given").splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line) and not line.startswith(_OF_THE_JVM)]
     return TASK_LOST, f"Spark gave up on the task: {(raised or lines)[-1 if raised else 0]}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what a library's error says, or its name where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -183,6 +183,19 @@ def test_a_sweep_that_does_not_meet_what_was_folded_changes_nothing(tmp_path):
     assert not list(directory.glob("*.part"))
 
 
+def test_a_segment_that_went_away_is_told_as_a_changed_source(tmp_path):
+    directory = write_log(tmp_path / "t-0", {10 * n: [batch_of(10 * n + m, b"k") for m in range(10)] for n in range(4)})
+    plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=800))
+    assert plan is not None
+    work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
+    (split,) = splits_at(plan.groups, ())
+    (directory / f"{10:020d}.log").unlink()
+    with pytest.raises(SourceChangedError, match="went away"):
+        list(sight_split(work, split, 1, Fs()))
+    with pytest.raises(SourceChangedError, match="went away"):
+        clean_log(plan, Fs(), run_id="r", attempt="0")
+
+
 def test_a_corrupt_batch_is_named_and_no_part_is_left(tmp_path):
     directory = write_log(tmp_path / "t-0", {10 * n: [batch_of(10 * n + m, b"k") for m in range(10)] for n in range(4)})
     plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=800))
