@@ -23,22 +23,38 @@ Source: kafka-log 04, 05.
 from __future__ import annotations
 
 import random
-import socket
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Protocol
 
-import numpy as np
-
 from sediment.compaction.handoff import CleanedGroup, PreparedSwap
 from sediment.engine.config import LogConfig
-from sediment.engine.leader_epochs import Epochs, assign, latest_epoch, truncate_from_end, truncate_from_start
+from sediment.engine.fetch import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NOT_KNOWN,
+    FetchedData,
+    Isolation,
+    LogOffsetMetadata,
+    TimestampOffsetEpoch,
+)
+from sediment.engine.leader_epochs import (
+    Epochs,
+    assign,
+    end_offset_for,
+    latest_epoch,
+    truncate_from_end,
+    truncate_from_start,
+    with_batches,
+)
 from sediment.engine.live_producers import (
     UNKNOWN_TRANSACTION_VERSION,
     LiveProducers,
@@ -46,8 +62,9 @@ from sediment.engine.live_producers import (
     VerificationGuard,
 )
 from sediment.engine.loader import LoadedLog, load_log
+from sediment.engine.log_segments import LogSegments
 from sediment.engine.producer_states import ProducerStateManager, ReplayedSegment, Snapshots
-from sediment.engine.segment import FoundBatch, FoundRecord, Segment
+from sediment.engine.segment import FoundRecord, Segment
 from sediment.engine.swap import commit, mark_deleted, remove_deleted
 from sediment.engine.validation import AppendBuffers, AppendOrigin, Batches, BatchFields, read_batches, validate
 from sediment.retention.policy import SegmentState, plan_retention
@@ -71,7 +88,6 @@ from sediment.segment_io.errors import (
 )
 from sediment.segment_io.format import CODEC_NONE, INT32_MAX, INT64_MAX, NO_LEADER_EPOCH, NO_TIMESTAMP
 from sediment.segment_io.fs import Buffer, Fs, OpenFile
-from sediment.segment_io.indexes import AbortedTransaction, collect_aborted
 from sediment.segment_io.listing import SegmentRef, list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import (
@@ -88,18 +104,10 @@ from sediment.segment_io.view import LogView, SegmentTimes
 
 __all__ = ["AppendOrigin", "PartitionLog"]
 
-EARLIEST_TIMESTAMP = -2
-LATEST_TIMESTAMP = -1
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL_TIMESTAMP = -4
-LATEST_TIERED_TIMESTAMP = -5
-EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
-
 HIGH_WATERMARK = -1
 """The offset that DeleteRecords gives for it."""
 
 _SNAPSHOT = SegmentFileKind.SNAPSHOT
-_UNKNOWN = -1
 _MAGIC = 2
 _ALL_KINDS = tuple(SegmentFileKind)
 
@@ -110,14 +118,6 @@ class TaskScheduler(Protocol):
     def schedule_once(self, name: str, task: Callable[[], None], *, delay_ms: int = 0) -> object:
         """Run `task` in `delay_ms`."""
         ...
-
-
-class Isolation(Enum):
-    """How far a read goes (kafka-log 04 §8)."""
-
-    LOG_END = "log-end"
-    HIGH_WATERMARK = "high-watermark"
-    TXN_COMMITTED = "txn-committed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,62 +134,6 @@ class AppendInfo:
     log_start_offset: int
     appended_bytes: int
     is_duplicate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LogOffsetMetadata:
-    """An offset and where it lies; -1 for segment and position where that is not known."""
-
-    offset: int
-    segment_base_offset: int = _UNKNOWN
-    position: int = _UNKNOWN
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FetchedData:
-    """A slice of a segment that begins with a batch and may end inside of one.
-
-    It can hold records below the offset that was asked for, which the reader skips.  `aborted` are the aborted
-    transactions that touch it, None unless the read was of committed data.
-    """
-
-    start: LogOffsetMetadata
-    size_bytes: int
-    first_entry_incomplete: bool
-    aborted: tuple[AbortedTransaction, ...] | None
-    _file: OpenFile | None
-
-    def read(self) -> bytes:
-        """The bytes.
-
-        Raises:
-            OSError: the disk failed; as in a broker, whose network thread it would be, the log stays online until
-                it needs the disk itself.
-        """
-        return b"" if self._file is None else self._file.read(self.start.position, self.size_bytes)
-
-    def send_to(self, target: socket.socket) -> int:
-        """Send all to a blocking socket by sendfile; returns the bytes sent.
-
-        Raises:
-            OSError: the socket fails, or the file was cut below the slice.
-        """
-        sent = 0
-        while self._file is not None and sent < self.size_bytes:
-            count = self._file.send(target, self.start.position + sent, self.size_bytes - sent)
-            if count == 0:
-                raise OSError(f"{self._file.path} was cut while it was sent")
-            sent += count
-        return sent
-
-
-@dataclass(frozen=True, slots=True)
-class TimestampOffsetEpoch:
-    """A record by its timestamp; -1 stands for no timestamp, offset or leader epoch."""
-
-    timestamp_ms: int
-    offset: int
-    leader_epoch: int
 
 
 def _ignore_failure(_log: PartitionLog, _error: OSError) -> None:
@@ -229,12 +173,9 @@ class PartitionLog:
         self._cuts = 0
         self._buffers = AppendBuffers()
         now_ms = clock()
-        self._segments = {
-            found.base_offset: self._segment(found.base_offset, size_bytes=found.log_bytes, now_ms=now_ms)
-            for found in loaded.segments
-        }
-        self._bases = sorted(self._segments)
-        self._active = self._segments[self._bases[-1]]
+        self._segments = LogSegments(
+            self._segment(found.base_offset, size_bytes=found.log_bytes, now_ms=now_ms) for found in loaded.segments
+        )
         self._epochs = loaded.leader_epochs
         self._log_start_offset = loaded.log_start_offset
         self._log_end_offset = loaded.log_end_offset
@@ -245,9 +186,9 @@ class PartitionLog:
         listing = list_log(self.partition, self.directory, fs)
         self._snapshots = set(listing.snapshots)
         self._last_snapshot_offset = max(self._snapshots, default=loaded.log_start_offset)
-        self._active.reserve_indexes()
-        if not self._active.size_bytes:
-            self._active.preallocate(self._preallocated_bytes())
+        self._segments.active.reserve_indexes()
+        if not self._segments.active.size_bytes:
+            self._segments.active.preallocate(self._preallocated_bytes())
 
     @classmethod
     def open(
@@ -392,7 +333,7 @@ class PartitionLog:
             unstable = self._producers.first_unstable_offset()
             if unstable is None or unstable >= self._log_start_offset:
                 return unstable
-            found = self._find(self._log_start_offset)
+            found = self._segments.find(self._log_start_offset)
             return self._log_start_offset if found is None else max(found[1].base_offset, self._log_start_offset)
 
     @property
@@ -404,25 +345,25 @@ class PartitionLog:
     @property
     def active_base_offset(self) -> int:
         """The base offset of the segment that is appended to."""
-        return self._active.base_offset
+        return self._segments.active.base_offset
 
     @property
     def first_base_offset(self) -> int:
         """The base offset of the first segment."""
         with self.lock:
-            return self._bases[0]
+            return self._segments.first_base_offset
 
     @property
     def base_offsets(self) -> tuple[int, ...]:
         """The base offsets of the segments, ascending."""
         with self.lock:
-            return tuple(self._bases)
+            return self._segments.base_offsets
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all `.log` files."""
         with self.lock:
-            return sum(segment.size_bytes for segment in self._segments.values())
+            return self._segments.size_bytes
 
     @property
     def leader_epochs(self) -> Epochs:
@@ -450,17 +391,13 @@ class PartitionLog:
         """The segments as their files are now; the active one counts what was written, not what was reserved."""
         with self._owned():
             found = list_log(self.partition, self.directory, self._fs).segments
-            sizes = {base: segment.size_bytes for base, segment in self._segments.items()}
+            sizes = self._segments.sizes_bytes()
             return tuple(replace(ref, log_bytes=sizes[ref.base_offset]) for ref in found if ref.base_offset in sizes)
 
     def segment_states(self) -> tuple[SegmentState, ...]:
         """What retention looks at."""
         with self._owned():
-            return self._segment_states()
-
-    def _segment_states(self) -> tuple[SegmentState, ...]:
-        segments = [self._segments[base] for base in self._bases]
-        return tuple(SegmentState(s.base_offset, s.size_bytes, s.largest_timestamp_ms) for s in segments)
+            return self._segments.states()
 
     def segment_bases_between(self, from_offset: int, to_offset: int) -> tuple[int, ...]:
         """Bases of the segments from the one that holds `from_offset` to those that begin below `to_offset`.
@@ -468,27 +405,21 @@ class PartitionLog:
         Raises:
             UsageError: `to_offset` is below `from_offset`.
         """
-        with self.lock:
-            return tuple(segment.base_offset for segment in self._between(from_offset, to_offset))
-
-    def _between(self, from_offset: int, to_offset: int) -> list[Segment]:
         if to_offset < from_offset:
             raise UsageError(f"offsets {from_offset} to {to_offset} are no range", partition=str(self.partition))
-        if from_offset == to_offset:
-            return []
-        first = max(bisect_right(self._bases, from_offset) - 1, 0)
-        return [self._segments[base] for base in self._bases[first:] if base < to_offset]
+        with self.lock:
+            return tuple(segment.base_offset for segment in self._segments.between(from_offset, to_offset))
 
     def view(self, *, first_dirty_checkpoint: int | None, now_ms: int) -> LogView:
         """The log as the rules of compaction look at it."""
         with self._owned():
             listing = list_log(self.partition, self.directory, self._fs)
-            segments = [self._segments[base] for base in self._bases]
+            segments = list(self._segments)
             has_lag = self.config.compaction.max_compaction_lag_ms < INT64_MAX
             times = [
                 SegmentTimes(
                     segment.largest_timestamp_ms,
-                    segment.first_timestamp_ms() if has_lag and segment is not self._active else NO_TIMESTAMP,
+                    segment.first_timestamp_ms() if has_lag and segment is not self._segments.active else NO_TIMESTAMP,
                 )
                 for segment in segments
             ]
@@ -619,7 +550,7 @@ class PartitionLog:
                 f"{self.config.compaction.segment_bytes}",
                 advice="append less at once",
             )
-        epochs = self._epochs_with(batches)
+        epochs = with_batches(self._epochs, batches.rows)
         update = None
         if has_producer:
             with_producer = (
@@ -630,7 +561,7 @@ class PartitionLog:
             )
             if update.duplicate is not None:
                 return self._duplicate(update.duplicate)
-        if self._active.should_roll(
+        if self._segments.active.should_roll(
             self.config,
             append_bytes=batches.size_bytes,
             max_timestamp_ms=max_timestamp_ms,
@@ -640,7 +571,7 @@ class PartitionLog:
             self._roll(first_offset if rows["magic"][0] >= _MAGIC else last_offset - INT32_MAX)
         if epochs is not self._epochs:
             self._put_epochs(epochs)
-        self._active.append(batches)
+        self._segments.active.append(batches)
         self._log_end_offset = last_offset + 1
         if update is not None:
             self._take_over(update)
@@ -658,7 +589,7 @@ class PartitionLog:
     def _take_over(self, update: Update) -> None:
         aborted = self._producers.apply(update)
         if aborted:
-            self._active.add_aborted(aborted)
+            self._segments.active.add_aborted(aborted)
 
     def _duplicate(self, batch: RememberedBatch) -> AppendInfo:
         return AppendInfo(
@@ -707,44 +638,12 @@ class PartitionLog:
         """
         with self.lock:
             entries, log_end_offset = self._epochs, self._log_end_offset
-        if epoch == NO_LEADER_EPOCH:
-            return NO_LEADER_EPOCH, _UNKNOWN
-        if epoch == latest_epoch(entries):
-            return epoch, log_end_offset
-        above = next((entry for entry in entries if entry.epoch > epoch), None)
-        if above is None:
-            return NO_LEADER_EPOCH, _UNKNOWN
-        below = [entry for entry in entries if entry.epoch <= epoch]
-        return (below[-1].epoch if below else epoch), above.start_offset
-
-    def _epochs_with(self, batches: Batches) -> Epochs:
-        """The leader epochs once `batches` are appended; the same object where nothing changes."""
-        rows = batches.rows
-        epochs = self._epochs
-        found = rows["leader_epoch"]
-        if len(rows) == 1:
-            starts: Sequence[int] = (0,)
-        else:
-            starts = [0, *(np.flatnonzero((found[1:] != found[:-1]) | (rows["magic"][1:] != rows["magic"][:-1])) + 1)]
-        for start in starts:
-            epoch, offset = int(found[start]), int(rows["base_offset"][start])
-            if rows["magic"][start] < _MAGIC:
-                epochs = () if epochs else epochs
-            elif epoch < 0:
-                raise UsageError(f"a batch has leader epoch {epoch}", offset=offset)
-            elif not epochs or epochs[-1].epoch != epoch or epochs[-1].start_offset > offset:
-                epochs = assign(epochs, epoch, offset)
-        return epochs
+        return end_offset_for(entries, epoch, log_end_offset)
 
     def _put_epochs(self, epochs: Epochs) -> None:
         if epochs != self._epochs:
             self._epochs = epochs
             write_leader_epochs(self._fs, self.directory / LEADER_EPOCH_FILE, epochs)
-
-    def _epoch_of(self, offset: int) -> int:
-        """The leader epoch in force at an offset, -1 where none is known."""
-        before = [entry for entry in self._epochs if entry.start_offset <= offset]
-        return before[-1].epoch if before else NO_LEADER_EPOCH
 
     # ------------------------------------------------------------------------------------------------------------- roll
     def roll(self, expected_next_offset: int | None = None) -> int:
@@ -760,7 +659,7 @@ class PartitionLog:
 
     def _roll(self, given_offset: int) -> int:
         base_offset = max(given_offset, self._log_end_offset)
-        old = self._active
+        old = self._segments.active
         now_ms = self._clock()
         if base_offset == old.base_offset and not old.size_bytes:
             self._remove_segments([old.base_offset], snapshots=False)
@@ -774,7 +673,7 @@ class PartitionLog:
             old.become_inactive()
         segment = self._segment(base_offset, size_bytes=0, now_ms=now_ms, is_new=True)
         segment.create(like=self.directory, preallocated_bytes=self._preallocated_bytes())
-        self._add_segment(segment)
+        self._segments.add(segment)
         self._write_snapshot(base_offset, synced=False)
         self._scheduler.schedule_once("flush-log", lambda: self._flush_rolled(base_offset))
         return base_offset
@@ -794,11 +693,6 @@ class PartitionLog:
 
     def _preallocated_bytes(self) -> int:
         return self.config.compaction.segment_bytes if self.config.preallocate else 0
-
-    def _add_segment(self, segment: Segment) -> None:
-        self._segments[segment.base_offset] = segment
-        self._bases = sorted(self._segments)
-        self._active = self._segments[self._bases[-1]]
 
     def _remove_stray_files(self, base_offset: int) -> None:
         for kind in _ALL_KINDS:
@@ -831,11 +725,11 @@ class PartitionLog:
         path = self.directory / segment_file_name(offset, _SNAPSHOT)
         content = encode_snapshot(self._producers.entries())
         if synced:
-            self._fs.replace_file(path, content, like=self._active.path())
+            self._fs.replace_file(path, content, like=self._segments.active.path())
         else:
             self._fs.unlink(path, missing_ok=True)
             self._fs.write_new(path, [content])
-            self._fs.adopt_owner(path, self._active.path())
+            self._fs.adopt_owner(path, self._segments.active.path())
         self._snapshots.add(offset)
         self._last_snapshot_offset = offset
 
@@ -875,7 +769,7 @@ class PartitionLog:
         end_offset = offset + 1 if force_last_segment else offset
         if end_offset <= self._recovery_point:
             return [], False
-        segments = self._between(self._recovery_point, end_offset)
+        segments = self._segments.between(self._recovery_point, end_offset)
         has_new = any(segment.base_offset >= self._recovery_point for segment in segments)
         return [file for segment in segments for file in segment.files()], has_new
 
@@ -984,7 +878,7 @@ class PartitionLog:
         """
         with self._owned():
             plan = plan_retention(
-                self._segment_states(),
+                self._segments.states(),
                 self.config.retention,
                 log_start_offset=self._log_start_offset,
                 high_watermark=self._high_watermark,
@@ -1001,9 +895,7 @@ class PartitionLog:
 
     def _remove_segments(self, base_offsets: Sequence[int], *, snapshots: bool = True) -> None:
         """Take segments away and delete their files in a while.  Source: kafka-log 03 §3."""
-        for base_offset in base_offsets:
-            self._segments.pop(base_offset).release()
-        self._bases = sorted(self._segments)
+        self._segments.remove(base_offsets)
         names = [*mark_deleted(self.directory, base_offsets, self._fs)]
         if snapshots:
             names += mark_deleted(self.directory, base_offsets, self._fs, kinds=(_SNAPSHOT,))
@@ -1057,14 +949,13 @@ class PartitionLog:
                 self._put_epochs(truncate_from_end(self._epochs, self._log_end_offset))
                 return False
             self._cuts += 1
-            if self._bases[0] > offset:
+            if self._segments.first_base_offset > offset:
                 self._truncate_fully(offset, None)
                 return True
-            doomed = [base for base in self._bases if base > offset]
+            doomed = [base for base in self._segments.base_offsets if base > offset]
             if doomed:
                 self._remove_segments(doomed[::-1])
-                self._active = self._segments[self._bases[-1]]
-            self._active.truncate_to(offset, now_ms=self._clock())
+            self._segments.active.truncate_to(offset, now_ms=self._clock())
             self._log_end_offset = offset
             self._recovery_point = min(self._recovery_point, offset)
             self._put_epochs(truncate_from_end(self._epochs, offset))
@@ -1090,14 +981,14 @@ class PartitionLog:
     def _truncate_fully(self, offset: int, log_start_offset: int | None) -> None:
         now_ms = self._clock()
         gone = sorted(self._snapshots)
-        self._remove_segments(self._bases[::-1], snapshots=False)
+        self._remove_segments(self._segments.base_offsets[::-1], snapshots=False)
         for snapshot in gone:
             self._fs.unlink(self.directory / segment_file_name(snapshot, _SNAPSHOT), missing_ok=True)
         self._snapshots.clear()
         segment = self._segment(offset, size_bytes=0, now_ms=now_ms, is_new=True)
         segment.create(like=self.directory, preallocated_bytes=self._preallocated_bytes())
         segment.reserve_indexes()
-        self._add_segment(segment)
+        self._segments.add(segment)
         self._put_epochs(())
         self._log_start_offset = offset if log_start_offset is None else log_start_offset
         self._log_end_offset = offset
@@ -1110,12 +1001,12 @@ class PartitionLog:
     def _rebuild_producers(self, end_offset: int) -> None:
         """The producers at `end_offset`, from snapshots and batches.  Source: kafka-log 05 §6."""
         found = list_log(self.partition, self.directory, self._fs).snapshots
-        snapshots = Snapshots(self.directory, found, self._fs, like=self._active.path, repairs=[])
+        snapshots = Snapshots(self.directory, found, self._fs, like=self._segments.active.path, repairs=[])
         manager = ProducerStateManager(snapshots, now_ms=self._clock(), expiration_ms=self._producers.expiration_ms)
         manager.rebuild(
             [
-                ReplayedSegment(base, self._segments[base].path(), self._segments[base].size_bytes, self._fs)
-                for base in self._bases
+                ReplayedSegment(segment.base_offset, segment.path(), segment.size_bytes, self._fs)
+                for segment in self._segments
             ],
             self._log_start_offset,
             end_offset,
@@ -1137,7 +1028,11 @@ class PartitionLog:
         Source: kafka-log 02 §8.1.
         """
         with self._owned():
-            if any(source.base_offset >= self._active.base_offset for group in swap.groups for source in group.sources):
+            if any(
+                source.base_offset >= self._segments.active.base_offset
+                for group in swap.groups
+                for source in group.sources
+            ):
                 raise UsageError("the active segment of an open log cannot be replaced", partition=str(self.partition))
             groups = [group for group in swap.groups if group.parts]
             begun = done = 0
@@ -1164,13 +1059,15 @@ class PartitionLog:
         listing = list_log(self.partition, self.directory, self._fs)
         present = {ref.base_offset: ref for ref in listing.segments}
         for group in groups:
-            for source in group.sources:
-                self._segments.pop(source.base_offset).release()
-            for part in group.parts:
-                size_bytes = present[part.base_offset].log_bytes
-                segment = self._segment(part.base_offset, size_bytes=size_bytes, now_ms=self._clock())
-                self._segments[part.base_offset] = segment
-        self._bases = sorted(self._segments)
+            self._segments.replace(
+                (source.base_offset for source in group.sources),
+                [
+                    self._segment(
+                        part.base_offset, size_bytes=present[part.base_offset].log_bytes, now_ms=self._clock()
+                    )
+                    for part in group.parts
+                ],
+            )
         self._snapshots = set(listing.snapshots)
 
     # ------------------------------------------------------------------------------------------------------------- read
@@ -1203,9 +1100,9 @@ class PartitionLog:
             wants_aborted = isolation is Isolation.TXN_COMMITTED
             if start_offset >= limit:
                 return self._nothing(start_offset, wants_aborted)
-            if start_offset < self._bases[0]:
+            if start_offset < self._segments.first_base_offset:
                 raise self._out_of_range(start_offset)
-            place = self._find(start_offset)
+            place = self._segments.find(start_offset)
             if place is None:
                 return self._nothing(self._log_end_offset, wants_aborted)
             segment, found = place
@@ -1215,17 +1112,12 @@ class PartitionLog:
             size_bytes = max(min(end_position - found.position, most), 0)
             if most == 0:
                 return FetchedData(start, 0, False, () if wants_aborted else None, None)
-            aborted = self._aborted(segment, start_offset, found.position + size_bytes) if wants_aborted else None
+            aborted = None
+            if wants_aborted:
+                end = found.position + size_bytes
+                aborted = self._segments.aborted(segment, start_offset, end, self._log_end_offset)
             file = segment.file if size_bytes else None
             return FetchedData(start, size_bytes, most < found.size_bytes, aborted, file)
-
-    def _find(self, offset: int) -> tuple[Segment, FoundBatch] | None:
-        """The first batch whose last offset is at least `offset`, and its segment."""
-        for base_offset in self._bases[max(bisect_right(self._bases, offset) - 1, 0) :]:
-            found = self._segments[base_offset].find(offset)
-            if found is not None:
-                return self._segments[base_offset], found
-        return None
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
@@ -1249,17 +1141,6 @@ class PartitionLog:
         found = segment.find(limit)
         return segment.size_bytes if found is None else found.position
 
-    def _aborted(self, segment: Segment, start_offset: int, end_position: int) -> tuple[AbortedTransaction, ...]:
-        """Source: kafka-log 04 §8 step 7."""
-        place = self._bases.index(segment.base_offset)
-        bound = segment.upper_bound(end_position)
-        if bound is not None:
-            upper = bound.offset
-        else:
-            upper = self._bases[place + 1] if place + 1 < len(self._bases) else self._log_end_offset
-        indexes = (self._segments[base].transaction_index.index() for base in self._bases[place:])
-        return collect_aborted(indexes, start_offset, upper)
-
     def convert_to_offset_metadata(self, offset: int) -> LogOffsetMetadata:
         """Where the batch that holds `offset`, or follows it, begins.
 
@@ -1269,9 +1150,9 @@ class PartitionLog:
         with self._owned():
             if not self._log_start_offset <= offset <= self._log_end_offset:
                 raise self._out_of_range(offset)
-            place = None if offset == self._log_end_offset else self._find(offset)
+            place = None if offset == self._log_end_offset else self._segments.find(offset)
             if place is None:
-                return LogOffsetMetadata(offset, self._active.base_offset, self._active.size_bytes)
+                return LogOffsetMetadata(offset, self._segments.active.base_offset, self._segments.active.size_bytes)
             segment, found = place
             return LogOffsetMetadata(offset, segment.base_offset, found.position)
 
@@ -1294,21 +1175,12 @@ class PartitionLog:
             if target_ms == LATEST_TIMESTAMP:
                 return TimestampOffsetEpoch(NO_TIMESTAMP, self._log_end_offset, self.latest_epoch)
             if target_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
-                return TimestampOffsetEpoch(NO_TIMESTAMP, _UNKNOWN, NO_LEADER_EPOCH)
+                return TimestampOffsetEpoch(NO_TIMESTAMP, NOT_KNOWN, NO_LEADER_EPOCH)
             if target_ms == MAX_TIMESTAMP:
-                return self._largest_timestamp()
+                return _found(self._segments.find_largest_timestamp())
             if target_ms < 0:
                 raise UsageError(f"timestamp {target_ms} has no meaning", partition=str(self.partition))
-            for base_offset in self._bases:
-                segment = self._segments[base_offset]
-                if segment.largest_timestamp_ms >= target_ms:
-                    return _found(segment.find_timestamp(target_ms, self._log_start_offset))
-            return None
-
-    def _largest_timestamp(self) -> TimestampOffsetEpoch | None:
-        segments = [self._segments[base] for base in self._bases]
-        latest = max(segments, key=lambda segment: segment.largest.timestamp_ms)
-        return None if latest.largest.timestamp_ms < 0 else _found(latest.find_largest_timestamp())
+            return _found(self._segments.find_timestamp(target_ms, self._log_start_offset))
 
     # -------------------------------------------------------------------------------------------------------------- end
     def close(self) -> None:
@@ -1327,8 +1199,8 @@ class PartitionLog:
             return
         with self._owned():
             self._write_snapshot(self._log_end_offset, synced=True)
-            self._active.become_inactive()
-            for file in self._active.files():
+            self._segments.active.become_inactive()
+            for file in self._segments.active.files():
                 file.sync()
             self._release()
 
@@ -1338,8 +1210,7 @@ class PartitionLog:
             self._release()
 
     def _release(self) -> None:
-        for segment in self._segments.values():
-            segment.release()
+        self._segments.release()
         self._closed = True
 
     def rename_directory(self, directory: Path) -> None:
@@ -1351,7 +1222,7 @@ class PartitionLog:
         with self._owned():
             self._fs.rename(self.directory, directory)
             self.directory = directory
-            for segment in self._segments.values():
+            for segment in self._segments:
                 segment.moved(directory)
             self._fs.sync_directory(directory.parent)
 
@@ -1365,7 +1236,7 @@ class PartitionLog:
         """
         with self._owned():
             self._release()
-            mark_deleted(self.directory, self._bases, self._fs, kinds=_ALL_KINDS)
+            mark_deleted(self.directory, self._segments.base_offsets, self._fs, kinds=_ALL_KINDS)
             remove_deleted(self.directory, [entry.name for entry in self._fs.scan(self.directory)], self._fs)
             self._fs.remove_directory(self.directory)
 

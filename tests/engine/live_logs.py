@@ -11,7 +11,8 @@ from typing import Any
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.partition_log import AppendInfo, AppendOrigin, Isolation, PartitionLog
+from sediment.engine.fetch import Isolation
+from sediment.engine.partition_log import AppendInfo, AppendOrigin, PartitionLog
 from sediment.retention.config import RetentionConfig
 from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.partition_log import AppendOrigin, Isolation
+from sediment.engine.fetch import Isolation
+from sediment.engine.partition_log import AppendOrigin
 from sediment.segment_io.errors import (
     InvalidProducerEpochError,
     InvalidTransactionStateError,

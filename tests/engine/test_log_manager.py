@@ -11,8 +11,8 @@ import threading
 
 import pytest
 
+from sediment.engine.fetch import Isolation
 from sediment.engine.log_manager import LoadProgress
-from sediment.engine.partition_log import Isolation
 from sediment.segment_io.checkpoints import MetaProperties, format_meta_properties, read_meta_properties
 from sediment.segment_io.errors import CorruptDataError, DirectoryInUseError, StorageError, UsageError
 from sediment.segment_io.fs import Fs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.partition_log import (
+from sediment.engine.fetch import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
