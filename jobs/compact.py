@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sediment.compaction.handoff import PreparedSwap
-from sediment.compaction.strategy import Strategy
+from sediment.compaction.strategy import KeyEquality, Strategy
 from sediment.engine.hand_off import check_announced, hand_over
 from sediment.engine.lock import DirectoryLock, place_run_token, remove_run_token
 from sediment.engine.originals import begin_before, check_place, keep_before, keep_originals
@@ -51,7 +51,7 @@ from sediment.jobs.delta_tables import is_uri, outside_log_dirs
 from sediment.jobs.directories import LogDirectory, check_filesystem, open_directory
 from sediment.jobs.kafka_keys import DOUBLE_MAX
 from sediment.jobs.log_lines import log_partition
-from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
+from sediment.jobs.options import CommonOptions, common_options, key_equality_option
 from sediment.jobs.progress import Progress
 from sediment.jobs.report import (
     COMPACTED,
@@ -61,7 +61,6 @@ from sediment.jobs.report import (
     RunReport,
     print_report,
     report_json,
-    result_console,
 )
 from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
@@ -100,6 +99,11 @@ def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event |
         UsageError: a directory or setting is wrong; nothing was touched.
         DirectoryInUseError: a broker or another run holds a directory.
     """
+    if own.strategy is Strategy.SPLIT and own.key_equality is KeyEquality.EXACT:
+        raise UsageError(
+            "--strategy split does not go with --key-equality exact: tasks tell each other of hashes, never of keys",
+            advice="leave one of them out",
+        )
     if own.output is not None:
         from sediment.jobs.elsewhere import compact_elsewhere
 
@@ -456,6 +460,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     show_default=True,
     help="Clean a partition as a whole, by one task, or in splits, by many; auto: as size, keys and slots suggest.",
 )
+@key_equality_option
 @click.option(
     "--on-corruption",
     type=click.Choice([FAIL, KEEP]),
@@ -502,17 +507,16 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     help="With --output: where partitions behind a URI are fetched to (default: $TMPDIR).",
 )
 @click.option("--allow-network-fs", is_flag=True, help="Work on NFS and its like; no other host may use the directory.")
-def command(options: CommonOptions, strategy: str, **own_options: Any) -> None:
+def command(options: CommonOptions, strategy: str, key_equality: str, **own_options: Any) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy has compact."""
-    own = CompactOptions(strategy=None if strategy == "auto" else Strategy(strategy), **own_options)
+    own = CompactOptions(
+        strategy=None if strategy == "auto" else Strategy(strategy),
+        key_equality=KeyEquality(key_equality),
+        **own_options,
+    )
     with stop_on_signals() as stop:
         report = compact(options, own, stop)
-    if options.as_json:
-        click.echo(report_json(report))
-    else:
-        print_report(report, result_console())
-    options.account(report_json(report))
-    raise SystemExit(EXIT_FAILED if report.failed() else EXIT_DONE)
+    options.conclude(report, report_json, print_report)
 
 
 if __name__ == "__main__":

@@ -35,9 +35,9 @@ from sediment.engine.lock import DirectoryLock
 from sediment.engine.swap import finish_interrupted
 from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.directories import LogDirectory, check_filesystem, open_directory
-from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
+from sediment.jobs.options import CommonOptions, common_options
 from sediment.jobs.progress import Progress
-from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, human_bytes, result_console
+from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, human_bytes
 from sediment.jobs.sentences import told
 from sediment.jobs.settings import Settings
 from sediment.jobs.stopping import stop_on_signals
@@ -566,12 +566,7 @@ def command(options: CommonOptions, dry_run: bool, archive: str | None, allow_ne
     """Delete the segments of LOG_DIR... that retention lets go."""
     with stop_on_signals() as stop:
         run = expire(options, dry_run=dry_run, archive=archive, allow_network_fs=allow_network_fs, stop=stop)
-    if options.as_json:
-        click.echo(run_json(run))
-    else:
-        print_run(run, result_console())
-    options.account(run_json(run))
-    raise SystemExit(EXIT_FAILED if run.failed() else EXIT_DONE)
+    options.conclude(run, run_json, print_run)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import click
 from rich.console import Console
 
+from sediment.compaction.strategy import KeyEquality
 from sediment.jobs import accounts, log_lines
 from sediment.jobs.completion import complete_partition
+from sediment.jobs.report import result_console
 from sediment.jobs.sentences import told
 from sediment.jobs.session import under_spark_submit
 from sediment.jobs.settings import Settings
@@ -25,6 +27,17 @@ EXIT_FAILED = 1
 EXIT_WRONG_USE = 2
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Result(Protocol):
+    """What became of a command."""
+
+    def failed(self) -> bool:
+        """Whether the exit status says so."""
+        ...
+
+
+_Result = TypeVar("_Result", bound=Result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,18 @@ class CommonOptions:
     def messages(self) -> Console:
         """Where people are told things: stderr, silent with --quiet and no terminal to draw on with --json."""
         return _console(quiet=self.quiet, plain=self.as_json)
+
+    def conclude(
+        self, run: _Result, as_json: Callable[[_Result], str], show: Callable[[_Result, Console], None]
+    ) -> NoReturn:
+        """End a command: print its `run`, keep it where that is wanted, exit with what became of it."""
+        document = as_json(run)
+        if self.as_json:
+            click.echo(document)
+        else:
+            show(run, result_console())
+        self.account(document)
+        raise SystemExit(EXIT_FAILED if run.failed() else EXIT_DONE)
 
     def account(self, report: str) -> None:
         """Keep the run whose JSON is `report` in the ledger, as a page and as metrics, where they are wanted.
@@ -90,6 +115,15 @@ def _console(*, quiet: bool, plain: bool = False) -> Console:
     if stream is not None:
         return Console(file=stream, quiet=quiet, soft_wrap=True)
     return Console(stderr=True, quiet=quiet, force_terminal=False if plain else None)
+
+
+key_equality_option = click.option(
+    "--key-equality",
+    type=click.Choice([equality.value for equality in KeyEquality]),
+    default=KeyEquality.HASH.value,
+    show_default=True,
+    help="When two keys are one: their 128-bit hashes are equal, or (exact) their bytes, by one task that holds them.",
+)
 
 
 def common_options(command: _Command) -> _Command:

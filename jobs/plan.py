@@ -22,7 +22,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sediment.compaction.strategy import Strategy
+from sediment.compaction.strategy import KeyEquality, Strategy
 from sediment.engine.uncleanable import read_uncleanable
 from sediment.jobs.cleaning import (
     SAMPLE_BYTES,
@@ -37,9 +37,9 @@ from sediment.jobs.cleaning import (
 from sediment.jobs.cleaning_report import compacted, quarantined
 from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.expire import why_skipped
-from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
+from sediment.jobs.options import CommonOptions, common_options, key_equality_option
 from sediment.jobs.progress import Progress
-from sediment.jobs.report import FAILED, QUARANTINED, SCHEMA, PartitionReport, human_bytes, result_console, utc_time
+from sediment.jobs.report import FAILED, QUARANTINED, SCHEMA, PartitionReport, human_bytes, utc_time
 from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import spread
@@ -451,16 +451,12 @@ def _sentences(partition: PartitionPlan) -> list[str]:
 @click.option("--exact", is_flag=True, help="Read the keys: figures are those of what compact then does.")
 @click.option("--force", is_flag=True, help="Plan as if the dirty ratio were ignored.")
 @click.option("--from-start", is_flag=True, help="Plan as if the cleaner checkpoint were ignored.")
-def command(options: CommonOptions, exact: bool, force: bool, from_start: bool) -> None:
+@key_equality_option
+def command(options: CommonOptions, exact: bool, force: bool, from_start: bool, key_equality: str) -> None:
     """Explain what compaction and retention would do with LOG_DIR... now; writes nothing."""
-    own = CompactOptions(force=force, dry_run=True, from_start=from_start)
+    own = CompactOptions(force=force, dry_run=True, from_start=from_start, key_equality=KeyEquality(key_equality))
     run = plan(options, own, exact=exact)
-    if options.as_json:
-        click.echo(run_json(run))
-    else:
-        print_run(run, result_console())
-    options.account(run_json(run))
-    raise SystemExit(EXIT_FAILED if run.failed() else EXIT_DONE)
+    options.conclude(run, run_json, print_run)
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ from sediment.engine.shadow import ShadowFs, shadow_of
 from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.directories import LogDirectory, open_directory
 from sediment.jobs.log_lines import log_partition
-from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options
+from sediment.jobs.options import CommonOptions, common_options
 from sediment.jobs.progress import Progress
-from sediment.jobs.report import FAILED, SCHEMA, human_bytes, result_console
+from sediment.jobs.report import FAILED, SCHEMA, human_bytes
 from sediment.jobs.sentences import told
 from sediment.jobs.stopping import stop_on_signals
 from sediment.segment_io.checkpoints import format_offset_checkpoint, read_offset_checkpoint
@@ -438,12 +438,7 @@ def command(options: CommonOptions, dry_run: bool, threads: int | None) -> None:
     """Load every partition of LOG_DIR... as a broker's start would and repair it."""
     with stop_on_signals() as stop:
         run = recover(options, dry_run=dry_run, threads=threads, stop=stop)
-    if options.as_json:
-        click.echo(run_json(run))
-    else:
-        print_run(run, result_console())
-    options.account(run_json(run))
-    raise SystemExit(EXIT_FAILED if run.failed() else EXIT_DONE)
+    options.conclude(run, run_json, print_run)
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.delta_tables import delta_session, is_delta_table, is_uri, outside_log_dirs
 from sediment.jobs.directories import LogDirectory
 from sediment.jobs.latest import ACCOUNT_TOPIC, SPARK_SCHEMA, Account, LatestPerKey, Part, parse_account
-from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, common_options, errors_as_exit_status
+from sediment.jobs.options import CommonOptions, common_options, errors_as_exit_status
 from sediment.jobs.progress import stages_of
-from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, result_console
+from sediment.jobs.report import FAILED, SCHEMA, SKIPPED
 from sediment.jobs.sentences import told
 from sediment.jobs.snapshot_plan import (
     AS_OF,
@@ -793,12 +793,7 @@ def command(
             stages_of(spark.sparkContext, options.messages()),
         ):
             report = snapshot(options, own, spark)
-    if options.as_json:
-        click.echo(report_json(report))
-    else:
-        print_report(report, result_console())
-    options.account(report_json(report))
-    raise SystemExit(EXIT_FAILED if report.failed() else EXIT_DONE)
+    options.conclude(report, report_json, print_report)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ from click.core import ParameterSource
 
 from sediment.jobs import verify_rules as r
 from sediment.jobs.cluster_settings import settings_of_logs
-from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, CommonOptions, options_of_two_directories
+from sediment.jobs.options import CommonOptions, options_of_two_directories
 from sediment.jobs.progress import stages_of
-from sediment.jobs.report import FAILED, result_console
+from sediment.jobs.report import FAILED
 from sediment.jobs.sentences import told
 from sediment.jobs.session import create_session, spark_context
 from sediment.jobs.settings import Settings
@@ -566,12 +566,7 @@ def command(options: CommonOptions, since_ms: int | None) -> None:
     """
     given = click.get_current_context().get_parameter_source("now_ms")
     report = verify(options, now_is_exact=given is not ParameterSource.DEFAULT, since_ms=since_ms)
-    if options.as_json:
-        click.echo(report_json(report))
-    else:
-        print_report(report, result_console())
-    options.account(report_json(report))
-    raise SystemExit(EXIT_FAILED if report.failed() else EXIT_DONE)
+    options.conclude(report, report_json, print_report)
 
 
 if __name__ == "__main__":
