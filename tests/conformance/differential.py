@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.logs import SPEC, random_spec
-from tests.conformance.oracle import KafkaOracle
+from tests.conformance.cases import MOST_ATTEMPTS, Case, random_case, shrink_and_keep
+from tests.conformance.coverage import Coverage
+from tests.conformance.oracle import KafkaFailedError, KafkaOracle, OracleUnavailableError
 from tests.conformance.rounds import PARTITION, CleanedRound, cleaned_rounds
 from tests.corpus import assert_same_batch, assert_same_log, assert_same_snapshots
 from tests.jobs.log_dirs import read_checkpoint, sediment, topic_sets, tree
@@ -27,13 +28,15 @@ ABORTED_BELOW_START = "equal from the log start on; below it Kafka forgets abort
 
 _TOPIC = PARTITION.rpartition("-")[0]
 _CHECKPOINT = "cleaner-offset-checkpoint"
+_MOST_SHRUNK = 3  # differences of a run; the others are kept as they were found
 
 
 @dataclass
 class Tally:
-    """Outcomes of rounds, seconds spent by each side, and the differences that were found."""
+    """Outcomes of rounds, what the logs covered, and by seed the differences that were found."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
+    coverage: Coverage = field(default_factory=Coverage)
     logs: int = 0
     rounds: int = 0
     differences: dict[int, str] = field(default_factory=dict)
@@ -43,23 +46,21 @@ class Tally:
         return f"{self.logs} logs, {self.rounds} rounds: {parts}; {len(self.differences)} differences"
 
 
-def compare_log(oracle: KafkaOracle, seed: int, directory: Path, tally: Tally) -> None:
-    """Clean the log of `seed` round by round with both; raises AssertionError at the first difference."""
-    spec = {**SPEC, **random_spec(seed)}
+def compare_log(oracle: KafkaOracle, case: Case, directory: Path, tally: Tally) -> None:
+    """Clean the log of a case round by round with both; raises AssertionError at the first difference."""
     tally.logs += 1
-    for number, given in enumerate(cleaned_rounds(oracle, seed, directory), 1):
+    for number, given in enumerate(cleaned_rounds(oracle, case, directory), 1):
         ours = directory / f"ours-{number}"
         shutil.copytree(given.before, ours)
         tally.rounds += 1
-        try:
-            tally.outcomes[compare_round(given, ours, spec)] += 1
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}, round {number}: {error}") from error
+        tally.outcomes[compare_round(given, ours, case["spec"])] += 1
+        tally.coverage.add_round(given)
 
 
 def compare_round(given: CleanedRound, ours: Path, spec: Mapping[str, Any]) -> str:
     """Clean `ours`, a copy of `given.before`, and compare it with what Kafka left; returns the outcome."""
-    outcome = sediment("compact", ours, "--json", "--quiet", "--force", "--now-ms", given.now_ms, *_settings(given))
+    options = ("--json", "--quiet", "--force", "--strategy", given.strategy, "--now-ms", given.now_ms)
+    outcome = sediment("compact", ours, *options, *_settings(given))
     report = outcome.partitions()[PARTITION]
     partition, kafka = ours / PARTITION, given.after / PARTITION
     if given.attempt.error is not None:
@@ -76,7 +77,7 @@ def compare_round(given: CleanedRound, ours: Path, spec: Mapping[str, Any]) -> s
     compressed = set(spec["codecs"]) != {"none"} or "compression.type" in given.configs
     assert_same_log(partition, kafka, compressed)
     assert_same_snapshots(partition, kafka)
-    assert sorted(tree(partition)) == sorted(tree(kafka))
+    assert sorted(tree(partition)) == sorted(tree(kafka)), sorted(tree(partition).keys() ^ tree(kafka).keys())
     found = {
         "first_dirty_offset": report["first_dirty_offset"],
         "first_uncleanable_offset": report["first_uncleanable_offset"],
@@ -85,7 +86,7 @@ def compare_round(given: CleanedRound, ours: Path, spec: Mapping[str, Any]) -> s
         "messages_written": report["messages_written"],
     }
     expected = {name: getattr(cleaned, name) for name in found}
-    assert found == expected
+    assert found == expected, f"{found}, Kafka's are {expected}"
     assert read_checkpoint(ours / _CHECKPOINT)[PARTITION] == cleaned.end_offset
     return EQUAL
 
@@ -126,17 +127,43 @@ def _settings(given: CleanedRound) -> list[str]:
     ]
 
 
-def run_logs(oracle: KafkaOracle, seeds: range, scratch: Path, *, until: float | None = None) -> Tally:
-    """Compare the logs of `seeds`, going on behind differences; `until` (time.monotonic) ends the run early."""
+def run_logs(
+    oracle: KafkaOracle,
+    seeds: range,
+    scratch: Path,
+    *,
+    until: float | None = None,
+    most_attempts: int = MOST_ATTEMPTS,
+) -> Tally:
+    """Compare the logs of `seeds`, going on behind differences, which are made smaller and kept.
+
+    `until` (time.monotonic) ends the run early.
+    """
     tally = Tally()
     for seed in seeds:
         if until is not None and time.monotonic() > until:
             break
-        directory = scratch / f"log-{seed}"
+        directory, case = scratch / f"log-{seed}", random_case(seed)
+        tally.coverage.add_case(case)
         try:
-            compare_log(oracle, seed, directory, tally)
-        except AssertionError as difference:
-            tally.differences[seed] = str(difference)
+            compare_log(oracle, case, directory, tally)
+        except (KafkaFailedError, OracleUnavailableError):
+            raise
+        except Exception as difference:
+            path = shrink_and_keep(
+                *("cleaning", str(seed), case, difference),
+                lambda candidate: compare_once(oracle, candidate, scratch / "shrinking"),
+                most_attempts=most_attempts if len(tally.differences) < _MOST_SHRUNK else 0,
+            )
+            tally.differences[seed] = f"seed {seed}, kept as {path}: {difference!r}"
         else:
             shutil.rmtree(directory)
     return tally
+
+
+def compare_once(oracle: KafkaOracle, case: Case, directory: Path) -> Counter[str]:
+    """Compare in a directory that is emptied before; the outcomes of the rounds."""
+    shutil.rmtree(directory, ignore_errors=True)
+    tally = Tally()
+    compare_log(oracle, case, directory, tally)
+    return tally.outcomes

@@ -112,7 +112,12 @@ class EngineWriter:
                     producer_epoch=step["producer_epoch"],
                     coordinator_epoch=step["coordinator_epoch"],
                 )
-                log.append_as_leader(marker, epoch, origin=AppendOrigin.COORDINATOR, transaction_version=1)
+                log.append_as_leader(
+                    marker,
+                    epoch,
+                    origin=AppendOrigin.COORDINATOR,
+                    transaction_version=step.get("transaction_version", 1),
+                )
             case "roll":
                 log.roll()
             case "log_start":

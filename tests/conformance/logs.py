@@ -8,7 +8,7 @@ bytes.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 Spec: TypeAlias = dict[str, Any]
@@ -50,6 +50,7 @@ SPEC: Spec = {
     "ends": 0.3,  # an open transaction ends after its batch
     "aborts": 0.4,
     "epoch_bumps": 0.0,  # a marker that fences: epoch + 1
+    "transaction_version": 1,  # from 2 on every marker has the next epoch (KIP-890)
     "empty_transactions": 0.0,  # a marker without data
     "leave_open": False,
     "leader_epochs": 1,
@@ -71,7 +72,7 @@ def writing_steps(spec: Mapping[str, Any]) -> list[Step]:
         KeyError: the spec has a field that `SPEC` does not have.
     """
     if "steps" in spec:
-        return list(spec["steps"])
+        return list(renumbered(spec["steps"], spec.get("start_offset", 0)))
     unknown = set(spec) - set(SPEC)
     if unknown:
         raise KeyError(f"unknown fields of a log spec: {sorted(unknown)}")
@@ -88,6 +89,47 @@ def continued(spec: Mapping[str, Any], *, log_end_offset: int, part: int) -> Spe
         "first_producer_id": whole["first_producer_id"] + part * 100,
         "first_leader_epoch": whole["first_leader_epoch"] + part * 50,
     }
+
+
+def renumbered(steps: Sequence[Step], start_offset: int) -> Iterator[Step]:
+    """Steps with the offsets and sequences that they have where the log begins at `start_offset`.
+
+    That is for steps taken out of a longer list, whose "gap" says how far behind the log end a batch begins; others
+    stay as they are.
+    """
+    log_end = start_offset
+    sequences: dict[int, tuple[int, int]] = {}
+    for step in steps:
+        moved = dict(step)
+        if step["do"] == "truncate":
+            log_end = min(step["offset"], log_end)
+        elif step["do"] == "log_start":
+            moved["offset"] = min(step["offset"], log_end)
+        elif step["do"] == "end_transaction":
+            log_end += 1
+        elif step["do"] in ("append", "replicate"):
+            base, last = log_end, log_end + len(step["records"]) - 1
+            if step["do"] == "replicate":
+                base = log_end + step["gap"] if "gap" in step else step["base_offset"]
+                moved = _shifted(step, base - step["base_offset"])
+                last = base + len(step["records"]) - 1
+                last = moved.get("last_offset", moved["records"][-1].get("o", last))
+            if "producer" in step and "gap" in step:
+                producer_id, epoch, _ = step["producer"]
+                known_epoch, sequence = sequences.get(producer_id, (epoch, 0))
+                sequence = sequence if known_epoch == epoch else 0
+                moved["producer"] = [producer_id, epoch, sequence]
+                sequences[producer_id] = (epoch, sequence + last - base + 1)
+            log_end = last + 1
+        yield moved
+
+
+def _shifted(step: Step, distance: int) -> Step:
+    records = [{**record, "o": record["o"] + distance} if "o" in record else record for record in step["records"]]
+    moved = {**step, "base_offset": step["base_offset"] + distance, "records": records}
+    if "last_offset" in step:
+        moved["last_offset"] = step["last_offset"] + distance
+    return moved
 
 
 class _Producer:
@@ -171,6 +213,7 @@ class _Writer:
             "codec": self.codec(magic),
             "leader_epoch": leader_epoch,
             "records": records,
+            "gap": 0,
         }
         gaps = self.chance("gaps")
         append_time = self.chance("append_time") and magic > 0
@@ -200,7 +243,8 @@ class _Writer:
     def spread_offsets(self, step: Step) -> None:
         """Leave offsets out before, inside and after a replicated batch; its base need not be a record's."""
         most = self.spec["gap_offsets"]
-        offset = step["base_offset"] = self.log_end + self.random.choice((0, self.random.randint(0, most)))
+        step["gap"] = self.random.choice((0, self.random.randint(0, most)))
+        offset = step["base_offset"] = self.log_end + step["gap"]
         inner = min(most, 20)
         for record in step["records"]:
             offset += self.random.choice((0, 0, self.random.randint(0, inner)))
@@ -249,7 +293,7 @@ class _Writer:
 
     def end_transaction(self, producer: _Producer) -> Step:
         commit = self.random.random() >= self.spec["aborts"]
-        if self.chance("epoch_bumps"):
+        if self.chance("epoch_bumps") or self.spec["transaction_version"] > 1:
             producer.epoch += 1
             producer.sequence = 0
         self.log_end += 1
@@ -262,6 +306,7 @@ class _Writer:
             "commit": commit,
             "coordinator_epoch": 0,
             "leader_epoch": self.leader_epoch(),
+            "transaction_version": self.spec["transaction_version"],
         }
 
     def truncate(self) -> Step:
@@ -303,6 +348,8 @@ def random_spec(seed: int) -> Spec:
         configs["compression.type"] = pick.choice(("uncompressed", *CODECS[1:]))
     if pick.random() < 0.1:
         configs["segment.ms"] = str(pick.choice((50, 400)) * max(1, step_ms))
+    if pick.random() < 0.15:
+        configs["cleanup.policy"] = "compact,delete"
     codecs = pick.choice((["none"], ["none"], [pick.choice(CODECS)], list(CODECS)))
     return {
         "seed": seed,
@@ -330,6 +377,7 @@ def random_spec(seed: int) -> Spec:
         "ends": pick.choice((0.1, 0.3, 0.9)),
         "aborts": pick.choice((0.1, 0.5, 0.9)),
         "epoch_bumps": sometimes(0.2),
+        "transaction_version": pick.choice((1, 1, 2)),
         "empty_transactions": sometimes(0.03) if transactional else 0.0,
         "leave_open": pick.random() < 0.3,
         "leader_epochs": pick.choice((1, 1, 5)),
@@ -350,7 +398,7 @@ def random_rounds(seed: int) -> list[Round]:
     A round: "now_ms"; "configs" that differ from the log's; "from_checkpoint" (go on at the previous round's end; else
     no checkpoint) or "dirty_share" (a checkpoint at that share of the log); "high_watermark_share" or None for the log
     end; "map_bytes" and "load_factor" or None for Kafka's; "producer_id_expiration_ms"; "more": a spec written (with
-    `continued`) before this round, or None.
+    `continued`) before this round, or None; "strategy": how Sediment cleans.
     """
     spec = {**SPEC, **random_spec(seed)}
     pick = random.Random(f"rounds of {seed}")
@@ -385,6 +433,7 @@ def random_rounds(seed: int) -> list[Round]:
                 "load_factor": pick.choice((0.5, 0.75, 0.9)) if bounded else None,
                 "producer_id_expiration_ms": pick.choice((1_000, _DAY_MS)) if pick.random() < 0.2 else None,
                 "more": more,
+                "strategy": "split" if pick.random() < 0.15 else "whole",
             }
         )
         # Just before, at, and after the delete horizons that this round sets.

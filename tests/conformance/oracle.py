@@ -138,6 +138,14 @@ class DumpSizes:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedCleaning:
+    """How long it took, and the bytes of log that it left."""
+
+    seconds: float
+    bytes_after: int
+
+
+@dataclass(frozen=True, slots=True)
 class TimedAppends:
     """How long appends took, by the clock and by the CPU of the thread that made them."""
 
@@ -311,16 +319,16 @@ class KafkaOracle:
         threads: int = 1,
         repeat: int = 3,
         map_bytes: int | None = None,
-    ) -> list[float]:
-        """Seconds of the cleaning alone, logs open, of all `directories` by `threads` cleaners, `repeat` times.
+    ) -> list[TimedCleaning]:
+        """The cleaning alone, logs open, of all `directories` by `threads` cleaners, `repeat` times.
 
         Each time copies in `scratch` (on the same filesystem) are cleaned, so that the work is the same.  `map_bytes`
         is per thread.
 
         Raises:
-            KafkaFailedError: a partition could not be cleaned.
+            KafkaFailedError: a partition could not be cleaned, or not to its end in one round.
         """
-        seconds = []
+        timed = []
         for _ in range(repeat):
             with tempfile.TemporaryDirectory(dir=scratch) as parent:
                 partitions = []
@@ -332,8 +340,11 @@ class KafkaOracle:
             for result in answer["partitions"]:
                 if "error" in result:
                     raise KafkaFailedError(result["error"], "")
-            seconds.append(float(answer["seconds"]))
-        return seconds
+                if result["end"] < result["first_uncleanable"]:
+                    raise KafkaFailedError("the offset map does not hold the keys of one round", "")
+            bytes_after = sum(result["size_after"] for result in answer["partitions"])
+            timed.append(TimedCleaning(float(answer["seconds"]), bytes_after))
+        return timed
 
     def load(
         self,

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conformance.logs import SPEC, continued, random_rounds, random_spec
+from tests.conformance.cases import Case
+from tests.conformance.logs import continued
 from tests.conformance.oracle import CleanAttempt, KafkaOracle
 
 PARTITION = "random-0"
@@ -36,15 +37,16 @@ class CleanedRound:
     load_factor: float | None
     producer_id_expiration_ms: int | None
     attempt: CleanAttempt
+    strategy: str
 
 
-def cleaned_rounds(oracle: KafkaOracle, seed: int, directory: Path) -> Iterator[CleanedRound]:
-    """Write the log of `seed` below `directory` and clean it round by round."""
-    spec = {**SPEC, **random_spec(seed)}
+def cleaned_rounds(oracle: KafkaOracle, case: Case, directory: Path) -> Iterator[CleanedRound]:
+    """Write the log of a case below `directory` and clean it round by round."""
+    spec = case["spec"]
     state = oracle.generate(spec, directory / "written" / PARTITION)
     current = directory / "written"
     end_offset: int | None = None
-    for number, given in enumerate(random_rounds(seed), 1):
+    for number, given in enumerate(case["rounds"], 1):
         before, after = directory / f"before-{number}", directory / f"after-{number}"
         shutil.copytree(current / PARTITION, before / PARTITION)
         log_start_offset = state.log_start_offset
@@ -90,6 +92,7 @@ def cleaned_rounds(oracle: KafkaOracle, seed: int, directory: Path) -> Iterator[
             load_factor=given["load_factor"],
             producer_id_expiration_ms=given["producer_id_expiration_ms"],
             attempt=attempt,
+            strategy=given["strategy"],
         )
         if attempt.error:
             return

@@ -1,7 +1,8 @@
 """Random logs, cleaned by Kafka 4.2.0's own classes and by `sediment compact`, must come out the same.
 
 SEDIMENT_CONFORMANCE_LOGS is how many (500), SEDIMENT_CONFORMANCE_SEED the first seed (0): `make conformance` and
-`make conformance-nightly` set them.
+`make conformance-nightly` set them.  What they cover is printed by dimension; a log that comes out otherwise is made
+smaller and written to tests/data/conformance (or $SEDIMENT_CONFORMANCE_KEPT), which later runs replay.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import os
 import pytest
 
 from sediment.jobs.session import spark_context
-from tests.conformance.differential import EQUAL, run_logs
+from tests.conformance.cases import kept, read_kept
+from tests.conformance.coverage import DIMENSIONS
+from tests.conformance.differential import EQUAL, compare_once, run_logs
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(0)]
 
@@ -22,6 +25,14 @@ def test_random_logs_are_cleaned_as_kafka_cleans_them(oracle, tmp_path, capsys):
     with spark_context("local[2]", "sediment conformance"):
         tally = run_logs(oracle, range(first, first + logs), tmp_path)
     with capsys.disabled():
-        print(f"\n{tally}")
+        print(f"\n{tally}\n{tally.coverage}")
     assert not tally.differences, "\n".join(tally.differences.values())
     assert tally.outcomes[EQUAL] > logs // 4
+    if logs >= 500:
+        assert not [name for name in DIMENSIONS if tally.coverage.counts[name] < logs // 200]
+
+
+@pytest.mark.parametrize("path", kept("cleaning"), ids=lambda path: path.stem)
+def test_a_log_that_once_came_out_otherwise_comes_out_as_kafka_cleans_it(path, oracle, tmp_path):
+    with spark_context("local[2]", "sediment conformance"):
+        assert compare_once(oracle, read_kept(path), tmp_path / "log")

@@ -75,15 +75,20 @@ class _Inode:
 
 @dataclass(slots=True)
 class Disk:
-    """What of `directory` survives a loss of power; all that is there when the model begins does."""
+    """What of `directory` survives a loss of power; all that is there when the model begins does.
+
+    Unless it `is_new`: then nothing that is there was ever synced.
+    """
 
     directory: Path
+    is_new: bool = False
     _names: dict[str, _Inode] = field(init=False)
     _durable_names: dict[str, _Inode] = field(init=False)
     _pending: list[dict[str, _Inode]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._names = {name: _Inode(durable) for name, durable in read_image(self.directory).items()}
+        image = {} if self.is_new else read_image(self.directory)
+        self._names = {name: _Inode(durable) for name, durable in image.items()}
         self._durable_names = dict(self._names)
         self._pending = []
 
@@ -100,6 +105,20 @@ class Disk:
     def unlinked(self, path: Path) -> None:
         if self._names.pop(path.name, None) is not None:
             self._changed()
+
+    def linked(self, disk: Disk, source: Path, target: Path) -> None:
+        """A second name for a file that `disk` knows."""
+        self._names[target.name] = disk._names[source.name]
+        self._changed()
+
+    def moved(self, directory: Path) -> Disk:
+        """The directory has another name, durably."""
+        self.directory = directory
+        return self
+
+    def names(self) -> set[str]:
+        """The files that are there now."""
+        return set(self._names)
 
     def opened(self, path: Path) -> None:
         """A file that may be new; without a sync its name may be there with nothing in it."""

@@ -212,3 +212,18 @@ def test_a_full_disk_that_has_no_room_for_a_file_still_gets_room_by_expiry(tmp_p
     assert (report.status, report.log_start_offset, report.bytes_after) == ("expired", 10, 360)
     assert_nothing_lost(log)
     assert log.run(Fs()).partitions[0].segments == ((10,) if scenario == "some segments" else (15,))
+
+
+def test_epochs_that_a_full_disk_had_no_room_for_are_cut_by_the_next_run_that_has_nothing_to_delete(tmp_path: Path):
+    class FullDisk(Fs):
+        def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    log_dir = tmp_path / "logs"
+    directory = make_log(log_dir, epochs=EPOCHS)
+    log = Log(log_dir, SCENARIOS["some segments"], ({}, {}), ({}, {}), records_of(directory), 10)
+    assert log.run(FullDisk()).failed()
+    assert (directory / "leader-epoch-checkpoint").read_text() == EPOCHS
+    report = log.run(Fs()).partitions[0]
+    assert (report.reason_code, report.segments) == ("nothing-to-delete", (10,))
+    assert (directory / "leader-epoch-checkpoint").read_text() == "0\n2\n1 10\n2 12\n"

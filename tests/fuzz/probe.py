@@ -63,12 +63,13 @@ def _probe_rebuild(
         left += kept[index]
     if left == 0:
         return 0
-    first, largest = emit.kept_timestamps(base, records, count, kept)
-    size = BATCH_HEADER_BYTES + emit.records_size(base, records, count, kept, first)
+    emit.pack_kept(records, count, kept)
+    first, largest = emit.kept_timestamps(base, records, left)
+    size = BATCH_HEADER_BYTES + emit.records_size(base, records, left, first)
     if size > emit.rebuilt_bound(payload_bytes, count):
         return BROKEN_REBUILD
     start = target.ctypes.data + target.size - PADDING_BYTES - size
-    end = emit.write_records(start + BATCH_HEADER_BYTES, base, base, records, count, kept, first)
+    end = emit.write_records(start + BATCH_HEADER_BYTES, base, base, records, left, first)
     if end != start + size:
         return BROKEN_REBUILD
     emit.write_header(start, base, size, left, first, largest, False)
@@ -97,6 +98,7 @@ def probe(
     verified, verified_bytes = verified_batch_at(base, 0, size)
     find_batch(base, size, 0, 5)
     find_batch(base, size, 1, 5)
+    find_batch(base, size, 2, 5)
     outcome = status
     if filled > 0:
         row = rows[0]

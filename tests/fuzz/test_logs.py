@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import struct
 
-import numpy as np
 import pytest
 
 from sediment.compaction.cleaner import clean_log
@@ -27,67 +25,20 @@ from sediment.segment_io.indexes import parse_offset_index, parse_time_index, pa
 from sediment.segment_io.listing import list_log
 from sediment.segment_io.locate import Source
 from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.names import TopicPartition, parse_partition_directory, parse_segment_file
+from sediment.segment_io.names import parse_partition_directory, parse_segment_file
 from sediment.segment_io.producers import parse_snapshot
 from sediment.segment_io.reader import HeaderWalk
 from sediment.segment_io.scan import look_behind, scan_segment
 from sediment.segment_io.slices import Bounds, plan_slices
 from sediment.segment_io.view import open_view
-from tests.fuzz.mutator import ROOM_BYTES, mutate, seed_state
-from tests.fuzz.seeds import pool_of
+from tests.fuzz.spoiled import NOW_MS, PARTITION, flipped, spoiled_log
 from tests.logs import START_MS, LogShape, write_random_log
-from tests.twin.segments import file_batches
 
-PARTITION = TopicPartition("t", 0)
-NOW_MS = START_MS + 3_600_000
 LOGS = int(os.environ.get("SEDIMENT_FUZZ_LOGS", "200"))
 
 
-def changed_batch(batches, seed, number):
-    out, state = np.zeros(ROOM_BYTES, dtype=np.uint8), np.ones(1, dtype=np.uint64)
-    pool = pool_of(batches)
-    seed_state(state, seed, number)
-    size, _ = mutate(pool.data, pool.starts, pool.fields, pool.field_starts, out, state)
-    return out[:size].tobytes()
-
-
-def flipped(content, chance):
-    changed = bytearray(content)
-    for _ in range(chance.randint(1, 6)):
-        kind = chance.randrange(4)
-        at = chance.randrange(len(changed)) if changed else 0
-        if kind == 0 and changed:
-            changed[at] = chance.randrange(256)
-        elif kind == 1:
-            changed[at:at] = chance.choice([struct.pack(">q", chance.choice([-1, 2**63 - 1, -(2**63), 0])), b"9" * 30])
-        elif kind == 2:
-            del changed[at : at + chance.randrange(30)]
-        elif changed:
-            changed[at : at + 4] = struct.pack(">i", chance.choice([-1, 2**31 - 1, -(2**31), 1 << 20]))
-    return bytes(changed)
-
-
-def spoil(directory, seed):
-    """Change one to three files of the directory."""
-    chance = random.Random(seed)
-    paths = sorted(path for path in directory.iterdir() if path.is_file())
-    for path in chance.sample(paths, min(len(paths), chance.randint(1, 3))):
-        content = path.read_bytes()
-        batches = [batch.data for _, batch in file_batches(content)] if path.suffix == ".log" else []
-        if batches and chance.random() < 0.9:
-            for _ in range(chance.randint(1, 3)):
-                at = chance.randrange(len(batches))
-                new = changed_batch(batches, seed, chance.randrange(1 << 30))
-                if len(new) > 17:
-                    batches[at : at + 1] = [new]
-                    batches = [batch for batch in batches if len(batch) > 22]
-            path.write_bytes(b"".join(batches))
-        else:
-            path.write_bytes(flipped(content, chance))
-
-
 def clean(directory, checkpoints):
-    fs, config = Fs(), CompactionConfig(delete_retention_ms=1000)
+    fs, config = Fs(), CompactionConfig(cleanup_policy=("compact",), delete_retention_ms=1000)
     view = open_view(
         *(list_log(PARTITION, directory, fs), checkpoints, fs),
         now_ms=NOW_MS,
@@ -109,10 +60,7 @@ def load(directory, fs):
 
 @pytest.mark.parametrize("seed", range(LOGS))
 def test_a_log_of_changed_files_is_loaded_checked_and_cleaned_or_refused(tmp_path, seed):
-    directory = tmp_path / "t-0"
-    magics = (0, 1, 2) if seed % 3 == 0 else (2,)
-    write_random_log(directory, seed % 7, LogShape(batches=30, codecs=(0, 0, 1, 2, 3, 4), magics=magics))
-    spoil(directory, seed)
+    directory = spoiled_log(tmp_path / "t-0", seed)
     kept = {path.name: path.read_bytes() for path in directory.iterdir()}
     for path in sorted(directory.glob("*.log")):
         base, size = int(path.stem), path.stat().st_size

@@ -1,0 +1,494 @@
+"""The commands whose every step is cut off, and what must hold of a directory in which one was.
+
+A `Course` lays out a directory, runs a command in it, and judges what a crash or a failed step left there:
+
+    compact            our start finds each group old or new, the new ones first; the checkpoint never runs ahead
+    compact, rolled    no record lost or made up
+    --keep-originals   whatever was replaced is kept
+    --output           the source untouched; with a manifest the output is complete, without one it is started over
+    expire             from the log start on every record is there
+    expire --archive   every record is in the log or in the archive, and in the archive once
+    recover            the marker of a clean stop only beside a finished repair
+    all                the command run again ends where one ends that nothing disturbed, and leaves nothing of its own
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sediment.compaction.config import CompactionConfig
+from sediment.engine.config import LogConfig
+from sediment.engine.loader import LoadedLog, load_log
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.log_dir import PartitionCheckpoints, read_checkpoints
+from sediment.segment_io.names import CLEAN_SHUTDOWN_FILE, TopicPartition, parse_partition_directory
+from tests.corpus import load_loading_case
+from tests.faults.inline_spark import inline_spark
+from tests.faults.watched import Tree, contents, read_tree, write_tree
+from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, write_checkpoint
+from tests.jobs.test_expire import make_log
+from tests.logs import START_MS, LogShape, write_random_log
+from tests.segments import NOW_MS
+from tests.twin.batches import crc32c_of
+from tests.twin.segments import file_batches, list_segments
+
+LOGS = "logs"
+ELSEWHERE = "elsewhere"
+TEMPORARY = (".part", ".cleaned", ".swap", ".deleted")
+RUN_TOKEN = ".sediment-run"
+
+_INTERVAL_BYTES = 300
+_SIZE = struct.Struct(">qi")
+_OVERHEAD_BYTES, _CRC_POSITION, _CRC_FROM = 12, 17, 21
+
+
+# --------------------------------------------------------------------------------------------------------------- values
+def readable_batches(directory: Path) -> dict[int, bytes]:
+    """The whole batches of magic 2 with a right checksum, by base offset, up to the first other of each segment."""
+    found = {}
+    for path in sorted(directory.glob("*.log")):
+        data, position = path.read_bytes(), 0
+        while position + _CRC_FROM <= len(data):
+            base_offset, size_bytes = _SIZE.unpack_from(data, position)
+            batch = data[position : position + _OVERHEAD_BYTES + size_bytes]
+            stored = int.from_bytes(batch[_CRC_POSITION:_CRC_FROM], "big")
+            if len(batch) < max(_OVERHEAD_BYTES + size_bytes, _CRC_FROM) or crc32c_of(batch[_CRC_FROM:]) != stored:
+                break
+            found[base_offset] = batch
+            position += len(batch)
+    return found
+
+
+def records_of(directory: Path) -> dict[int, object]:
+    """The records by offset."""
+    return {
+        record.offset: record
+        for segment in list_segments(directory)
+        for _, batch in segment.batches()
+        for record in batch.records()
+    }
+
+
+def leftovers(tree: Tree) -> list[str]:
+    """What only a run that is under way may have there."""
+    return [name for name in contents(tree) if name.endswith(TEMPORARY) or Path(name).name == RUN_TOKEN]
+
+
+def segment_files(directory: Path) -> dict[str, bytes]:
+    """Logs and indexes below the active segment, whose indexes a broker resizes."""
+    active = max(path.name for path in directory.glob("*.log"))
+    return {
+        path.name: path.read_bytes()
+        for path in directory.iterdir()
+        if path.name.endswith((".log", "index")) and path.name < active.removesuffix(".log")
+    }
+
+
+def _is_spare(name: str) -> bool:
+    """Half of a small file, which a broker ignores and the next who rewrites the file overwrites."""
+    return name.endswith(".tmp")
+
+
+def _partition(directory: Path) -> TopicPartition:
+    return parse_partition_directory(directory.name)[0]
+
+
+# --------------------------------------------------------------------------------------------------------------- course
+@dataclass(slots=True)
+class Course:
+    """A command in a directory; `prepare` comes first, then `before` and `after` are what nothing disturbed.
+
+    `arguments` follow the command's name, `again` are those of a run after a crash where they differ; an at sign
+    in them stands for `root`.
+    """
+
+    name: str
+    command: str
+    arguments: tuple[str, ...]
+    lay_out: Callable[[Path], None]
+    judge: Callable[[Course, Tree], None]
+    again: tuple[str, ...] | None = None
+    root: Path = Path()
+    before: Tree = None  # type: ignore[assignment]
+    after: Tree = None  # type: ignore[assignment]
+    outcome: Outcome = None  # type: ignore[assignment]
+
+    def prepare(self, root: Path) -> None:
+        """Lay out the directory below `root`, run the command once, and lay it out again."""
+        self.root = root
+        self.lay_out(root)
+        self.before = read_tree(root)
+        self.outcome = self.run()
+        self.after = read_tree(root)
+        self.restore(self.before)
+
+    def run(self, arguments: tuple[str, ...] | None = None, *, speculates: bool = False) -> Outcome:
+        """The command, in this process; with `speculates` each of its tasks runs twice."""
+        arguments = tuple(argument.replace("@", str(self.root)) for argument in arguments or self.arguments)
+        with inline_spark(speculates=speculates):
+            return sediment(self.command, self.root / LOGS, "--json", "--quiet", *arguments)
+
+    def restore(self, tree: Tree) -> None:
+        write_tree(self.root, tree)
+
+    @property
+    def interval_bytes(self) -> int:
+        """The topic's `index.interval.bytes`."""
+        return _INTERVAL_BYTES if self.command == "compact" else 4096
+
+    @property
+    def is_trusted_more_by_us(self) -> bool:
+        """Whether Kafka would take a torn last batch for good after a clean stop, where our start cuts it off."""
+        return "torn-tail-clean" in self.name
+
+    @property
+    def log_dir(self) -> Path:
+        return self.root / LOGS
+
+    def partitions(self) -> list[Path]:
+        """The partition directories, by what was laid out."""
+        names = {name.split("/")[1] for name in self.before if name.startswith(f"{LOGS}/") and name.count("/") > 1}
+        return [self.log_dir / name for name in sorted(names)]
+
+    def of(self, tree: Tree, directory: Path) -> dict[str, bytes]:
+        """The files of a directory in a tree."""
+        start = f"{directory.relative_to(self.root)}/"
+        return {
+            name.removeprefix(start): data
+            for name, data in contents(tree).items()
+            if name.startswith(start) and "/" not in name.removeprefix(start) and not _is_spare(name)
+        }
+
+    def checkpoints(self, directory: Path) -> PartitionCheckpoints:
+        """What the log directory says of a partition as it lies there now."""
+        return read_checkpoints(self.log_dir, Fs()).of(_partition(directory))
+
+    def load(self, directory: Path) -> LoadedLog:
+        """Open a partition with our loader."""
+        return load_log(
+            _partition(directory),
+            directory,
+            LogConfig(compaction=CompactionConfig(index_interval_bytes=self.interval_bytes)),
+            self.checkpoints(directory),
+            Fs(),
+            now_ms=START_MS,
+        )
+
+    def assert_repeats(self) -> Outcome:
+        """The command run again on what lies there says what one said that nothing disturbed."""
+        outcome = self.run(self.again)
+        assert outcome.status == self.outcome.status, outcome.stderr + outcome.stdout
+        assert leftovers(read_tree(self.root)) == []
+        return outcome
+
+
+def files_of(course: Course, tree: Tree) -> dict[str, bytes]:
+    """The files that say nothing of the run that made them: all but the manifest and the archive."""
+    is_archived = "archived" in course.name
+    return {
+        name: data
+        for name, data in contents(tree).items()
+        if not name.endswith("manifest.json") and not (is_archived and name.startswith(f"{ELSEWHERE}/"))
+    }
+
+
+# -------------------------------------------------------------------------------------------------------------- compact
+def _lay_out_for_compact(root: Path) -> None:
+    write_random_log(root / LOGS / "t-0", 5, LogShape(batches=30, segment_bytes=700, interval_bytes=_INTERVAL_BYTES))
+    (root / LOGS / CLEAN_SHUTDOWN_FILE).touch()
+
+
+_COMPACT = (
+    "--force",
+    f"--now-ms={START_MS + 1_000_000}",
+    "--set=cleanup.policy=compact",
+    "--set=segment.bytes=1800",
+    f"--set=index.interval.bytes={_INTERVAL_BYTES}",
+)
+
+
+def committed_groups(course: Course, directory: Path) -> int:
+    """How many groups are new behind a start; each must be old or new, and the new ones first."""
+    old, new = (_segments(course.of(tree, directory)) for tree in (course.before, course.after))
+    found = segment_files(directory)
+    # A group keeps the base offset of its first segment.
+    firsts = sorted({int(name[:20]) for name in old} & {int(name[:20]) for name in new})
+    states = []
+    for place, first in enumerate(firsts):
+        below = {name: data for name, data in new.items() if int(name[:20]) < first}
+        above = {name: data for name, data in old.items() if first <= int(name[:20]) < firsts[-1]}
+        survivors = _survivors(old, below, first) if place else {}
+        states.append((below | above).items() <= found.items() <= (below | above | survivors).items())
+    assert any(states), f"no prefix of the groups is new: {sorted(found)}"
+    return states.index(True)
+
+
+def _survivors(old: Mapping[str, bytes], below: Mapping[str, bytes], first: int) -> dict[str, bytes]:
+    """Sources of the last new group that begin behind its end: Kafka's rule by numbers keeps them for the next run."""
+    last = max(name for name in below if name.endswith(".log"))
+    end = max((batch.last_offset for _, batch in file_batches(below[last])), default=int(last[:20]) - 1)
+    return {name: data for name, data in old.items() if end < int(name[:20]) < first and name not in below}
+
+
+def _segments(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if name.endswith((".log", "index"))}
+
+
+def _judge_records(course: Course, tree: Tree) -> None:
+    """Nothing that survives cleaning is gone, nothing is there that was not, and the next run completes it."""
+    (directory,) = course.partitions()
+    course.restore(course.after)
+    survivors = records_of(directory)
+    course.restore(course.before)
+    all_records = records_of(directory)
+    course.restore(tree)
+    log = course.load(directory)
+    assert not log.damage
+    assert log.log_end_offset == max(all_records) + 1
+    found = records_of(directory)
+    assert survivors.items() <= found.items() <= all_records.items()
+    course.restore(tree)
+    course.assert_repeats()
+    assert records_of(directory) == survivors
+    assert read_checkpoint(course.log_dir / "cleaner-offset-checkpoint") == _checkpoint(course.after)
+
+
+def _checkpoint(tree: Tree) -> dict[str, int]:
+    lines = tree[f"{LOGS}/cleaner-offset-checkpoint"][0].decode().splitlines()[2:]
+    return {"-".join(line.split()[:2]): int(line.split()[2]) for line in lines}
+
+
+def _judge_groups(course: Course, tree: Tree) -> None:
+    (directory,) = course.partitions()
+    course.restore(tree)
+    has_checkpoint = (course.log_dir / "cleaner-offset-checkpoint").exists()
+    course.load(directory)
+    committed = committed_groups(course, directory)
+    course.restore(course.after)
+    assert not has_checkpoint or committed == committed_groups(course, directory), "the checkpoint runs ahead"
+    _judge_records(course, tree)
+
+
+def _judge_kept(course: Course, tree: Tree) -> None:
+    """Every log is where it was or, with its content, among the originals."""
+    _judge_groups(course, tree)
+    (directory,) = course.partitions()
+    for state in (tree, read_tree(course.root)):
+        live = course.of(state, directory)
+        kept = [course.of(state, course.root / place / directory.name) for place in (ELSEWHERE, f"{ELSEWHERE}-again")]
+        for name, data in course.of(course.before, directory).items():
+            if name.endswith(".log"):
+                there = [live.get(name), live.get(f"{name}.deleted"), *(place.get(name) for place in kept)]
+                assert data in there, f"{name} is lost"
+
+
+def _judge_output(course: Course, tree: Tree) -> None:
+    manifest = f"{ELSEWHERE}/sediment-manifest.json"
+
+    def source(state: Tree) -> dict[str, bytes]:
+        return {name: data for name, data in contents(state).items() if name.startswith(f"{LOGS}/")}
+
+    def output(state: Tree) -> dict[str, bytes]:
+        found = {name: data for name, data in contents(state).items() if name.startswith(f"{ELSEWHERE}/")}
+        return {name: data for name, data in found.items() if name != manifest}
+
+    assert source(tree) == source(course.before)
+    if manifest in tree:
+        listed = json.loads(tree[manifest][0])["files"]
+        for file in listed:
+            data, _ = tree[f"{ELSEWHERE}/{file['name']}"]
+            assert hashlib.sha256(data).hexdigest() == file["sha256"], f"{file['name']} is listed and not complete"
+        return
+    course.restore(tree)
+    course.assert_repeats()
+    again = read_tree(course.root)
+    assert output(again) == output(course.after)
+    assert manifest in again
+
+
+# --------------------------------------------------------------------------------------------------------------- expire
+def _lay_out_for_expire(root: Path) -> None:
+    directory = make_log(root / LOGS, epochs="0\n3\n0 0\n1 7\n2 12\n")
+    (root / LOGS / "log-start-offset-checkpoint").write_text("0\n1\nother 3 77\n")
+    (directory / "00000000000000000015.snapshot").unlink()
+
+
+def _judge_expired(course: Course, tree: Tree) -> None:
+    (directory,) = course.partitions()
+    course.restore(course.before)
+    all_records = records_of(directory)
+    course.restore(tree)
+    log = course.load(directory)
+    found = records_of(directory)
+    assert log.log_end_offset == max(all_records) + 1
+    assert log.log_start_offset <= course.outcome.report["partitions"][0]["log_start_offset"]
+    kept = {offset: record for offset, record in all_records.items() if offset >= log.log_start_offset}
+    assert {offset: found[offset] for offset in found if offset >= log.log_start_offset} == kept
+    course.restore(tree)
+    course.run()
+    assert leftovers(read_tree(course.root)) == []
+    for place in (course.log_dir, directory):
+        assert course.of(read_tree(course.root), place) == course.of(course.after, place)
+
+
+def archived_offsets(course: Course) -> list[int]:
+    """The offsets of all rows of the archive."""
+    from deltalake import DeltaTable
+
+    archive = course.root / ELSEWHERE
+    if not DeltaTable.is_deltatable(str(archive)):
+        return []
+    return sorted(DeltaTable(archive).to_pyarrow_table(columns=["offset"]).column("offset").to_pylist())
+
+
+def _without_torn_commit(course: Course, offsets: list[int]) -> None:
+    """A commit that power was lost in is named, nothing was deleted for it, and it is taken away as advised."""
+    commits = sorted((course.root / ELSEWHERE / "_delta_log").glob("*.json"))
+    if not commits or commits[-1].read_bytes().endswith(b"}"):
+        return
+    (directory,) = course.partitions()
+    assert set(records_of(directory)) == set(offsets)
+    outcome = course.run()
+    assert outcome.status == 2
+    assert "remove this file and run again" in outcome.stderr and commits[-1].name in outcome.stderr
+    commits[-1].unlink()
+
+
+def _judge_archived(course: Course, tree: Tree) -> None:
+    (directory,) = course.partitions()
+    course.restore(course.before)
+    offsets = sorted(records_of(directory))
+    course.restore(course.after)
+    kept = sorted(records_of(directory))
+    course.restore(tree)
+    _without_torn_commit(course, offsets)
+    assert set(records_of(directory)) | set(archived_offsets(course)) == set(offsets)
+    _judge_expired(course, read_tree(course.root))
+    assert archived_offsets(course) == sorted(set(offsets) - set(kept))
+
+
+# -------------------------------------------------------------------------------------------------------------- recover
+def _lay_out_for_recover(name: str) -> Callable[[Path], None]:
+    def lay_out(root: Path) -> None:
+        case = load_loading_case(name, root.with_name(f"{root.name}-case"))
+        log_dir = root / LOGS
+        write_tree(log_dir / case.partition, read_tree(case.before))
+        if case.clean:
+            (log_dir / CLEAN_SHUTDOWN_FILE).touch()
+        for file, offset in (
+            ("recovery-point-offset-checkpoint", case.recovery_point),
+            ("log-start-offset-checkpoint", case.log_start_offset),
+        ):
+            if offset is not None:
+                write_checkpoint(log_dir / file, {case.partition: offset})
+
+    return lay_out
+
+
+def _judge_recovered(course: Course, tree: Tree) -> None:
+    marker = f"{LOGS}/{CLEAN_SHUTDOWN_FILE}"
+    if marker in tree and marker not in course.before:
+        assert _settled(tree) == _settled(course.after), "marked as clean before it is"
+    course.restore(tree)
+    outcome = course.run()
+    assert outcome.status == course.outcome.status, outcome.stderr + outcome.stdout
+    again, expected = _settled(read_tree(course.root)), _settled(course.after)
+    if "missing-snapshots-clean" in course.name:
+        # Some empty snapshots are no upgrade to the next start: it goes on from them, as a broker does.
+        assert again.keys() == expected.keys()
+    else:
+        assert again == expected
+    assert [name for name in again if name.endswith(TEMPORARY)] == []
+
+
+def _settled(tree: Tree) -> dict[str, bytes]:
+    """Files without those that the next start removes, and without the spare ones beside partitions."""
+    return {
+        name: data
+        for name, data in contents(tree).items()
+        if not name.endswith(".deleted") and not (_is_spare(name) and name.count("/") == 1)
+    }
+
+
+_RECOVERED = (
+    "flipped-middle-unclean",
+    "garbage-tail-unclean",
+    "leftover-cleaned",
+    "leftover-deleted",
+    "leftover-swap",
+    "leftover-swap-clean",
+    "log-start-in-middle",
+    "missing-index-clean",
+    "missing-snapshots-clean",
+    "missing-snapshots-unclean",
+    "missing-timeindex-clean",
+    "missing-txnindex-unclean",
+    "odd-index-clean",
+    "orphan-index",
+    "torn-tail-clean",
+    "torn-tail-unclean",
+    "unclean-from-recovery-point",
+    "unclean-untouched",
+    "zero-tail-unclean",
+)
+
+
+# ------------------------------------------------------------------------------------------------------------ the table
+def courses() -> Mapping[str, Course]:
+    """Every course by its name, not prepared yet."""
+    table = [
+        Course("compact, whole", "compact", (*_COMPACT, "--strategy=whole"), _lay_out_for_compact, _judge_groups),
+        Course("compact, split", "compact", (*_COMPACT, "--strategy=split"), _lay_out_for_compact, _judge_groups),
+        Course("compact, rolled", "compact", (*_COMPACT, "--roll-active"), _lay_out_for_compact, _judge_records),
+        Course(
+            "compact, originals kept",
+            "compact",
+            (*_COMPACT, f"--keep-originals=@/{ELSEWHERE}"),
+            _lay_out_for_compact,
+            _judge_kept,
+            again=(*_COMPACT, f"--keep-originals=@/{ELSEWHERE}-again"),
+        ),
+        Course(
+            "compact, elsewhere",
+            "compact",
+            (*_COMPACT, f"--output=@/{ELSEWHERE}"),
+            _lay_out_for_compact,
+            _judge_output,
+        ),
+        Course(
+            "expire, some segments",
+            "expire",
+            ("--set=retention.bytes=360", "--set=retention.ms=-1", f"--now-ms={NOW_MS}"),
+            _lay_out_for_expire,
+            _judge_expired,
+        ),
+        Course(
+            "expire, every segment",
+            "expire",
+            ("--set=retention.bytes=0", "--set=retention.ms=-1", f"--now-ms={NOW_MS}"),
+            _lay_out_for_expire,
+            _judge_expired,
+        ),
+        Course(
+            "expire, archived",
+            "expire",
+            (
+                "--set=retention.bytes=360",
+                "--set=retention.ms=-1",
+                f"--now-ms={NOW_MS}",
+                f"--archive=@/{ELSEWHERE}",
+            ),
+            _lay_out_for_expire,
+            _judge_archived,
+        ),
+        *(
+            Course(f"recover, {name}", "recover", (f"--now-ms={NOW_MS}",), _lay_out_for_recover(name), _judge_recovered)
+            for name in _RECOVERED
+        ),
+    ]
+    return {course.name: course for course in table}

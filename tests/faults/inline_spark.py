@@ -1,0 +1,133 @@
+"""A SparkContext whose tasks run in this process, one after the other, where faults can be put under them.
+
+Only what `jobs` uses of RDDs is here; the commands, their tasks and what they write are the real ones.  A task that
+raises ExecutorLostError is tried again under the name of another attempt; with `speculates` every task runs twice, and
+the first attempt to end wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from pyspark import TaskContext
+
+from sediment.jobs import archive, compact, elsewhere
+
+Partitions = list[list[Any]]
+
+
+class ExecutorLostError(Exception):
+    """The process of a task is gone; whatever it still tries to do to files does not happen."""
+
+
+@dataclass(slots=True)
+class Attempts:
+    """The attempts of tasks so far; `runs` is whether one runs now, `is_lost` whether its process is gone."""
+
+    speculates: bool = False
+    number: int = 0
+    runs: bool = False
+    is_lost: bool = False
+
+    def perform(self, work: Callable[[], Iterable[Any]]) -> list[Any]:
+        """The rows of a task."""
+        results: list[list[Any]] = []
+        while len(results) < (2 if self.speculates else 1):
+            self.number += 1
+            self.runs, self.is_lost = True, False
+            with suppress(ExecutorLostError):
+                results.append(list(work()))
+            self.runs = False
+        return results[0]
+
+
+ATTEMPTS = Attempts()
+
+
+class _Context:
+    """What a task asks of its TaskContext."""
+
+    def stageId(self) -> int:
+        return 0
+
+    def attemptNumber(self) -> int:
+        return 0
+
+    def taskAttemptId(self) -> int:
+        return ATTEMPTS.number
+
+
+def _over(work: Callable[[Iterator[Any]], Iterable[Any]], rows: list[Any]) -> Iterable[Any]:
+    return work(iter(rows))
+
+
+class InlineRdd:
+    """Partitions, computed already."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    def mapPartitions(self, work: Callable[[Iterator[Any]], Iterable[Any]]) -> InlineRdd:
+        return InlineRdd([ATTEMPTS.perform(partial(_over, work, rows)) for rows in self._partitions])
+
+    def mapPartitionsWithIndex(self, work: Callable[[int, Iterator[Any]], Iterable[Any]]) -> InlineRdd:
+        return InlineRdd(
+            [
+                ATTEMPTS.perform(partial(_over, partial(work, index), rows))
+                for index, rows in enumerate(self._partitions)
+            ]
+        )
+
+    def partitionBy(self, count: int, partitionFunc: Callable[[Any], int]) -> InlineRdd:  # noqa: N803
+        shuffled: Partitions = [[] for _ in range(count)]
+        for row in self.collect():
+            shuffled[partitionFunc(row[0]) % count].append(row)
+        return InlineRdd(shuffled)
+
+    def repartitionAndSortWithinPartitions(
+        self,
+        count: int,
+        partitionFunc: Callable[[Any], int],  # noqa: N803
+    ) -> InlineRdd:
+        shuffled = self.partitionBy(count, partitionFunc)
+        return InlineRdd([sorted(rows, key=lambda row: row[0]) for rows in shuffled._partitions])
+
+    def collect(self) -> list[Any]:
+        return [row for rows in self._partitions for row in rows]
+
+
+class InlineContext:
+    """The context; `defaultParallelism` tasks would run at once."""
+
+    defaultParallelism = 1  # noqa: N815
+
+    def setJobGroup(self, group: str, description: str) -> None:
+        pass
+
+    def cancelJobGroup(self, group: str) -> None:
+        pass
+
+    def parallelize(self, rows: Sequence[Any], count: int) -> InlineRdd:
+        size = -(-len(rows) // count)
+        return InlineRdd([list(rows[index * size : (index + 1) * size]) for index in range(count)])
+
+
+@contextmanager
+def inline_spark(*, speculates: bool = False) -> Iterator[None]:
+    """Commands within get an InlineContext."""
+    ATTEMPTS.speculates = speculates
+
+    @contextmanager
+    def context(_master: str | None, _name: str, _more: Any = None) -> Iterator[InlineContext]:
+        yield InlineContext()
+
+    with ExitStack() as patches:
+        for module in (archive, compact, elsewhere):
+            patches.enter_context(mock.patch.object(module, "spark_context", context))
+        patches.enter_context(mock.patch.object(TaskContext, "get", lambda: _Context() if ATTEMPTS.runs else None))
+        yield

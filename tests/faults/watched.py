@@ -1,0 +1,337 @@
+"""Everything that this process does to files below a directory, step by step: the states that a crash can leave.
+
+A `Watch` sits below `Fs` and `Store`, so that a whole command runs on it as it is, its tasks included.  It either
+records, for every step, what lies there once the process is killed, the step is torn, or power is lost; or it lets one
+step fail and the command go on; or it kills the process for real.
+
+Invariants: a step is one operation that changes or syncs something; what was written past `Fs` counts as written and
+not synced when the next step begins; a directory that is made is there after every crash.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from unittest import mock
+
+from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.stores import Store
+from tests.faults.faulty_fs import Disk
+from tests.faults.inline_spark import ATTEMPTS, ExecutorLostError
+
+Tree = dict[str, tuple[bytes, int]]
+"""What lies below a directory: path -> content and modification time in nanoseconds; directories end with a slash."""
+
+_NO_INODE = (b"", 0)
+
+
+class Crash(StrEnum):
+    """What ended a run at a step."""
+
+    KILLED = "SIGKILL"
+    TORN_WRITE = "torn write"
+    TORN_RENAME = "torn rename"
+    POWER_LOST = "lost unsynced data"
+
+
+class Failure(StrEnum):
+    """What a step failed with: once, or from there on every write, or because the executor of its task is gone."""
+
+    EIO = "EIO"
+    ENOSPC = "ENOSPC"
+    EXECUTOR_LOST = "executor lost"
+
+
+@dataclass(frozen=True, slots=True)
+class CrashImage:
+    """What lies there after `crash` at step `number`, which was `what`."""
+
+    number: int
+    what: str
+    crash: Crash
+    tree: Tree
+
+    def __str__(self) -> str:
+        return f"{self.crash} at step {self.number} ({self.what})"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Step `number` fails; with ENOSPC a write leaves half of its bytes, and every later write fails too."""
+
+    number: int
+    failure: Failure
+
+    def hits(self, number: int, grows: bool) -> bool:
+        """Whether that step fails; `grows`: it takes room on the disk."""
+        if self.failure is Failure.ENOSPC:
+            return number >= self.number and grows
+        return number == self.number
+
+    def error(self, path: Path) -> Exception:
+        if self.failure is Failure.EXECUTOR_LOST:
+            ATTEMPTS.is_lost = True
+            return ExecutorLostError(str(path))
+        code = errno.EIO if self.failure is Failure.EIO else errno.ENOSPC
+        return OSError(code, os.strerror(code), str(path))
+
+
+# ---------------------------------------------------------------------------------------------------------------- trees
+def read_tree(root: Path) -> Tree:
+    """All files and directories below `root`, without the lock files that whoever owns a directory leaves."""
+    tree: Tree = {}
+    for folder, folders, files in os.walk(root):
+        above = Path(folder).relative_to(root)
+        tree |= {f"{above / name}/": _NO_INODE for name in folders}
+        for name in files:
+            path = Path(folder, name)
+            if name != ".lock":
+                tree[str(above / name)] = (path.read_bytes(), path.stat().st_mtime_ns)
+    return tree
+
+
+def write_tree(root: Path, tree: Tree) -> None:
+    """Make `root` hold exactly `tree`; files that already are right are left alone."""
+    root.mkdir(parents=True, exist_ok=True)
+    present = read_tree(root)
+    for name in sorted(present.keys() - tree.keys(), reverse=True):
+        if not name.endswith("/"):
+            (root / name).unlink()
+        elif (root / name).is_dir():
+            shutil.rmtree(root / name)
+    for name, (content, mtime_ns) in sorted(tree.items()):
+        path = root / name
+        if name.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+        elif present.get(name) != (content, mtime_ns):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # another name of the same file keeps what it has
+            path.write_bytes(content)
+            os.utime(path, ns=(mtime_ns, mtime_ns))
+
+
+def contents(tree: Tree) -> dict[str, bytes]:
+    """The files of a tree, whatever their times."""
+    return {name: content for name, (content, _) in tree.items() if not name.endswith("/")}
+
+
+# ---------------------------------------------------------------------------------------------------------------- watch
+class Watch:
+    """A context in which the steps below `root` are counted; `steps` names them, `images` is what was recorded."""
+
+    def __init__(
+        self, root: Path, *, records: bool = False, fault: Fault | None = None, kill_behind: int | None = None
+    ) -> None:
+        self.steps: list[str] = []
+        self.growing: set[int] = set()
+        self.of_tasks: set[int] = set()
+        self.images: list[CrashImage] = []
+        self._root = root
+        self._records = records
+        self._fault = fault
+        self._kill_behind = kill_behind
+        self._lock = threading.RLock()
+        self._disks: dict[Path, Disk] = {}
+        self._seen: set[tuple[Crash, frozenset[tuple[str, bytes]]]] = set()
+        self._patches = ExitStack()
+
+    def __enter__(self) -> Watch:
+        if self._records:
+            for folder, _, _ in os.walk(self._root):
+                self._disks[Path(folder)] = Disk(Path(folder))
+        for owner, name, wrapper in (
+            (Fs, "write_new", self._write_new),
+            (Fs, "truncate", self._truncate),
+            (Fs, "sync_file", self._sync_file),
+            (Fs, "sync_directory", self._sync_directory),
+            (Fs, "rename", self._rename),
+            (Fs, "make_directory", self._make_directory),
+            (Fs, "link", self._link),
+            (Fs, "unlink", self._unlink),
+            (Fs, "set_mtime_ns", self._other),
+            (Fs, "adopt_owner", self._other),
+            (Store, "write", self._store_write),
+            (Store, "delete", self._store_delete),
+        ):
+            self._patches.enter_context(mock.patch.object(owner, name, _method(wrapper, getattr(owner, name))))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._patches.close()
+
+    # ------------------------------------------------------------------------------------------------------- operations
+    def _write_new(self, real: Callable[..., int], fs: Fs, path: Path, chunks: Iterable[Buffer]) -> int:
+        content = b"".join(bytes(chunk) for chunk in chunks)
+        return self._written(path, content, lambda part: real(fs, path, [part]))
+
+    def _store_write(self, real: Callable[..., int], store: Store, name: str, chunks: Iterable[Buffer]) -> int:
+        assert store.local_path is not None
+        content = b"".join(bytes(chunk) for chunk in chunks)
+        return self._written(store.local_path / name, content, lambda part: real(store, name, [part]))
+
+    def _written(self, path: Path, content: bytes, write: Callable[[bytes], int]) -> int:
+        return self._step(
+            f"write {path.name}",
+            path,
+            lambda: write(content),
+            lambda disk: disk.created(path),
+            torn=(Crash.TORN_WRITE, lambda: {self._name(path): (content[: len(content) // 2], 0)}),
+            when_full=lambda: write(content[: len(content) // 2]),
+        )
+
+    def _truncate(self, real: Callable[..., None], fs: Fs, path: Path, size_bytes: int) -> None:
+        self._step(f"truncate {path.name}", path, lambda: real(fs, path, size_bytes), lambda disk: disk.written(path))
+
+    def _sync_file(self, real: Callable[..., None], fs: Fs, path: Path) -> None:
+        self._step(f"sync {path.name}", path, path.stat, lambda disk: disk.synced_file(path))
+
+    def _sync_directory(self, real: Callable[..., None], fs: Fs, path: Path) -> None:
+        self._step(f"sync {path.name}/", path / "*", path.stat, lambda disk: disk.synced_directory())
+
+    def _rename(self, real: Callable[..., None], fs: Fs, source: Path, target: Path) -> None:
+        def tell(disk: Disk) -> None:
+            if target.is_dir():
+                self._disks[target] = self._disks.pop(source).moved(target)
+            else:
+                disk.renamed(source, target)
+
+        def both() -> Tree:
+            return {self._name(target): (source.read_bytes(), source.stat().st_mtime_ns)} if source.is_file() else {}
+
+        self._step(
+            f"rename {source.name} {target.name}",
+            source,
+            lambda: real(fs, source, target),
+            tell,
+            torn=(Crash.TORN_RENAME, both),
+        )
+
+    def _make_directory(self, real: Callable[..., None], fs: Fs, path: Path) -> None:
+        self._step(f"make {path.name}/", path, lambda: real(fs, path), lambda disk: None, when_full=lambda: None)
+
+    def _link(self, real: Callable[..., None], fs: Fs, source: Path, target: Path) -> None:
+        def tell(disk: Disk) -> None:
+            disk.linked(self._disk(source.parent), source, target)
+
+        self._step(f"link {target.name}", target, lambda: real(fs, source, target), tell, when_full=lambda: None)
+
+    def _unlink(self, real: Callable[..., None], fs: Fs, path: Path, *, missing_ok: bool = False) -> None:
+        self._step(
+            f"unlink {path.name}",
+            path,
+            lambda: real(fs, path, missing_ok=missing_ok),
+            lambda disk: disk.unlinked(path),
+        )
+
+    def _store_delete(self, real: Callable[..., None], store: Store, name: str) -> None:
+        assert store.local_path is not None
+        path = store.local_path / name
+        self._step(f"delete {path.name}", path, lambda: real(store, name), lambda disk: disk.unlinked(path))
+
+    def _other(self, real: Callable[..., None], fs: Fs, path: Path, *arguments: Any) -> None:
+        self._step(f"touch {path.name}", path, lambda: real(fs, path, *arguments), lambda disk: None)
+
+    # ------------------------------------------------------------------------------------------------------------ steps
+    def _step(
+        self,
+        what: str,
+        path: Path,
+        operation: Callable[[], Any],
+        tell: Callable[[Disk], None],
+        *,
+        torn: tuple[Crash, Callable[[], Tree]] | None = None,
+        when_full: Callable[[], Any] | None = None,
+    ) -> Any:
+        if not path.is_relative_to(self._root):
+            return operation()
+        with self._lock:
+            if ATTEMPTS.runs and ATTEMPTS.is_lost:
+                raise ExecutorLostError(str(path))
+            self.steps.append(what)
+            number = len(self.steps)
+            if ATTEMPTS.runs:
+                self.of_tasks.add(number)
+            if when_full is not None:
+                self.growing.add(number)
+            if self._fault is not None and self._fault.hits(number, when_full is not None):
+                if when_full is not None and self._fault.failure is not Failure.EIO:
+                    when_full()
+                raise self._fault.error(path)
+            if self._records:
+                self._look_for_others()
+                if torn is not None:
+                    crash, half = torn
+                    self._keep(number, what, crash, read_tree(self._root) | half())
+            result = operation()
+            if self._records:
+                tell(self._disk(path.parent))
+                now = read_tree(self._root)
+                self._keep(number, what, Crash.KILLED, now)
+                for survivors in self._after_power_loss(now):
+                    self._keep(number, what, Crash.POWER_LOST, survivors)
+            if number == self._kill_behind:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+    def _keep(self, number: int, what: str, crash: Crash, tree: Tree) -> None:
+        key = crash, frozenset(contents(tree).items())
+        if key not in self._seen:
+            self._seen.add(key)
+            self.images.append(CrashImage(number, what, crash, tree))
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self._root))
+
+    # ------------------------------------------------------------------------------------------------------------- disk
+    def _disk(self, directory: Path) -> Disk:
+        if directory not in self._disks:
+            self._disks[directory] = Disk(directory)
+        return self._disks[directory]
+
+    def _look_for_others(self) -> None:
+        """What came and went past the file operations that are watched."""
+        for folder, _, files in os.walk(self._root):
+            directory = Path(folder)
+            present = {name for name in files if name != ".lock"}
+            if directory not in self._disks:
+                self._disks[directory] = Disk(directory, is_new=True)
+            disk = self._disks[directory]
+            for name in disk.names() - present:
+                disk.unlinked(directory / name)
+            for name in sorted(present - disk.names()):
+                disk.created(directory / name)
+        for directory in [directory for directory in self._disks if not directory.is_dir()]:
+            del self._disks[directory]
+
+    def _after_power_loss(self, now: Tree) -> Iterator[Tree]:
+        folders = {name: entry for name, entry in now.items() if name.endswith("/")}
+        below = [(self._name(directory), disk.after_power_loss()) for directory, disk in self._disks.items()]
+        for images in itertools.product(*(images for _, images in below)):
+            tree = dict(folders)
+            for (folder, _), image in zip(below, images, strict=True):
+                tree |= {str(Path(folder, name)): entry for name, entry in image.items() if name != ".lock"}
+            yield tree
+
+
+def _method(wrapper: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """A function, so that it binds as a method where `wrapper` would not."""
+    watched = partial(wrapper, real)
+
+    def method(self: Any, *arguments: Any, **named: Any) -> Any:
+        return watched(self, *arguments, **named)
+
+    return method
