@@ -7,7 +7,7 @@ AIRFLOW := .venv-airflow
 S3 := .venv-s3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery lint bench bench-quick bench-memory conformance conformance-nightly e2e wheel bundle bundle-test airflow-test clean
+.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery lint bench bench-quick bench-page bench-memory bench-scale bench-load conformance conformance-nightly e2e wheel bundle bundle-test airflow-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -45,17 +45,23 @@ lint: $(READY) ## style, types, import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: setup ## the race against Kafka's cleaner
-	@$(BIN)/python -m benchmarks.race
+bench: setup ## the race against Kafka's cleaner: half an hour, 14 GB of disk (brings Kafka's JARs once)
+	@$(BIN)/python -m benchmarks.race --results benchmarks/results/race.json $(ARGS)
 
-bench-quick: setup ## the same on little data
-	@$(BIN)/python -m benchmarks.race --quick
+bench-quick: setup ## the main ratios of it on less data, in three minutes
+	@$(BIN)/python -m benchmarks.race --quick $(ARGS)
 
-crash: setup ## a live log that is killed and loses power 500 times
-	@SEDIMENT_CRASHES=500 $(BIN)/python -m pytest -n 0 tests/faults/test_live_log_faults.py $(ARGS)
+bench-page: $(READY) ## put what `make bench` measured into docs/performance.md
+	@$(BIN)/python -m benchmarks.race --report
+
+crash: setup ## every command cut off at every step, before our start, Kafka's loader and Delta; a live log killed 500 times
+	@SEDIMENT_CRASHES=500 SEDIMENT_CRASH_MATRIX=whole SEDIMENT_CONFORMANCE=1 $(BIN)/python -m pytest -n 0 tests/faults \
+		tests/conformance/test_crash_matrix.py tests/conformance/test_crashes.py \
+		tests/conformance/test_expire_crashes.py $(ARGS)
+	@SEDIMENT_CRASH_MATRIX=whole $(BIN)/python -m pytest -n 0 -m delta tests/jobs/test_snapshot_faults.py $(ARGS)
 
 fuzz: setup ## 10 million changed batches through every decoder, and every command on every spoiled directory
-	@$(BIN)/python -m pytest -n 0 -s -m fuzz tests/fuzz tests/jobs/test_hostile_directories.py $(ARGS)
+	@$(BIN)/python -m pytest -n 0 -s -m fuzz tests/fuzz tests/jobs/test_hostile_directories.py tests/jobs/test_hostile_snapshots.py $(ARGS)
 
 bench-append: setup ## appends to a live log beside Kafka's (brings Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.append $(ARGS)
@@ -67,7 +73,7 @@ conformance: setup ## Kafka's own classes and Sediment on random logs, compared 
 	@$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
 
 conformance-nightly: setup ## the same over 10,000 logs
-	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 $(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
+	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_LOADS=6000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 $(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
 
 e2e: setup ## a broker of Kafka's, real clients, and Sediment in between (brings both once)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[e2e]'
@@ -95,6 +101,13 @@ airflow-test: setup $(AIRFLOW)/.ready ## the nightly DAG in a real Airflow (brin
 
 bench-memory: setup ## peak memory of a worker over sizes and keys
 	@$(BIN)/python -m benchmarks.memory
+
+bench-scale: setup ## time and memory over sizes, keys and partitions, into docs/scale.md: 20 minutes, 20 GB of disk
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@$(BIN)/python -m benchmarks.scale --docs $(ARGS)
+
+bench-load: setup ## 5,000 partitions, 20 GB, 10^8 keys, into docs/limits.md: 10 minutes, 25 GB of disk
+	@$(BIN)/python -m benchmarks.load --docs $(ARGS)
 
 clean: ## remove what tests and builds leave; the environment stays
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse

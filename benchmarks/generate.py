@@ -1,7 +1,8 @@
 """Benchmark data: partitions of records as a Kafka producer and broker would have written them, from a seed.
 
-Records have a 16-byte key drawn uniformly from `keys` and a value of letters; batches hold `batch_records` of them and
-carry Kafka's CRCs; segments are cut by `segment_bytes` with their indexes, an empty active segment at the end.
+Records have a 16-byte key, one of `keys` drawn as `population` says, and a value of letters; batches hold
+`batch_records` of them and carry Kafka's CRCs; segments are cut by `segment_bytes` with their indexes, an empty active
+segment at the end.
 """
 
 from __future__ import annotations
@@ -27,10 +28,19 @@ from sediment.segment_io.writer import lay_out_segments
 KEY_BYTES = 16
 START_MS = 1_700_000_000_000
 
+UNIFORM = "uniform"  # from all keys
+ONCE_FIRST = "once-first"  # every key once, in a scattered order, then from all
+GROWING = "growing"  # from a part of the keys that grows with the log: its beginning looks like a smaller log
+_SCATTER = 2**31 - 1  # a prime
+_DRAWN_RECORDS = 1 << 14
+
 
 @dataclass(frozen=True)
 class Shape:
-    """What to write.  `value_bytes` 85 makes records of about 116 bytes; `transaction_batches` 0: none."""
+    """What to write.  `value_bytes` 90 makes records of 116 bytes; `transaction_batches` 0: none.
+
+    `total_bytes` are those of the batches before compression.
+    """
 
     total_bytes: int
     keys: int
@@ -40,6 +50,7 @@ class Shape:
     segment_bytes: int = 128 << 20
     transaction_batches: int = 0
     seed: int = 1
+    population: str = UNIFORM
 
 
 @kernel
@@ -87,6 +98,35 @@ def _seal(
     store_i32(target + f.CRC, crc32c(target + f.ATTRIBUTES, size - f.ATTRIBUTES))
 
 
+@kernel
+def _write_batches(
+    target: int,
+    room_bytes: int,
+    enough_bytes: int,
+    most: int,
+    base_offset: int,
+    batch_records: int,
+    keys: npt.NDArray[np.int64],
+    values: npt.NDArray[np.uint8],
+    value_bytes: int,
+) -> tuple[int, int]:
+    """Write plain batches of `keys` while one of at most `most` bytes has room and until `enough_bytes` are there.
+
+    Returns (records, bytes) written.
+    """
+    records = 0
+    size = 0
+    while records < keys.size and size < enough_bytes and size + most <= room_bytes:
+        taken = keys[records : records + batch_records]
+        batch = f.BATCH_HEADER_BYTES + _fill_records(
+            target + size + f.BATCH_HEADER_BYTES, base_offset + records, taken, values, value_bytes
+        )
+        _seal(target + size, batch, 0, base_offset + records, taken.size, START_MS + base_offset + records, -1, -1)
+        records += taken.size
+        size += batch
+    return records, size
+
+
 class _Segments:
     """Collects batches and writes a segment whenever the next would not fit."""
 
@@ -101,6 +141,10 @@ class _Segments:
             self.flush(offset)
         return int(self._buffer.ctypes.data) + self._used
 
+    def room_bytes(self, size: int) -> int:
+        """How much goes into the segment that `room` answered for; a batch of `size` does in any case."""
+        return max(self._shape.segment_bytes - self._used, size)
+
     def took(self, size: int) -> None:
         self._used += size
 
@@ -113,6 +157,17 @@ class _Segments:
         self._used, self._base = 0, next_offset
 
 
+def draw_keys(random: np.random.Generator, shape: Shape, offset: int, count: int, part: float) -> npt.NDArray[np.int64]:
+    """The keys of `count` records from `offset` on, int64[count]; `part` of the log has been written."""
+    if shape.population == GROWING:
+        return random.integers(0, max(1, int(shape.keys * min(part, 1.0))), count)
+    keys = random.integers(0, shape.keys, count)
+    if shape.population == ONCE_FIRST and offset < shape.keys:
+        first = np.arange(offset, min(offset + count, shape.keys), dtype=np.int64)
+        keys[: first.size] = first * _SCATTER % shape.keys
+    return keys
+
+
 def write_partition(directory: Path, shape: Shape) -> int:
     """Write one partition directory; returns its log end offset."""
     directory.mkdir(parents=True)
@@ -123,15 +178,18 @@ def write_partition(directory: Path, shape: Shape) -> int:
     segments = _Segments(directory, shape)
     scratch = np.zeros(most + 64, dtype=np.uint8)
     written, offset, batch = 0, 0, 0
+    if not shape.codec and not shape.transaction_batches:
+        offset = _write_plain(segments, shape, random, letters, most)
+        written = shape.total_bytes
     while written < shape.total_bytes:
-        keys = random.integers(0, shape.keys, shape.batch_records)
+        keys = draw_keys(random, shape, offset, shape.batch_records, written / shape.total_bytes)
         transactional = shape.transaction_batches > 0
         producer_id = 1000 if transactional else -1
         attributes = shape.codec | (f.TRANSACTIONAL_BIT if transactional else 0)
         target = segments.room(offset, most)
         if shape.codec:
-            raw = _fill_records(scratch.ctypes.data, offset, keys, letters, shape.value_bytes)
-            packed = np.frombuffer(compress(shape.codec, memoryview(scratch)[:raw]), dtype=np.uint8)
+            records = _fill_records(scratch.ctypes.data, offset, keys, letters, shape.value_bytes)
+            packed = np.frombuffer(compress(shape.codec, memoryview(scratch)[:records]), dtype=np.uint8)
             copy_out(target + f.BATCH_HEADER_BYTES, packed)
             size = f.BATCH_HEADER_BYTES + packed.size
         else:
@@ -140,7 +198,7 @@ def write_partition(directory: Path, shape: Shape) -> int:
         sequence = offset % f.INT32_MAX if transactional else -1
         _seal(target, size, attributes, offset, keys.size, START_MS + offset, producer_id, sequence)
         segments.took(size)
-        written += size
+        written += f.BATCH_HEADER_BYTES + records
         offset += keys.size
         batch += 1
         if transactional and batch % shape.transaction_batches == 0:
@@ -154,6 +212,34 @@ def write_partition(directory: Path, shape: Shape) -> int:
         Fs().write_new(directory / segment_file_name(offset, kind), [])
     Fs().write_new(directory / segment_file_name(offset, SegmentFileKind.SNAPSHOT), [encode_snapshot(())])
     (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    return offset
+
+
+def _write_plain(
+    segments: _Segments, shape: Shape, random: np.random.Generator, letters: npt.NDArray[np.uint8], most: int
+) -> int:
+    """Write the batches of a log that is neither compressed nor transactional; returns its log end offset."""
+    drawn = max(_DRAWN_RECORDS // shape.batch_records, 1) * shape.batch_records
+    written, offset = 0, 0
+    while written < shape.total_bytes:
+        keys = draw_keys(random, shape, offset, drawn, written / shape.total_bytes)
+        while keys.size and written < shape.total_bytes:
+            target = segments.room(offset, most)
+            records, size = _write_batches(
+                target,
+                segments.room_bytes(most),
+                shape.total_bytes - written,
+                most,
+                offset,
+                shape.batch_records,
+                keys,
+                letters,
+                shape.value_bytes,
+            )
+            segments.took(size)
+            written += size
+            offset += records
+            keys = keys[records:]
     return offset
 
 

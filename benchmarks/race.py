@@ -1,8 +1,12 @@
 """The race: Kafka 4.2.0's own cleaner against `compact` on the same data, in the same run, in turn, outputs synced.
 
-Beside both, the limit: the input read and the output written with fsync, and nothing else.  Times are warm (page cache,
-JIT, compiled kernels), but for the cold course, which times whole processes.  Ratios are Kafka's seconds over ours, in
-medians.
+Beside both, the limit: the input read and the output written with fsync, and nothing else, by one thread and by two.
+
+Rules: Kafka's seconds are those of its cleaner threads alone, with the logs open already; ours are of all that
+`compact` does, from the lock to the checkpoint.  Both are warm (page cache, compiled code), but for the cold course,
+which times whole processes from start to exit.  Before each timed run everything is synced, so that nobody pays for
+another's writes.  Kafka's offset map is as large as its keys need, so that one round does it, as ours does; results
+that differ in size end the race (compressors may differ a little).
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import shutil
 import statistics
 import subprocess
@@ -17,37 +22,71 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import platformdirs
+import psutil
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.generate import START_MS, Shape, write_partition
+from benchmarks.race_results import Outcome, Results, fill_page, terminal_table
 from sediment.jobs.cleaning import CompactOptions
 from sediment.jobs.compact import compact
 from sediment.jobs.options import CommonOptions
+from sediment.jobs.report import RunReport
 from sediment.jobs.session import spark_context
 from sediment.jobs.settings import Settings
 from sediment.segment_io import format as f
-from tests.conformance.oracle import KafkaOracle
+from sediment.segment_io.jit import CACHE_VARIABLE
+from tests.conformance.oracle import KAFKA_VERSION, KafkaOracle, program
 
 MEGABYTE = 1_000_000
 NOW_MS = START_MS + 10**9
 CONFIGS = {"cleanup.policy": "compact"}
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+RESULTS = Path(__file__).resolve().parent / "results" / "race.json"
+_WARM_UP_BYTES = 30 * MEGABYTE
+_MAP_BYTES = 128 << 20
+_JAVA = ("-Xmx6g",)
+_CODEC_TOLERANCE = 0.05
+_TABLE_WIDTH = 180
 
 
 @dataclass(frozen=True)
 class Course:
-    """One data set: `partitions` of `shape`, with seeds of their own."""
+    """One data set: `partitions` of `shape`, with seeds of their own; how it is raced, and what is to be reached."""
 
     name: str
+    title: str
     shape: Shape
     partitions: int = 1
-    kafka_threads: int = 1
-    repeat: int | None = None
+    threads: tuple[int, ...] = (1,)
+    rounds: int = 3
+    target: float | None = None
+    target_of_limit: float | None = None
+    map_bytes: int = _MAP_BYTES
+    is_cold: bool = False
+
+    def scaled(self, scale: float) -> Course:
+        """A smaller one: small partitions become fewer, large ones smaller."""
+        title = f"{scale:.0%} of {self.title}"
+        if self.partitions > 100:
+            return replace(self, title=title, partitions=max(2, int(self.partitions * scale)))
+        shape = self.shape
+        total, keys = int(shape.total_bytes * scale), max(1, int(shape.keys * scale))
+        return replace(self, title=title, shape=replace(shape, total_bytes=total, keys=keys))
+
+    def small(self) -> Course:
+        """The same kind of data, as little as both sides need to have their code compiled."""
+        scale = min(1.0, _WARM_UP_BYTES / self.shape.total_bytes)
+        return replace(self.scaled(scale), partitions=min(2, self.partitions))
 
 
 def records(total_megabytes: float, *, distinct: float = 0.1, value_bytes: int = 90, **more: int) -> Shape:
@@ -57,29 +96,33 @@ def records(total_megabytes: float, *, distinct: float = 0.1, value_bytes: int =
     return Shape(total_bytes=total, keys=keys, value_bytes=value_bytes, **more)
 
 
+# 1390 MB are 12 million records; as many draws from 13.7 million keys meet 8 million of them.
+_MANY_KEYS = Shape(total_bytes=1390 * MEGABYTE, keys=13_700_000, value_bytes=90)
+
 COURSES = (
-    Course("8 × 506 MB, 116 B records", records(506), partitions=8, kafka_threads=2),
-    Course("506 MB, 116 B records", records(506)),
-    Course("2 × 1 GB, 1 KB records", records(1000, value_bytes=998), partitions=2, kafka_threads=2),
-    Course("lz4", records(100, codec=f.CODEC_LZ4)),
-    Course("zstd", records(60, codec=f.CODEC_ZSTD)),
-    Course("snappy", records(100, codec=f.CODEC_SNAPPY)),
-    Course("gzip", records(40, codec=f.CODEC_GZIP)),
-    Course("single-record batches", records(300, batch_records=1)),
-    Course("transactional", records(506, transaction_batches=10)),
-    Course("8M distinct keys", records(1100, distinct=0.95)),
-    Course("2,000 partitions of 100 KB", records(0.1), partitions=2000, kafka_threads=2),
-    Course("10 GB, 116 B records", records(10_000), repeat=1),
+    Course("cold", "8 × 506 MB, cold", records(506), 8, (2,), target=3, is_cold=True),
+    Course("first", "8 × 506 MB of 116-byte records", records(506), 8, (1, 2), target=10, target_of_limit=2.5),
+    Course("one", "506 MB, one partition", records(506), rounds=5, target=10),
+    Course("kilobyte", "2 × 1 GB of 1 KB records", records(1000, value_bytes=998), 2, (1, 2), target=7),
+    Course("lz4", "506 MB, lz4", records(506, codec=f.CODEC_LZ4), target=8),
+    Course("zstd", "506 MB, zstd", records(506, codec=f.CODEC_ZSTD), target=5),
+    Course("snappy", "506 MB, snappy", records(506, codec=f.CODEC_SNAPPY), target=5),
+    Course("gzip", "506 MB, gzip", records(506, codec=f.CODEC_GZIP), target=5),
+    Course("single", "300 MB, batches of one record", records(300, batch_records=1), target=5),
+    Course("transactional", "506 MB, transactional", records(506, transaction_batches=10), target=8),
+    Course("keys", "1.4 GB with 8M distinct keys", _MANY_KEYS, target=8, map_bytes=256 << 20),
+    Course("small", "2,000 partitions of 100 KB", records(0.1), 2000, (2,), target=1),
+    Course("large", "10 GB in one partition", records(10_000), target=1, map_bytes=256 << 20),
 )
-COLD = Course("8 × 506 MB, cold: whole processes", records(506), partitions=8, kafka_threads=2)
-QUICK = ("506 MB, 116 B records", "lz4", "single-record batches", "transactional")
+QUICK = ("first", "one", "kilobyte", "lz4", "single", "transactional", "keys")
+_QUICK_SCALE = 0.35
 
 
-def make_course(course: Course, scratch: Path) -> list[Path]:
+def make_course(course: Course, folder: Path) -> list[Path]:
     """Write the partitions of a course; their directories, one log directory for all."""
     directories = []
     for number in range(course.partitions):
-        directory = scratch / "data" / f"bench-{number}"
+        directory = folder / f"bench-{number}"
         write_partition(directory, replace(course.shape, seed=number + 1))
         directories.append(directory)
     return directories
@@ -95,8 +138,24 @@ def linked_copy(directories: Sequence[Path], target: Path) -> Path:
     return target
 
 
-def time_ours(directories: Sequence[Path], scratch: Path) -> tuple[float, int]:
-    """Seconds of one `compact` call in a warm session, and the bytes it wrote."""
+# ---------------------------------------------------------------------------------------------------------- timed runs
+def time_kafka(course: Course, directories: Sequence[Path], scratch: Path, oracle: KafkaOracle, threads: int) -> Any:
+    """Seconds of Kafka's cleaner, and what it left."""
+    os.sync()
+    (timed,) = oracle.clean_timed(
+        directories,
+        scratch,
+        now_ms=NOW_MS,
+        configs=CONFIGS,
+        threads=threads,
+        repeat=1,
+        map_bytes=course.map_bytes,
+    )
+    return timed
+
+
+def time_ours(directories: Sequence[Path], scratch: Path) -> tuple[float, RunReport]:
+    """Seconds of one `compact` call in a warm session, and what it tells."""
     log_dir = linked_copy(directories, scratch / "ours")
     options = CommonOptions(
         log_dirs=(log_dir,),
@@ -107,125 +166,210 @@ def time_ours(directories: Sequence[Path], scratch: Path) -> tuple[float, int]:
         master=None,
         quiet=True,
     )
+    os.sync()
     started = time.perf_counter()
     report = compact(options, CompactOptions(force=True, dry_run=False, from_start=False))
     seconds = time.perf_counter() - started
     assert not report.failed(), next(p for p in report.partitions if p.status != "compacted")
     shutil.rmtree(log_dir)
-    return seconds, sum(partition.bytes_after for partition in report.partitions)
+    return seconds, report
 
 
-def time_cold(directories: Sequence[Path], scratch: Path) -> tuple[float, float, int]:
-    """Seconds of a whole process of Kafka's cleaner, of one of `sediment`, and the bytes that the latter wrote."""
-    started = time.perf_counter()
-    with KafkaOracle(java_options=("-Xmx6g",)) as oracle:
-        oracle.clean_timed(directories, scratch, now_ms=NOW_MS, configs=CONFIGS, threads=2, repeat=1)
-    kafka = time.perf_counter() - started
+def time_process(directories: Sequence[Path], scratch: Path, environment: dict[str, str]) -> tuple[float, int]:
+    """Seconds of a whole process, and the bytes that it left."""
     log_dir = linked_copy(directories, scratch / "ours")
     command = [sys.executable, "-m", "sediment.jobs.cli", "compact", str(log_dir), "--force", "--json", "--quiet"]
     sets = [f"--set={key}={value}" for key, value in CONFIGS.items()]
+    command += [f"--now-ms={NOW_MS}", "--master=local[2]", *sets]
+    os.sync()
     started = time.perf_counter()
-    finished = subprocess.run(
-        [*command, f"--now-ms={NOW_MS}", "--master=local[2]", *sets], check=True, capture_output=True, text=True
-    )
-    ours = time.perf_counter() - started
-    shutil.rmtree(log_dir)
-    return kafka, ours, sum(partition["bytes_after"] for partition in json.loads(finished.stdout)["partitions"])
-
-
-def time_limit(directories: Sequence[Path], written: int, scratch: Path) -> float:
-    """Seconds to read the logs and to write and sync as many bytes as the result has."""
-    buffer = memoryview(bytearray(1 << 20))
-    started = time.perf_counter()
-    for directory in directories:
-        for log in directory.glob("*.log"):
-            with log.open("rb", buffering=0) as source:
-                while source.readinto(buffer):
-                    pass
-    target = scratch / "limit"
-    with target.open("wb", buffering=0) as sink:
-        for _ in range(-(-written // len(buffer))):
-            sink.write(buffer)
-        os.fsync(sink.fileno())
+    finished = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     seconds = time.perf_counter() - started
-    target.unlink()
+    shutil.rmtree(log_dir)
+    return seconds, sum(partition["bytes_after"] for partition in json.loads(finished.stdout)["partitions"])
+
+
+def time_limit(directories: Sequence[Path], written: int, scratch: Path, threads: int) -> float:
+    """Seconds to read the logs and to write and sync as many bytes as the result has."""
+
+    def share(number: int) -> None:
+        buffer = memoryview(bytearray(1 << 20))
+        for directory in directories[number::threads]:
+            for log in directory.glob("*.log"):
+                with log.open("rb", buffering=0) as source:
+                    while source.readinto(buffer):
+                        pass
+        with (scratch / f"limit-{number}").open("wb", buffering=0) as sink:
+            for _ in range(-(-written // threads // len(buffer))):
+                sink.write(buffer)
+            os.fsync(sink.fileno())
+
+    os.sync()
+    with ThreadPoolExecutor(threads) as pool:
+        started = time.perf_counter()
+        list(pool.map(share, range(threads)))
+        seconds = time.perf_counter() - started
+    for number in range(threads):
+        (scratch / f"limit-{number}").unlink()
     return seconds
 
 
-def race(course: Course, oracle: KafkaOracle, scratch: Path, repeat: int) -> tuple[str, ...]:
-    """Run a course `repeat` times, alternating, after one warm-up of ours; a table row."""
-    directories = make_course(course, scratch)
-    time_ours(directories, scratch)
-    kafka, ours, limit = [], [], []
-    for _ in range(course.repeat or repeat):
-        (seconds,) = oracle.clean_timed(
-            directories, scratch, now_ms=NOW_MS, configs=CONFIGS, threads=course.kafka_threads, repeat=1
+# -------------------------------------------------------------------------------------------------------------- courses
+class Race:
+    """The courses of one run, over data in `scratch`; both sides of the warm ones stay up between them."""
+
+    def __init__(self, scratch: Path, stack: ExitStack, rounds: int | None) -> None:
+        self._scratch = scratch
+        self._stack = stack
+        self._rounds = rounds
+        self._oracle: KafkaOracle | None = None
+
+    def run(self, course: Course, directories: Sequence[Path]) -> list[Outcome]:
+        """The outcomes of a course: one, or two of a cold one."""
+        return self._cold(course, directories) if course.is_cold else [self._warm(course, directories)]
+
+    def _warm(self, course: Course, directories: Sequence[Path]) -> Outcome:
+        oracle = self._started()
+        few = make_course(course.small(), self._scratch / "warm-up")
+        for _ in range(2):
+            time_kafka(course, few, self._scratch, oracle, 1)
+            time_ours(few, self._scratch)
+        shutil.rmtree(self._scratch / "warm-up")
+        outcome = _outcome(course, directories)
+        written = 0
+        for _ in range(self._rounds or course.rounds):
+            for threads in course.threads:
+                timed = time_kafka(course, directories, self._scratch, oracle, threads)
+                outcome.kafka[threads].append(timed.seconds)
+            seconds, report = time_ours(directories, self._scratch)
+            outcome.sediment.append(seconds)
+            outcome.stages.append(dict(report.seconds_by_stage))
+            written = sum(partition.bytes_after for partition in report.partitions)
+            _check_same(course, timed.bytes_after, written)
+            for threads in course.threads:
+                outcome.limit[threads].append(time_limit(directories, written, self._scratch, threads))
+        return replace(outcome, bytes_after=written)
+
+    def _started(self) -> KafkaOracle:
+        if self._oracle is None:
+            self._oracle = self._stack.enter_context(KafkaOracle(java_options=_JAVA))
+            self._stack.enter_context(spark_context("local[2]", "sediment race"))
+        return self._oracle
+
+    def _cold(self, course: Course, directories: Sequence[Path]) -> list[Outcome]:
+        """A process for each run; ours without and with what `sediment warm-up` archives, compiled loops cached."""
+        kernels = os.environ.get(CACHE_VARIABLE) or str(platformdirs.user_cache_path("sediment"))
+        # Python's own compiled files are kept, as those of an installed package are.
+        inherited = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+        bare, archived = (
+            {**inherited, CACHE_VARIABLE: kernels, "XDG_CACHE_HOME": str(self._scratch / folder)}
+            for folder in ("bare-cache", "archive-cache")
         )
-        kafka.append(seconds)
-        seconds, written = time_ours(directories, scratch)
-        ours.append(seconds)
-        limit.append(time_limit(directories, written, scratch))
-    return finish(course, directories, scratch, kafka, ours, limit)
+        command = [sys.executable, "-m", "sediment.jobs.cli", "warm-up"]
+        subprocess.run(command, check=True, capture_output=True, env=archived)
+        outcome = _outcome(course, directories)
+        with_archive = []
+        written = 0
+        for _ in range(self._rounds or course.rounds):
+            for threads in course.threads:
+                os.sync()
+                started = time.perf_counter()
+                with KafkaOracle(java_options=_JAVA) as oracle:
+                    time_kafka(course, directories, self._scratch, oracle, threads)
+                outcome.kafka[threads].append(time.perf_counter() - started)
+            seconds, written = time_process(directories, self._scratch, bare)
+            outcome.sediment.append(seconds)
+            seconds, _ = time_process(directories, self._scratch, archived)
+            with_archive.append(seconds)
+            for threads in course.threads:
+                outcome.limit[threads].append(time_limit(directories, written, self._scratch, threads))
+        outcome = replace(outcome, bytes_after=written)
+        return [
+            outcome,
+            replace(
+                outcome,
+                course=f"{course.name}-archive",
+                title=f"{course.title}, after `sediment warm-up`",
+                sediment=with_archive,
+            ),
+        ]
 
 
-def race_cold(scratch: Path, repeat: int) -> tuple[str, ...]:
-    """The same with a process of its own for each run, from its start to its exit."""
-    directories = make_course(COLD, scratch)
-    kafka, ours, limit = [], [], []
-    for _ in range(repeat):
-        theirs, mine, written = time_cold(directories, scratch)
-        kafka.append(theirs)
-        ours.append(mine)
-        limit.append(time_limit(directories, written, scratch))
-    return finish(COLD, directories, scratch, kafka, ours, limit)
-
-
-def finish(
-    course: Course,
-    directories: Sequence[Path],
-    scratch: Path,
-    kafka: list[float],
-    ours: list[float],
-    limit: list[float],
-) -> tuple[str, ...]:
-    """Remove the data of a course; its table row."""
-    total = sum(log.stat().st_size for directory in directories for log in directory.glob("*.log"))
-    shutil.rmtree(scratch / "data")
-    ratios = [theirs / mine for theirs, mine in zip(kafka, ours, strict=True)]
-    print(f"{course.name}: {statistics.median(ratios):.1f}", file=sys.stderr)
-    return (
-        course.name,
-        f"{total / MEGABYTE:.0f}",
-        f"{statistics.median(kafka):.2f} ({course.kafka_threads})",
-        f"{statistics.median(ours):.2f}",
-        f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})",
-        f"{statistics.median(limit):.2f}",
-        f"{statistics.median(ours) / statistics.median(limit):.1f}",
+def _outcome(course: Course, directories: Sequence[Path]) -> Outcome:
+    return Outcome(
+        course=course.name,
+        title=course.title,
+        log_bytes=sum(log.stat().st_size for directory in directories for log in directory.glob("*.log")),
+        partitions=len(directories),
+        bytes_after=0,
+        kafka={threads: [] for threads in course.threads},
+        sediment=[],
+        limit={threads: [] for threads in course.threads},
+        target=course.target,
+        target_of_limit=course.target_of_limit,
     )
 
 
+def _check_same(course: Course, by_kafka: int, by_us: int) -> None:
+    tolerance = _CODEC_TOLERANCE if course.shape.codec else 0
+    if abs(by_kafka - by_us) > tolerance * by_kafka:
+        raise SystemExit(f"{course.name}: Kafka's cleaner left {by_kafka} bytes and Sediment {by_us}")
+
+
+def machine(scratch: Path) -> dict[str, str]:
+    """What the figures depend on."""
+    java = subprocess.run([program("java"), "-version"], capture_output=True, text=True, check=True).stderr
+    partitions = psutil.disk_partitions(all=True)
+    mounts = [there for there in partitions if scratch.is_relative_to(there.mountpoint)]
+    return {
+        "cores": str(os.cpu_count()),
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "filesystem": max(mounts, key=lambda there: len(there.mountpoint)).fstype if mounts else "unknown",
+        "Linux": ".".join(platform.release().split(".")[:2]),
+        "Kafka": KAFKA_VERSION,
+        "Java": java.split('"')[1],
+        "Spark": version("pyspark"),
+        "Python": platform.python_version(),
+        "numba": version("numba"),
+    }
+
+
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the main ratios only, in under three minutes")
-    parser.add_argument("--course", action="append", help="only courses whose name contains this")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--scratch", type=Path, help="where the data goes (default: a new temporary directory)")
+    """Race, and print the table; or make the page from what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the main ratios on less data, in under three minutes")
+    parser.add_argument("--course", action="append", choices=[course.name for course in COURSES], help="only this one")
+    parser.add_argument("--rounds", type=int, help="instead of each course's own number")
+    parser.add_argument("--scale", type=float, default=1.0, help="how much data, as a share of the usual")
+    parser.add_argument("--scratch", type=Path, help="where the data goes, up to 14 GB (default: $TMPDIR)")
+    parser.add_argument("--results", type=Path, help="a file to keep the results in, with those of earlier runs")
+    parser.add_argument("--report", action="store_true", help=f"put the results into docs/{PAGE.name}, race nothing")
     given = parser.parse_args()
-    wanted = QUICK if given.quick else tuple(course.name for course in (COLD, *COURSES))
-    table = Table("data", "MB", "Kafka s (threads)", "Sediment s", "ratio", "limit s", "ours / limit")
-
-    def runs(course: Course) -> bool:
-        return course.name in wanted and (not given.course or any(part in course.name for part in given.course))
-
-    with tempfile.TemporaryDirectory(dir=given.scratch, prefix="sediment-race-") as name:
+    if given.report:
+        fill_page(PAGE, Results.read(given.results or RESULTS))
+        return
+    wanted = given.course or (QUICK if given.quick else [course.name for course in COURSES])
+    scale = given.scale * (_QUICK_SCALE if given.quick else 1)
+    courses = [course if scale == 1 else course.scaled(scale) for course in COURSES if course.name in wanted]
+    kept = Results() if given.results is None else Results.read(given.results)
+    run = Results()
+    with tempfile.TemporaryDirectory(dir=given.scratch, prefix="sediment-race-") as name, ExitStack() as stack:
         scratch = Path(name)
-        if runs(COLD):
-            table.add_row(*race_cold(scratch, given.repeat))
-        with KafkaOracle(java_options=("-Xmx6g",)) as oracle, spark_context("local[2]", "sediment race"):
-            for course in filter(runs, COURSES):
-                table.add_row(*race(course, oracle, scratch, given.repeat))
-    Console().print(table)
+        run.machine = kept.machine = machine(scratch.resolve())
+        race = Race(scratch, stack, given.rounds)
+        directories: list[Path] = []
+        for course, following in zip(courses, [*courses[1:], None], strict=True):
+            directories = directories or make_course(course, scratch / "data")
+            for outcome in race.run(course, directories):
+                for results in (run, kept):
+                    results.add(outcome)
+                if given.results is not None:
+                    kept.write(given.results)
+                print(f"{outcome.title}: {statistics.median(outcome.ratio()):.1f}", file=sys.stderr, flush=True)
+            if following is None or (following.shape, following.partitions) != (course.shape, course.partitions):
+                shutil.rmtree(scratch / "data")
+                directories = []
+    Console(width=_TABLE_WIDTH).print(terminal_table(run.outcomes))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,13 @@
 """Time and memory of cleaning against the size of the log, the number of keys and the number of partitions.
 
-Every point is a `compact` of its own in a warm Spark session, with all its syncs; peak memory is that of the largest
-Python worker, from the kernel's own figures.  Results are appended to a file of JSON lines, from which `--plot` draws.
+    size         a tenth as many keys as records, 1 to 8 GB, `whole` and `split` in turn
+    keys         every key once and then any of them: 10⁵ to 10⁷ in 2 GB, 10⁸ with small values
+    partitions   1, 10 and 100 that hold 1 GB together
+    small        2,000 of 100 KB, and as many bytes in one
+
+Every point is a `compact` in a warm Spark session on two slots, with all its syncs, several times; a session serves one
+log.  A smaller log is the beginning of a larger one.  Results are kept in a file from which page and plots are made; a
+point that it holds is not measured again.
 """
 
 from __future__ import annotations
@@ -9,152 +15,377 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
+import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import psutil
+from rich.console import Console
+from rich.table import Table
 
-from benchmarks.generate import START_MS, Shape, write_partition
+from benchmarks.generate import GROWING, ONCE_FIRST, Shape, write_partition
+from benchmarks.measure import (
+    DOCS,
+    GIGABYTE,
+    MEGABYTE,
+    NOW_MS,
+    SLOTS,
+    Run,
+    fill_page,
+    machine,
+    markdown_table,
+    run_compact,
+    spread,
+)
+from sediment.compaction.cleaner import SplitWork, sight_split
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.grouping import CleaningPlan, plan_cleaning
+from sediment.compaction.policy import cleanable_range
+from sediment.compaction.split import cut_into_splits
 from sediment.compaction.strategy import Strategy
-from sediment.jobs.cleaning import CompactOptions
-from sediment.jobs.compact import compact
-from sediment.jobs.options import CommonOptions
 from sediment.jobs.session import spark_context
-from sediment.jobs.settings import Settings
+from sediment.jobs.splits import SPLITS_PER_SLOT
+from sediment.segment_io.format import INT64_MAX
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.listing import list_log
+from sediment.segment_io.log_dir import PartitionCheckpoints
+from sediment.segment_io.names import SegmentFileKind, TopicPartition, parse_segment_file, segment_file_name
+from sediment.segment_io.view import open_view
 
-GIGABYTE = 1_000_000_000
-NOW_MS = START_MS + 10**9
+WHOLE, SPLIT = Strategy.WHOLE.value, Strategy.SPLIT.value
+PAGE = DOCS / "scale.md"
+RECORD_BYTES = 116
+VALUE_BYTES = 90
+SEGMENT_BYTES = 100 * MEGABYTE
+BUDGET_BYTES = 512 * MEGABYTE
+"""`sediment.task.memory.bytes` where many keys are cleaned in splits."""
+
+# What the figures are held against.
+FLAT, KEY_BYTES, SMALL_MS, SPLIT_RATIO, SHUFFLED_BYTES = 0.15, 48, 5.0, 1.6, 32
+FIXED_BYTES = 200 * MEGABYTE
 
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement.  `sweep` names the curve; sizes in bytes, times in seconds."""
+    """One log, cleaned in one way.  `log_bytes` are those of all `partitions` together, as `keys` are."""
 
     sweep: str
     strategy: str
     partitions: int
     keys: int
-    value_bytes: int
     log_bytes: int
-    seconds: float = 0.0
-    living_keys: int = 0
-    bytes_after: int = 0
-    peak_worker_bytes: int = 0
+    value_bytes: int = VALUE_BYTES
+    budget_bytes: int | None = None
+    segment_bytes: int = SEGMENT_BYTES
+
+    @property
+    def identity(self) -> str:
+        """Its name in the file of results."""
+        return " ".join(map(str, asdict(self).values()))
 
 
-def points(scale: float) -> Iterator[Point]:
-    """All curves; `scale` shrinks sizes and keys."""
+@dataclass(frozen=True)
+class Measured:
+    """A point and its runs; `sights` are the distinct keys of each split added up, where they were counted."""
+
+    point: Point
+    runs: list[Run]
+    sights: int = 0
+
+    def median(self, figure: Callable[[Run], float]) -> float:
+        """The median of a figure over the runs."""
+        return statistics.median(map(figure, self.runs))
+
+    @property
+    def seconds_per_gb(self) -> list[float]:
+        """Of each run, by the bytes that were there."""
+        return [run.seconds / (run.bytes_before / GIGABYTE) for run in self.runs]
+
+
+@dataclass(frozen=True)
+class Log:
+    """Data that several points share: the largest says what is written; they are measured in turn, `rounds` times."""
+
+    points: tuple[Point, ...]
+    rounds: int
+    population: str
+
+
+def logs(scale: float) -> Iterator[Log]:
+    """All data sets; `scale` shrinks sizes and numbers of keys."""
     giga = int(GIGABYTE * scale)
-    for strategy in ("whole", "split"):
-        for size in (1, 2, 4, 8):
-            yield Point("size", strategy, 1, int(1_000_000 * scale), 90, size * giga)
-    for strategy in ("whole", "split"):
-        for keys in (10**5, 10**6, 10**7):
-            yield Point("keys", strategy, 1, int(keys * scale), 90, 2 * giga)
-    for strategy in ("whole", "split"):
-        # A log of twice as many records as keys: small values keep it within a few gigabytes.
-        yield Point("keys", strategy, 1, int(10**8 * scale), 4, int(2 * 10**8 * 30 * scale))
+    segment_bytes = int(SEGMENT_BYTES * min(scale, 1))
+
+    def both(sweep: str, keys: int, log_bytes: int, **more: int) -> tuple[Point, ...]:
+        more["segment_bytes"] = segment_bytes
+        bounded = {**more, "budget_bytes": BUDGET_BYTES} if sweep == "keys" else more
+        return (
+            Point(sweep, WHOLE, 1, keys, log_bytes, **more),
+            Point(sweep, SPLIT, 1, keys, log_bytes, **bounded),
+        )
+
+    sizes = [both("size", size * giga // RECORD_BYTES // 10, size * giga) for size in (1, 2, 4, 8)]
+    yield Log(tuple(point for pair in sizes for point in pair), 5, GROWING)
+    for keys in (10**5, 10**6, 10**7):
+        yield Log(both("keys", int(keys * scale), 2 * giga), 3, ONCE_FIRST)
+    many = int(10**8 * scale)
+    yield Log(both("keys", many, int(many * 1.1 * 31), value_bytes=4), 2, ONCE_FIRST)
     for partitions in (1, 10, 100):
-        yield Point("partitions", "whole", partitions, int(100_000 * scale), 90, giga)
-    for partitions in (1, 2000):
-        yield Point("small", "whole", partitions, 800, 90, int(200_000_000 * scale))
+        yield Log((Point("partitions", WHOLE, partitions, giga // RECORD_BYTES // 10, giga),), 5, GROWING)
+    for partitions in (1, max(2, int(2000 * scale))):
+        small = max(2, int(2000 * scale)) * 100_000
+        yield Log((Point("small", WHOLE, partitions, small // RECORD_BYTES // 10, small),), 5, GROWING)
 
 
-def make(point: Point, scratch: Path) -> Path:
-    """Write the log directory of a point."""
-    log_dir = scratch / "log"
+# ---------------------------------------------------------------------------------------------------------- measuring
+def make(log: Log, folder: Path) -> Path:
+    """Write the log directory of the largest point."""
+    largest = max(log.points, key=lambda point: point.log_bytes)
+    log_dir = folder / "all"
     shape = Shape(
-        total_bytes=point.log_bytes // point.partitions,
-        keys=max(1, point.keys // point.partitions) if point.sweep != "small" else point.keys,
-        value_bytes=point.value_bytes,
-        segment_bytes=256 << 20,
+        total_bytes=largest.log_bytes // largest.partitions,
+        keys=max(1, largest.keys // largest.partitions),
+        value_bytes=largest.value_bytes,
+        segment_bytes=largest.segment_bytes,
+        population=log.population,
     )
-    for number in range(point.partitions):
+    for number in range(largest.partitions):
         write_partition(log_dir / f"bench-{number}", replace(shape, seed=number + 1))
-    (log_dir / ".kafka_cleanshutdown").touch()
     return log_dir
 
 
-def measure(point: Point, log_dir: Path, repeat: int) -> Point:
-    """The best of `repeat` runs over links to the same files."""
-    best = None
-    for number in range(repeat):
-        copy = log_dir.with_name(f"copy-{number}")
-        for directory in log_dir.iterdir():
-            if directory.is_dir():
-                (copy / directory.name).mkdir(parents=True)
-                for file in directory.iterdir():
-                    os.link(file, copy / directory.name / file.name)
-        (copy / ".kafka_cleanshutdown").touch()
-        options = CommonOptions(
-            log_dirs=(copy,),
-            partitions=(),
-            settings=Settings.load(None, ["cleanup.policy=compact"]),
-            now_ms=NOW_MS,
-            as_json=True,
-            master=None,
-            quiet=True,
+def beginning(log_dir: Path, log_bytes: int, target: Path) -> Path:
+    """Links to the first segments of the only partition that hold about `log_bytes`, and an empty one behind them."""
+    source = log_dir / "bench-0"
+    (target / source.name).mkdir(parents=True)
+    taken = 0
+    for log in sorted(source.glob("*.log")):
+        base = parse_segment_file(log.name)
+        assert base is not None
+        if taken >= log_bytes or not log.stat().st_size:
+            for kind in (SegmentFileKind.LOG, SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX):
+                (target / source.name / segment_file_name(base.base_offset, kind)).touch()
+            break
+        taken += log.stat().st_size
+        for file in source.glob(f"{log.stem}.*"):
+            os.link(file, target / source.name / file.name)
+    os.link(source / "leader-epoch-checkpoint", target / source.name / "leader-epoch-checkpoint")
+    return target
+
+
+def measure(log: Log, scratch: Path | None, rounds: int | None) -> list[Measured]:
+    """Write the data, and clean it in a session of its own."""
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="sediment-scale-") as name:
+        folder = Path(name)
+        log_dir = make(log, folder)
+        os.sync()
+        with spark_context(SLOTS, "sediment scale") as sc:
+            found = []
+            for log_bytes in sorted({point.log_bytes for point in log.points}):
+                points = [point for point in log.points if point.log_bytes == log_bytes]
+                part = log_dir if points[0].partitions > 1 else beginning(log_dir, log_bytes, folder / f"{log_bytes}")
+                if not found:
+                    for point in points:
+                        _run(sc, part, point)
+                runs: dict[Point, list[Run]] = {point: [] for point in points}
+                for _ in range(rounds or log.rounds):
+                    for point in points:
+                        runs[point].append(_run(sc, part, point))
+                for point in points:
+                    is_counted = point.sweep == "size" and point.strategy == SPLIT
+                    sights = _count_sights(part, point.segment_bytes, sc.defaultParallelism) if is_counted else 0
+                    found.append(Measured(point, runs[point], sights))
+    return found
+
+
+def warm_up(scratch: Path | None) -> None:
+    """Clean a little in both ways, so that nothing is left to be compiled in a session that is measured."""
+    points = [Point("warm-up", way, 1, 10_000, 20 * MEGABYTE, segment_bytes=4 * MEGABYTE) for way in (WHOLE, SPLIT)]
+    measure(Log(tuple(points), 1, GROWING), scratch, None)
+
+
+def _run(sc: Any, log_dir: Path, point: Point) -> Run:
+    sets = [f"segment.bytes={point.segment_bytes}"]
+    if point.budget_bytes is not None:
+        sets.append(f"sediment.task.memory.bytes={point.budget_bytes}")
+    run = run_compact(sc, log_dir, Strategy(point.strategy), sets)
+    assert run.strategy == point.strategy, f"{point} was cleaned as {run.strategy}"
+    return run
+
+
+def _count_sights(log_dir: Path, segment_bytes: int, slots: int) -> int:
+    """The distinct keys of each split of the only partition, added up."""
+    plan = _plan_of(log_dir / "bench-0", segment_bytes)
+    splits = cut_into_splits(plan.groups, SPLITS_PER_SLOT * slots)
+    work = SplitWork(plan, {}, seed=1, run_limit=INT64_MAX, ranges=2)
+    return sum(len(run.sighted) for split in splits for run in sight_split(work, split, len(splits), Fs()))
+
+
+def _plan_of(directory: Path, segment_bytes: int) -> CleaningPlan:
+    fs, config = Fs(), CompactionConfig(cleanup_policy=("compact",), segment_bytes=segment_bytes)
+    listing = list_log(TopicPartition("bench", 0), directory, fs)
+    view = open_view(listing, PartitionCheckpoints(), fs, now_ms=NOW_MS, producer_id_expiration_ms=86_400_000)
+    cleanable = cleanable_range(view, config, now_ms=NOW_MS, force=True)
+    return plan_cleaning(view, cleanable, config, now_ms=NOW_MS)
+
+
+# ------------------------------------------------------------------------------------------------------------ results
+@dataclass
+class Results:
+    """What was measured on one machine, kept in a file."""
+
+    machine: str = ""
+    command: str = ""
+    measured: list[Measured] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """What a file holds; nothing where there is none."""
+        with suppress(FileNotFoundError):
+            found = json.loads(path.read_text())
+            rows = [
+                Measured(Point(**row["point"]), [Run(**run) for run in row["runs"]], row["sights"])
+                for row in found["measured"]
+            ]
+            return cls(found["machine"], found["command"], rows)
+        return cls()
+
+    def write(self, path: Path) -> None:
+        """Write the file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    def curve(self, sweep: str, strategy: str = WHOLE) -> list[Measured]:
+        """The points of a curve, in the order in which they grow."""
+        found = [there for there in self.measured if (there.point.sweep, there.point.strategy) == (sweep, strategy)]
+        return sorted(found, key=lambda there: (there.point.log_bytes, there.point.keys, there.point.partitions))
+
+
+HEAD = ("log", "keys that live", "strategy", "seconds", "seconds per GB", "processor s", "peak of a worker, MB")
+
+
+def rows(results: Results) -> list[tuple[str, ...]]:
+    """A row a point."""
+    return [
+        (
+            _title(there.point),
+            f"{there.runs[0].messages_written:,}",
+            there.point.strategy,
+            spread([run.seconds for run in there.runs]),
+            f"{statistics.median(there.seconds_per_gb):.2f}",
+            f"{there.median(lambda run: run.cpu_seconds):.1f}",
+            f"{max(run.worker_bytes for run in there.runs) / MEGABYTE:.0f}",
         )
-        started = time.perf_counter()
-        own = CompactOptions(force=True, dry_run=False, from_start=False, strategy=Strategy(point.strategy))
-        report = compact(options, own)
-        seconds = time.perf_counter() - started
-        assert not report.failed(), report.partitions[0]
-        assert {partition.strategy for partition in report.partitions} == {point.strategy}
-        measured = replace(
-            point,
-            seconds=seconds,
-            living_keys=sum(partition.messages_written for partition in report.partitions),
-            bytes_after=sum(partition.bytes_after for partition in report.partitions),
-            peak_worker_bytes=peak_of_workers(),
+        for there in results.measured
+    ]
+
+
+def _title(point: Point) -> str:
+    size = f"{point.log_bytes / GIGABYTE:.3g} GB"
+    if point.partitions > 1:
+        size += f" in {point.partitions:,} partitions"
+    if point.value_bytes != VALUE_BYTES:
+        size += f", values of {point.value_bytes} bytes"
+    return size if point.budget_bytes is None else f"{size}, {point.budget_bytes / MEGABYTE:.0f} MB a task"
+
+
+def verdicts(results: Results) -> list[tuple[str, str, str]]:
+    """(what is held to be so, what was measured, whether it is so), as far as its points were measured."""
+    told = []
+
+    def tell(what: str, found: str, *, holds: bool) -> None:
+        told.append((what, found, "yes" if holds else "no"))
+
+    for strategy in (WHOLE, SPLIT):
+        if len(curve := results.curve("size", strategy)) > 1:
+            paces = [statistics.median(there.seconds_per_gb) for there in curve]
+            off = max(abs(pace / statistics.median(paces) - 1) for pace in paces)
+            sizes = f"{curve[0].point.log_bytes / GIGABYTE:.3g} to {curve[-1].point.log_bytes / GIGABYTE:.3g} GB"
+            tell(
+                f"`{strategy}`: seconds per GB, {sizes}, are within {FLAT:.0%} of their median",
+                f"{off:.0%} off, {min(paces):.2f} to {max(paces):.2f} s",
+                holds=off <= FLAT,
+            )
+    for there in results.curve("keys"):
+        keys, peak = there.point.keys, max(run.worker_bytes for run in there.runs)
+        bound = FIXED_BYTES + KEY_BYTES * keys + 2 * min(there.point.segment_bytes, there.runs[0].bytes_after)
+        grown = max(run.grown_bytes for run in there.runs)
+        tell(
+            f"`whole`, {keys:,} keys: a worker's peak is at most {FIXED_BYTES // MEGABYTE} MB, {KEY_BYTES} bytes a key "
+            "and two segments",
+            f"{peak / MEGABYTE:.0f} of {bound / MEGABYTE:.0f} MB; grown by {grown / keys:.0f} bytes a key in all",
+            holds=peak <= bound,
         )
-        best = measured if best is None or measured.seconds < best.seconds else best
-        shutil.rmtree(copy)
-    assert best is not None
-    return best
+    for there in results.curve("keys", SPLIT):
+        grown, budget = max(run.grown_bytes for run in there.runs), there.point.budget_bytes or 0
+        tell(
+            f"`split`, {there.point.keys:,} keys: a worker grows by at most its {budget / MEGABYTE:.0f} MB",
+            f"{grown / MEGABYTE:.0f} MB",
+            holds=grown <= budget,
+        )
+    if len(small := results.curve("small")) == 2:
+        one, many = small
+        extra = many.median(lambda run: run.seconds) - one.median(lambda run: run.seconds)
+        each_ms = extra / many.point.partitions * 1000
+        tell(
+            f"{many.point.partitions:,} partitions of 100 KB: at most {SMALL_MS:g} ms a partition above the time of "
+            "their bytes",
+            f"{each_ms:.2f} ms",
+            holds=each_ms <= SMALL_MS,
+        )
+    for whole, there in zip(results.curve("size"), results.curve("size", SPLIT), strict=True):
+        if there.point.log_bytes == 4 * results.curve("size")[0].point.log_bytes:
+            ratios = [one.seconds / other.seconds for one, other in zip(there.runs, whole.runs, strict=True)]
+            tell(
+                f"`split` on one partition of {there.point.log_bytes / GIGABYTE:.3g} GB and two cores takes at most "
+                f"{SPLIT_RATIO:g} times as long as `whole`",
+                spread(ratios),
+                holds=statistics.median(ratios) <= SPLIT_RATIO,
+            )
+            each = there.median(lambda run: run.shuffled_bytes) / there.sights
+            tell(
+                f"the same shuffles at most {SHUFFLED_BYTES} bytes for each key of each split, verdicts included",
+                f"{each:.1f}",
+                holds=each <= SHUFFLED_BYTES,
+            )
+    return told
 
 
-def peak_of_workers() -> int:
-    """The largest VmHWM of the Python processes below this one."""
-    peaks = [0]
-    for process in psutil.Process().children(recursive=True):
-        if "java" in process.name():
-            continue
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        peaks.extend(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-    return max(peaks)
-
-
-def plot(results: list[Point], folder: Path) -> None:
-    """Draw the curves as SVG files."""
+def plot(results: Results, folder: Path) -> list[str]:
+    """Draw the curves as SVG files; returns which there are."""
     import matplotlib as mpl
 
     mpl.use("svg")
     mpl.rcParams["svg.hashsalt"] = "sediment"
     from matplotlib import pyplot
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for sweep, across, label in (
-        ("size", lambda point: point.log_bytes / GIGABYTE, "GB of log, 1M keys"),
-        ("keys", lambda point: point.living_keys, "keys that live"),
-        ("partitions", lambda point: point.partitions, "partitions, 1 GB together"),
-    ):
+    across: tuple[tuple[str, str, Callable[[Measured], float]], ...] = (
+        ("size", "GB of log, a tenth as many keys as records", lambda there: there.point.log_bytes / GIGABYTE),
+        ("keys", "keys (the most of them with values of 4 bytes)", lambda there: there.point.keys),
+        ("partitions", "partitions that hold 1 GB together", lambda there: there.point.partitions),
+    )
+    drawn = []
+    for sweep, label, place in across:
+        if not results.curve(sweep):
+            continue
+        drawn.append(sweep)
         figure, (speed, memory) = pyplot.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-        for strategy in ("whole", "split"):
-            curve = sorted(
-                (point for point in results if (point.sweep, point.strategy) == (sweep, strategy)), key=across
-            )
-            if curve:
-                xs = [across(point) for point in curve]
-                speed.plot(xs, [p.seconds / (p.log_bytes / GIGABYTE) for p in curve], "o-", label=strategy)
-                memory.plot(xs, [p.peak_worker_bytes / 1e6 for p in curve], "o-", label=strategy)
+        for strategy in (WHOLE, SPLIT):
+            if curve := results.curve(sweep, strategy):
+                curve.sort(key=place)
+                xs = [place(there) for there in curve]
+                paces = [statistics.median(there.seconds_per_gb) for there in curve]
+                below = [pace - min(there.seconds_per_gb) for pace, there in zip(paces, curve, strict=True)]
+                above = [max(there.seconds_per_gb) - pace for pace, there in zip(paces, curve, strict=True)]
+                speed.errorbar(xs, paces, yerr=(below, above), fmt="o-", capsize=3, label=strategy)
+                peaks = [max(run.worker_bytes for run in there.runs) / MEGABYTE for there in curve]
+                memory.plot(xs, peaks, "o-", label=strategy)
         for axes, name in ((speed, "seconds per GB"), (memory, "peak of a worker, MB")):
             axes.set_xlabel(label)
             axes.set_ylabel(name)
@@ -164,40 +395,63 @@ def plot(results: list[Point], folder: Path) -> None:
             axes.legend()
         figure.savefig(folder / f"scale-{sweep}.svg", metadata={"Date": None})
         pyplot.close(figure)
+    return drawn
+
+
+def tell(results: Results) -> None:
+    """Print both tables."""
+    console = Console(width=max(Console().width, 150))
+    for head, lines in ((HEAD, rows(results)), (("claim", "measured", "holds"), verdicts(results))):
+        table = Table(*head)
+        for line in lines:
+            table.add_row(*line)
+        console.print(table)
+    console.print(f"{results.machine}; {results.command}; medians (smallest to largest)")
+
+
+def fill(results: Results) -> None:
+    """Put both tables into the page, and the plots beside it."""
+    fill_page(PAGE, "claims", markdown_table(("", "measured", "holds"), verdicts(results)))
+    where = (
+        f"Measured with `{results.command}` on {results.machine}; medians, in brackets the smallest and the largest."
+    )
+    plots = "\n\n".join(
+        f"![seconds per GB, and the peak of a worker, over the {sweep}](scale-{sweep}.svg)"
+        for sweep in plot(results, DOCS)
+    )
+    fill_page(PAGE, "figures", f"{plots}\n\n{markdown_table(HEAD, rows(results))}\n\n{where}")
 
 
 def main() -> None:
-    """Measure what is not in the results yet, then plot."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path, help="JSON lines; points that are there are not measured again")
-    parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--only", help="curves whose name contains this")
-    parser.add_argument("--repeat", type=int, default=2)
-    parser.add_argument("--scratch", type=Path, help="where the data goes (default: a new temporary directory)")
-    parser.add_argument("--plot", type=Path, help="a folder for the plots")
+    """Measure what is not in the results yet, and tell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, help="keep them here; points that it holds are not measured again")
+    parser.add_argument("--scale", type=float, default=1.0, help="shrink sizes and numbers of keys")
+    parser.add_argument("--only", action="append", choices=("size", "keys", "partitions", "small"))
+    parser.add_argument("--rounds", type=int, help="runs of a point (default: 2 to 5)")
+    parser.add_argument("--scratch", type=Path, help="where the data goes, up to 20 GB (default: a temporary folder)")
+    parser.add_argument("--docs", action="store_true", help="put tables and plots into docs/")
     given = parser.parse_args()
-    lines = given.results.read_text().splitlines() if given.results.exists() else []
-    results = [Point(**json.loads(line)) for line in lines]
-    known = {identity(point) for point in results}
-    for point in points(given.scale):
-        if identity(point) in known or (given.only and given.only not in point.sweep):
+    results = Results.read(given.results) if given.results else Results()
+    results.machine = results.machine or machine()
+    results.command = results.command or " ".join(["python -m benchmarks.scale", *sys.argv[1:]])
+    known = {there.point.identity for there in results.measured}
+    is_warm = False
+    for log in logs(given.scale):
+        if given.only and log.points[0].sweep not in given.only:
             continue
-        # A session each, so that the peak of its workers is that of the point.
-        with (
-            tempfile.TemporaryDirectory(dir=given.scratch, prefix="sediment-scale-") as scratch,
-            spark_context("local[2]", "sediment scale"),
-        ):
-            measured = measure(point, make(point, Path(scratch)), given.repeat)
-        results.append(measured)
-        print(json.dumps(asdict(measured)), flush=True)
-        with given.results.open("a") as sink:
-            sink.write(json.dumps(asdict(measured)) + "\n")
-    if given.plot:
-        plot(results, given.plot)
-
-
-def identity(point: Point) -> tuple[object, ...]:
-    return (point.sweep, point.strategy, point.partitions, point.keys, point.value_bytes, point.log_bytes)
+        if all(point.identity in known for point in log.points):
+            continue
+        if not is_warm:
+            warm_up(given.scratch)
+            is_warm = True
+        results.measured.extend(measure(log, given.scratch, given.rounds))
+        print(f"{_title(log.points[-1])}: done", file=sys.stderr, flush=True)
+        if given.results:
+            results.write(given.results)
+    tell(results)
+    if given.docs:
+        fill(results)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,216 @@
+"""A great deal at once, each as one `sediment compact` in a process of its own: 5,000 partitions, 20 GB, 10⁸ keys.
+
+    partitions   5,000 partitions of 100 KB in one log directory
+    directory    20 GB in 40 partitions
+    keys         10⁸ keys in one partition, each once and a tenth of them once more, small values
+
+What is told is the whole command, from its start to its exit: its time, and the memory of all its processes together at
+its highest (PSS: a page that processes share counts once), looked at ten times a second.  The result is checked: every
+partition was compacted, and as many records are left as there are keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.generate import ONCE_FIRST, Shape, write_partition
+from benchmarks.measure import (
+    DOCS,
+    GIGABYTE,
+    MEGABYTE,
+    NOW_MS,
+    SLOTS,
+    TreePeak,
+    fill_page,
+    machine,
+    markdown_table,
+)
+from sediment.compaction.strategy import Strategy
+
+PAGE = DOCS / "limits.md"
+RECORD_BYTES, SMALL_RECORD_BYTES = 116, 31
+SEGMENT_BYTES = 100 * MEGABYTE
+BUDGET_BYTES = 1000 * MEGABYTE
+_DIFFERENT = 2
+"""Partitions that are written; the others are copies of them, files of their own."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """`partitions` of `shape`, cleaned with `strategy` (None: as the command chooses)."""
+
+    name: str
+    title: str
+    partitions: int
+    shape: Shape
+    strategy: Strategy | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one command took; bytes of log before and after, records after, memory in bytes."""
+
+    title: str
+    partitions: int
+    bytes_before: int
+    bytes_after: int
+    messages_after: int
+    seconds: float
+    peak_bytes: int
+    peak_process_bytes: int
+
+
+def loads(scale: float) -> tuple[Load, ...]:
+    """All loads; `scale` makes partitions fewer and keys less."""
+
+    def shape(log_bytes: int, **more: int) -> Shape:
+        each = Shape(log_bytes, keys=log_bytes // RECORD_BYTES // 10, value_bytes=90, segment_bytes=SEGMENT_BYTES)
+        return replace(each, population=ONCE_FIRST, **more)
+
+    keys = int(10**8 * scale)
+    many = shape(int(keys * 1.1 * SMALL_RECORD_BYTES), keys=keys, value_bytes=4)
+    partitions, halves = max(2, int(5000 * scale)), max(2, int(40 * scale))
+    return (
+        Load("partitions", f"{partitions:,} partitions", partitions, shape(100_000)),
+        Load("directory", f"a directory of {halves / 2:g} GB", halves, shape(GIGABYTE // 2)),
+        Load("keys", f"{keys:,} keys in one partition, by one task", 1, many, Strategy.WHOLE),
+        Load(
+            "keys-split",
+            f"the same in splits, {BUDGET_BYTES / MEGABYTE:,.0f} MB a task",
+            1,
+            many,
+            Strategy.SPLIT,
+            BUDGET_BYTES,
+        ),
+    )
+
+
+def make(load: Load, log_dir: Path) -> None:
+    """Write the first partitions, and copy them: every partition has files of its own."""
+    for number in range(load.partitions):
+        directory = log_dir / f"load-{number}"
+        if number < _DIFFERENT:
+            write_partition(directory, replace(load.shape, seed=number + 1))
+            continue
+        directory.mkdir()
+        for file in (log_dir / f"load-{number % _DIFFERENT}").iterdir():
+            shutil.copyfile(file, directory / file.name)
+    (log_dir / ".kafka_cleanshutdown").touch()
+    os.sync()
+
+
+def compact(load: Load, log_dir: Path) -> Outcome:
+    """Run the command and check what it did."""
+    command = [sys.executable, "-m", "sediment.jobs.cli", "compact", str(log_dir), "--force", "--json", "--quiet"]
+    sets = ["cleanup.policy=compact", f"segment.bytes={SEGMENT_BYTES}"]
+    if load.memory_bytes is not None:
+        sets.append(f"sediment.task.memory.bytes={load.memory_bytes}")
+    command += [f"--master={SLOTS}", f"--now-ms={NOW_MS}", *(f"--set={one}" for one in sets)]
+    if load.strategy is not None:
+        command.append(f"--strategy={load.strategy.value}")
+    started = time.perf_counter()
+    with tempfile.TemporaryFile() as document, subprocess.Popen(command, stdout=document) as process:
+        with TreePeak(psutil.Process(process.pid)) as peak:
+            status = process.wait()
+        seconds = time.perf_counter() - started
+        document.seek(0)
+        partitions = json.load(document)["partitions"]
+    strange = [partition for partition in partitions if partition["status"] != "compacted"]
+    assert status == 0 and not strange, strange[:1]
+    messages = sum(partition["messages_written"] for partition in partitions)
+    assert messages == load.partitions * load.shape.keys, f"{messages} records are left"
+    return Outcome(
+        title=load.title,
+        partitions=len(partitions),
+        bytes_before=sum(partition["bytes_before"] for partition in partitions),
+        bytes_after=sum(partition["bytes_after"] for partition in partitions),
+        messages_after=messages,
+        seconds=seconds,
+        peak_bytes=peak.total_bytes,
+        peak_process_bytes=peak.largest_bytes,
+    )
+
+
+HEAD = (
+    "",
+    "partitions",
+    "GB before",
+    "GB after",
+    "records after",
+    "seconds",
+    "peak, MB",
+    "of a process",
+)
+
+
+def rows(outcomes: Iterable[Outcome]) -> list[tuple[str, ...]]:
+    """A row a load."""
+    return [
+        (
+            there.title,
+            f"{there.partitions:,}",
+            f"{there.bytes_before / GIGABYTE:.2f}",
+            f"{there.bytes_after / GIGABYTE:.2f}",
+            f"{there.messages_after:,}",
+            f"{there.seconds:.1f}",
+            f"{there.peak_bytes / MEGABYTE:,.0f}",
+            f"{there.peak_process_bytes / MEGABYTE:,.0f}",
+        )
+        for there in outcomes
+    ]
+
+
+def main() -> None:
+    """Run the loads one after another, each on data of its own that is removed before the next, and tell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1.0, help="fewer partitions, less data, fewer keys")
+    parser.add_argument("--only", action="append", help="loads of this name")
+    parser.add_argument("--scratch", type=Path, help="where the data goes, up to 25 GB (default: a temporary folder)")
+    parser.add_argument("--results", type=Path, help="add them here, one JSON object a line")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/limits.md")
+    given = parser.parse_args()
+    outcomes = []
+    for load in loads(given.scale):
+        if given.only and load.name not in given.only:
+            continue
+        with tempfile.TemporaryDirectory(dir=given.scratch, prefix="sediment-load-") as scratch:
+            log_dir = Path(scratch) / "logs"
+            log_dir.mkdir()
+            make(load, log_dir)
+            outcome = compact(load, log_dir)
+        outcomes.append(outcome)
+        print(f"{load.title}: {outcome.seconds:.1f} s", file=sys.stderr, flush=True)
+        if given.results:
+            with given.results.open("a") as sink:
+                sink.write(json.dumps(asdict(outcome)) + "\n")
+    command = " ".join(["python -m benchmarks.load", *sys.argv[1:]])
+    table = Table(*HEAD)
+    for row in rows(outcomes):
+        table.add_row(*row)
+    console = Console(width=max(Console().width, 150))
+    console.print(table)
+    console.print(f"{machine()}; {command}")
+    if given.docs:
+        where = f"Measured with `{command}` on {machine()}; each once, page cache warm."
+        fill_page(PAGE, "load", f"{where}\n\n{markdown_table(HEAD, rows(outcomes))}")
+
+
+if __name__ == "__main__":
+    main()

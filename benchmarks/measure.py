@@ -1,0 +1,220 @@
+"""What benchmarks of `compact` measure of a run: time, processor time, memory of its workers, bytes that it shuffled.
+
+Invariants: a run works on links of the data, which no command changes; the peak of a worker is the kernel's own figure
+(VmHWM, set back before the run); what was shuffled comes from Spark's task metrics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.generate import START_MS
+from sediment.compaction.strategy import Strategy
+from sediment.jobs.cleaning import CompactOptions
+from sediment.jobs.compact import compact
+from sediment.jobs.options import CommonOptions
+from sediment.jobs.settings import Settings
+
+MEGABYTE, GIGABYTE = 10**6, 10**9
+NOW_MS = START_MS + 10**9
+SLOTS = "local[2]"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+_SET_PEAK_BACK = "5"  # written to clear_refs, see proc(5)
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Run:
+    """One `compact`.  `worker_bytes` is what the largest Python worker held at its peak, `grown_bytes` what that was
+    above its own memory before the run; `shuffled_bytes` were written by all tasks, verdicts included.
+    """
+
+    strategy: str
+    seconds: float
+    cpu_seconds: float
+    worker_bytes: int
+    grown_bytes: int
+    shuffled_bytes: int
+    messages_written: int
+    bytes_before: int
+    bytes_after: int
+
+
+def run_compact(sc: Any, log_dir: Path, strategy: Strategy | None, sets: Sequence[str]) -> Run:
+    """Compact links of `log_dir` in the running session `sc`, with every sync, and remove them."""
+    copy = linked(log_dir, log_dir.with_name(f"{log_dir.name}-run"))
+    options = CommonOptions(
+        log_dirs=(copy,),
+        partitions=(),
+        settings=Settings.load(None, ["cleanup.policy=compact", *sets]),
+        now_ms=NOW_MS,
+        as_json=True,
+        master=None,
+        quiet=True,
+    )
+    own = CompactOptions(force=True, dry_run=False, from_start=False, strategy=strategy)
+    os.sync()
+    at_rest = set_peaks_back()
+    cpu_seconds, started = processor_seconds(), time.perf_counter()
+    report = compact(options, own)
+    seconds = time.perf_counter() - started
+    cpu_seconds = processor_seconds() - cpu_seconds
+    peaks = {worker.pid: _status_bytes(worker.pid, "VmHWM") for worker in workers()}
+    assert not report.failed(), next(found for found in report.partitions if found.status != "compacted")
+    ways = {str(partition.strategy) for partition in report.partitions}
+    shutil.rmtree(copy)
+    return Run(
+        strategy=" and ".join(sorted(ways)),
+        seconds=seconds,
+        cpu_seconds=cpu_seconds,
+        worker_bytes=max(peaks.values(), default=0),
+        grown_bytes=max((peak - at_rest.get(pid, 0) for pid, peak in peaks.items()), default=0),
+        shuffled_bytes=_shuffled_bytes(sc, report.run_id),
+        messages_written=sum(partition.messages_written for partition in report.partitions),
+        bytes_before=sum(partition.bytes_before for partition in report.partitions),
+        bytes_after=sum(partition.bytes_after for partition in report.partitions),
+    )
+
+
+def linked(log_dir: Path, target: Path) -> Path:
+    """A log directory of hard links to another's files."""
+    for directory in log_dir.iterdir():
+        if directory.is_dir():
+            (target / directory.name).mkdir(parents=True)
+            for file in directory.iterdir():
+                os.link(file, target / directory.name / file.name)
+    (target / ".kafka_cleanshutdown").touch()
+    return target
+
+
+def _shuffled_bytes(sc: Any, group: str) -> int:
+    scala = sc._jsc.sc()
+    scala.listenerBus().waitUntilEmpty()
+    tracker = sc.statusTracker()
+    stages = {stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds}
+    return sum(int(scala.statusStore().lastStageAttempt(stage).shuffleWriteBytes()) for stage in stages)
+
+
+# --------------------------------------------------------------------------------------------------------- processes
+def workers() -> list[psutil.Process]:
+    """The Python processes below this one."""
+    return [process for process in psutil.Process().children(recursive=True) if "java" not in process.name()]
+
+
+def set_peaks_back() -> dict[int, int]:
+    """Let the peaks of all workers begin anew; what each holds now, by process."""
+    held = {}
+    for worker in workers():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            Path(f"/proc/{worker.pid}/clear_refs").write_text(_SET_PEAK_BACK)
+            held[worker.pid] = _status_bytes(worker.pid, "VmRSS")
+    return held
+
+
+def _status_bytes(pid: int, field: str) -> int:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def processor_seconds() -> float:
+    """Processor time of this process and all below it so far."""
+    total = 0.0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+class TreePeak:
+    """Looks at the memory of a process and all below it ten times a second; each shared page counts once (PSS)."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        self._process = process
+        self.total_bytes = 0
+        self.largest_bytes = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="tree-peak", daemon=True)
+
+    def __enter__(self) -> TreePeak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            held = [_share_bytes(pid) for pid in _tree(self._process)]
+            self.total_bytes = max(self.total_bytes, sum(held))
+            self.largest_bytes = max([self.largest_bytes, *held])
+
+
+def _tree(process: psutil.Process) -> Iterator[int]:
+    yield process.pid
+    with contextlib.suppress(psutil.NoSuchProcess):
+        yield from (child.pid for child in process.children(recursive=True))
+
+
+def _share_bytes(pid: int) -> int:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------------------ telling
+def machine() -> str:
+    """What figures depend on, in one sentence."""
+    model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    cores, memory = os.cpu_count(), psutil.virtual_memory().total / 2**30
+    versions = f"Linux {platform.release()}, Python {platform.python_version()}, Spark {version('pyspark')}"
+    return f"{cores} cores ({model[1] if model else platform.machine()}), {memory:.0f} GiB of memory, {versions}"
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Median and range."""
+    told = f"{statistics.median(values):.{digits}f}"
+    return told if len(values) < 2 else f"{told} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; all columns but the first are numbers."""
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def fill_page(page: Path, mark: str, block: str) -> None:
+    """Put `block` between the page's lines `<!-- mark -->` and `<!-- /mark -->`.
+
+    Raises:
+        ValueError: the page has no such lines.
+    """
+    text, found = re.subn(
+        rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)",
+        lambda lines: f"{lines[1]}\n{block}\n\n{lines[2]}",
+        page.read_text(),
+        flags=re.DOTALL,
+    )
+    if not found:
+        raise ValueError(f"{page} has no place for {mark}")
+    page.write_text(text)

@@ -1,0 +1,199 @@
+"""What a race measured, and the tables made from it: on a terminal, and in `docs/performance.md`.
+
+Invariants: seconds of one round stand at the same place of every list; a ratio is taken round by round (Kafka's seconds
+over ours in the same round) and told as the median with the smallest and the largest; the page says nothing of a course
+that was not run.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.table import Table
+
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One course.  Seconds are of each round; `kafka` and `limit` by the number of threads, `stages` by ours."""
+
+    course: str
+    title: str
+    log_bytes: int
+    partitions: int
+    bytes_after: int
+    kafka: dict[int, list[float]]
+    sediment: list[float]
+    limit: dict[int, list[float]]
+    target: float | None = None
+    target_of_limit: float | None = None
+    stages: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def fastest_kafka(self) -> list[float]:
+        """Kafka with as many threads as serve it best."""
+        return min(self.kafka.values(), key=statistics.median)
+
+    def ratios(self, threads: int) -> list[float]:
+        """Kafka's seconds over ours."""
+        return [theirs / ours for theirs, ours in zip(self.kafka[threads], self.sediment, strict=True)]
+
+    def ratio(self) -> list[float]:
+        """The same, of the faster Kafka."""
+        return [theirs / ours for theirs, ours in zip(self.fastest_kafka, self.sediment, strict=True)]
+
+    def of_limit(self, threads: int) -> float:
+        """Our seconds over those of the limit."""
+        return statistics.median(self.sediment) / statistics.median(self.limit[threads])
+
+    def meets(self) -> bool | None:
+        """Whether the targets are met; None: there are none."""
+        if self.target is None:
+            return None
+        near = self.target_of_limit is None or self.of_limit(1) <= self.target_of_limit
+        return statistics.median(self.ratio()) >= self.target and near
+
+
+@dataclass
+class Results:
+    """All outcomes of one machine, kept in a file that is written after every course."""
+
+    machine: dict[str, str] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """What a file holds; nothing where there is none."""
+        if not path.exists():
+            return cls()
+        found = json.loads(path.read_text())
+        return cls(found["machine"], [_outcome(row) for row in found["outcomes"]])
+
+    def add(self, outcome: Outcome) -> None:
+        """Add an outcome, in place of an earlier one of the same course."""
+        names = [there.course for there in self.outcomes]
+        if outcome.course in names:
+            self.outcomes[names.index(outcome.course)] = outcome
+        else:
+            self.outcomes.append(outcome)
+
+    def write(self, path: Path) -> None:
+        """Write the file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        document = {"machine": self.machine, "outcomes": [asdict(outcome) for outcome in self.outcomes]}
+        path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _outcome(row: Mapping[str, object]) -> Outcome:
+    fields = dict(row)
+    for name in ("kafka", "limit"):
+        by_threads = fields[name]
+        assert isinstance(by_threads, dict)
+        fields[name] = {int(threads): seconds for threads, seconds in by_threads.items()}
+    return Outcome(**fields)  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+_HEAD = (
+    "data",
+    "MB",
+    "Kafka, 1 thread",
+    "Kafka, 2 threads",
+    "Sediment",
+    "ratio",
+    "target",
+    "limit",
+    "Sediment / limit",
+)
+
+
+def terminal_table(outcomes: Iterable[Outcome]) -> Table:
+    """The table for a terminal."""
+    table = Table(*_HEAD)
+    for outcome in outcomes:
+        table.add_row(*_cells(outcome))
+    return table
+
+
+def markdown_table(outcomes: Sequence[Outcome]) -> str:
+    """The table for a page."""
+    lines = [_line(_HEAD), _line(["---"] + ["---:"] * (len(_HEAD) - 1))]
+    return "\n".join([*lines, *(_line(_cells(outcome)) for outcome in outcomes)])
+
+
+def stages_table(outcomes: Sequence[Outcome]) -> str:
+    """Where the seconds went: medians of what the driver and the tasks tell; those of tasks are summed over them."""
+    measured = [outcome for outcome in outcomes if outcome.stages]
+    names = list(dict.fromkeys(name for outcome in measured for stages in outcome.stages for name in stages))
+    lines = [_line(("data", "all", *names)), _line(["---"] + ["---:"] * (len(names) + 1))]
+    for outcome in measured:
+        seconds = [statistics.median(stages.get(name, 0.0) for stages in outcome.stages) for name in names]
+        lines.append(_line((outcome.title, _seconds(outcome.sediment), *(f"{value:.3f}" for value in seconds))))
+    return "\n".join(lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(outcome: Outcome) -> tuple[str, ...]:
+    target = ""
+    if outcome.target is not None:
+        target = f"≥ {outcome.target:g} {'met' if outcome.meets() else 'not met'}"
+        if outcome.target_of_limit is not None:
+            target += f" (≤ {outcome.target_of_limit:g} × limit)"
+    return (
+        outcome.title,
+        f"{outcome.log_bytes / MEGABYTE:,.0f}",
+        _seconds(outcome.kafka.get(1)),
+        _seconds(outcome.kafka.get(2)),
+        _seconds(outcome.sediment),
+        _spread(outcome.ratio()),
+        target,
+        " / ".join(_seconds(seconds) for _, seconds in sorted(outcome.limit.items())),
+        " / ".join(f"{outcome.of_limit(threads):.1f}" for threads in sorted(outcome.limit)),
+    )
+
+
+def _seconds(values: Sequence[float] | None) -> str:
+    if not values:
+        return ""
+    median = statistics.median(values)
+    return f"{median:.2f} s" if median < 10 else f"{median:.1f} s"
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+# ----------------------------------------------------------------------------------------------------------------- page
+def fill_page(page: Path, results: Results) -> None:
+    """Put the machine and the tables between the page's marks, `<!-- race -->` and `<!-- /race -->` and `stages`.
+
+    Raises:
+        ValueError: the page has no such marks.
+    """
+    rounds = sorted({len(outcome.sediment) for outcome in results.outcomes})
+    told = ", ".join(f"{key} {value}" for key, value in results.machine.items())
+    counted = " or ".join(map(str, rounds))
+    text = page.read_text()
+    for name, block in (
+        ("race", f"{markdown_table(results.outcomes)}\n\n{told}; medians of {counted} rounds."),
+        ("stages", stages_table(results.outcomes)),
+    ):
+        text = _between(text, name, block, page)
+    page.write_text(text)
+
+
+def _between(text: str, name: str, block: str, page: Path) -> str:
+    start, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
+    before, found, rest = text.partition(start)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"{page} has no place for {name}")
+    return f"{before}{start}{block}{end}{after}"
