@@ -10,7 +10,7 @@ magic 2 that say the same.
 
 Invariants: a chunk holds whole batches whose lengths and checksums were verified; what is read is what was listed.
 Memory: two chunks, of messages in both formats, and of each as many records decompressed as _AHEAD_CHUNKS chunks have
-bytes.
+bytes.  Most are decompressed by compiled loops, without the interpreter, by the reading thread and one more.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from sediment.segment_io.indexes import AbortedTransaction
 from sediment.segment_io.legacy import LEGACY_ATTRIBUTES
 from sediment.segment_io.listing import SegmentRef
 from sediment.segment_io.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.payloads import NOT_HERE, decompress_batches, find_tools
 from sediment.segment_io.reader import batch_error, padded_buffer, read_into
 from sediment.segment_io.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 
@@ -53,6 +54,7 @@ _LARGEST_INDEX_GAP = 8 * CHUNK_BYTES
 _AHEAD_CHUNKS = 8
 _FIRST_BATCHES = 4096
 _NS_PER_MS = 1_000_000
+_NO_PAYLOADS = np.zeros((0, 2), dtype=np.int64)
 
 ByteArray = npt.NDArray[np.uint8]
 Progress = Callable[[int], None]
@@ -87,8 +89,8 @@ class Chunk:
 
     `source` holds the `size_bytes` that were read at `position` of the file, and batch n of it begins at `origins`[n].
     `buffer` is the same where there are no messages of magic 0 and 1, else holds what became of them; of a compressed
-    one it has the header only.  `decompressed` holds the records of batches that were decompressed ahead, by position
-    in `buffer`.
+    one it has the header only.  Records that were decompressed ahead are where `payloads`, int64[batches, 2], says
+    (address and bytes, or NOT_HERE; empty where nothing is compressed), else in `decompressed`, by ordinal.
     """
 
     segment: SegmentRef
@@ -99,6 +101,7 @@ class Chunk:
     buffer: ByteArray
     positions: npt.NDArray[np.int64]
     verdicts: ByteArray
+    payloads: npt.NDArray[np.int64]
     decompressed: dict[int, Buffer]
 
     def source_of(self, ordinal: int) -> ByteArray:
@@ -137,11 +140,16 @@ class ChunkReader:
         self._buffers = [padded_buffer(0), padded_buffer(0)]
         self._positions = [np.zeros(_FIRST_BATCHES, dtype=np.int64) for _ in range(2)]
         self._upgraded_bytes = [0, 0]
+        self._areas = [padded_buffer(0), padded_buffer(0)]
+        self._area_bytes = [0, 0]
+        self._helper = lazy_pool(stack, "sediment-decompress")
+        self._tools: tuple[npt.NDArray[np.int64], ...] = ()
 
     def size_bytes(self) -> int:
         """Memory of its buffers."""
         read_bytes = sum(buffer.nbytes for buffer in self._buffers)
-        return read_bytes + sum(found.nbytes for found in self._positions) + sum(self._upgraded_bytes)
+        positions_bytes = sum(found.nbytes for found in self._positions)
+        return read_bytes + positions_bytes + sum(self._upgraded_bytes) + sum(self._area_bytes)
 
     def chunks(
         self, segments: Sequence[SegmentRef], cuts: dict[int, SegmentCuts], *, newest_first: bool
@@ -171,8 +179,7 @@ class ChunkReader:
         if holds_legacy:
             chunk = self._upgrade(chunk, newest_first)
             self._upgraded_bytes[number % 2] = chunk.buffer.nbytes
-        self._decompress_ahead(chunk, newest_first)
-        return chunk
+        return self._decompress_ahead(chunk, number, newest_first)
 
     def _upgrade(self, chunk: Chunk, newest_first: bool) -> Chunk:
         """The chunk with its messages as batches of magic 2; decompressed are those that are wanted first."""
@@ -186,7 +193,7 @@ class ChunkReader:
 
         wrapped = np.flatnonzero(is_legacy & (chunk.source[starts + LEGACY_ATTRIBUTES] & CODEC_MASK != 0))
         wrappers = no_wrappers(starts.size)
-        payloads: dict[int, bytes] = {}
+        payloads: dict[int, Buffer] = {}
         room_bytes = _AHEAD_CHUNKS * CHUNK_BYTES
         for ordinal in map(int, reversed(wrapped) if newest_first else wrapped):
             upgraded = self._unwrapped(chunk, ordinal)
@@ -203,7 +210,7 @@ class ChunkReader:
             buffer=buffer,
             positions=positions,
             verdicts=verdicts,
-            decompressed={int(positions[ordinal]): payload for ordinal, payload in payloads.items()},
+            decompressed=payloads,
         )
 
     def _unwrapped(self, chunk: Chunk, ordinal: int) -> UpgradedWrapper:
@@ -212,19 +219,52 @@ class ChunkReader:
         except (CorruptBatchError, UnsupportedDataError) as error:
             raise self._located(error, chunk, int(chunk.positions[ordinal])) from error
 
-    def _decompress_ahead(self, chunk: Chunk, newest_first: bool) -> None:
+    def _decompress_ahead(self, chunk: Chunk, number: int, newest_first: bool) -> Chunk:
         """Decompress the batches that are wanted first, until their records fill _AHEAD_CHUNKS chunks."""
-        room_bytes = _AHEAD_CHUNKS * CHUNK_BYTES
         wanted = chunk.buffer[chunk.positions + (ATTRIBUTES + 1)] & CODEC_MASK != 0
+        if not wanted.any():
+            return chunk
+        chunk = replace(chunk, payloads=np.full((wanted.size, 2), NOT_HERE, dtype=np.int64))
         if chunk.verdicts.size:
             wanted &= chunk.verdicts & (DISCARD | LEGACY | UNREADABLE) == 0
-        positions = chunk.positions[wanted]
-        for position in map(int, reversed(positions) if newest_first else positions):
+        ordinals = np.flatnonzero(wanted)
+        if newest_first:
+            ordinals = ordinals[::-1].copy()
+        room_bytes = _AHEAD_CHUNKS * CHUNK_BYTES - self._decompress_many(chunk, number, ordinals)
+        for ordinal in map(int, ordinals[chunk.payloads[ordinals, 1] == NOT_HERE]):
             if room_bytes <= 0:
-                return
-            content = self.decompress(chunk, position)
+                break
+            content = self.decompress(chunk, ordinal)
             room_bytes -= memoryview(content).nbytes
-            chunk.decompressed[position] = content
+            chunk.decompressed[ordinal] = content
+        return chunk
+
+    def _decompress_many(self, chunk: Chunk, number: int, ordinals: npt.NDArray[np.int64]) -> int:
+        """Set the payloads of those of `ordinals` that compiled loops can decompress; returns the bytes of these."""
+        if not self._tools:
+            self._tools = (find_tools(), find_tools())
+        half_bytes = _AHEAD_CHUNKS * CHUNK_BYTES // 2 + decode.PADDING_BYTES
+        if self._areas[number % 2].size < 2 * half_bytes:
+            self._areas[number % 2] = np.empty(2 * half_bytes, dtype=np.uint8)
+        area = self._areas[number % 2].ctypes.data
+
+        def half(which: int) -> int:
+            middle = ordinals.size // 2
+            return decompress_batches(
+                chunk.buffer.ctypes.data,
+                chunk.positions,
+                ordinals[middle:] if which else ordinals[:middle],
+                self._limit_bytes,
+                self._tools[which],
+                area + which * half_bytes,
+                half_bytes - decode.PADDING_BYTES,
+                chunk.payloads,
+            )
+
+        other = self._helper().submit(half, 1)
+        used_bytes = half(0) + other.result()
+        self._area_bytes[number % 2] = max(used_bytes, self._area_bytes[number % 2])
+        return used_bytes
 
     def _read(self, segment: SegmentRef, start: int, end: int, number: int) -> ByteArray:
         buffer = self._buffers[number % 2]
@@ -253,7 +293,7 @@ class ChunkReader:
                 break
             self._positions[number % 2] = np.zeros(2 * positions.size, dtype=np.int64)
         found, nothing = positions[:count], np.zeros(0, dtype=np.uint8)
-        chunk = Chunk(segment, start, end - start, buffer, found, buffer, found, nothing, {})
+        chunk = Chunk(segment, start, end - start, buffer, found, buffer, found, nothing, _NO_PAYLOADS, {})
         if status in (sweep.CUT_MISSED, sweep.TRANSACTIONS_MET) and not with_verdicts:
             raise WayDoesNotHoldError(status)
         if status not in (sweep.DONE, sweep.LEGACY_MET):
@@ -293,16 +333,15 @@ class ChunkReader:
             error.what, path=there.path, position=there.position, offset=there.offset, advice=there.advice
         )
 
-    def decompress(self, chunk: Chunk, position: int) -> Buffer:
-        """The records of the batch at `position` of a chunk's buffer.
+    def decompress(self, chunk: Chunk, ordinal: int) -> Buffer:
+        """The records of batch `ordinal` of a chunk.
 
         Raises:
             CorruptBatchError: they cannot be had, or expand beyond the limit.
         """
-        if chunk.buffer is not chunk.source:
-            ordinal = chunk.ordinal_at(position)
-            if chunk.verdicts[ordinal] & LEGACY:
-                return self._unwrapped(chunk, ordinal).payload
+        if chunk.buffer is not chunk.source and chunk.verdicts[ordinal] & LEGACY:
+            return self._unwrapped(chunk, ordinal).payload
+        position = int(chunk.positions[ordinal])
         codec, payload = chunk.payload_at(position)
         try:
             return decompress(codec, payload, limit_bytes=self._limit_bytes)

@@ -15,6 +15,8 @@ Where a partition is damaged and what cannot be read is to be kept, it is walked
 A large partition is cleaned in splits instead: each is swept twice, first for the keys alone (`sight_split`), then,
 with what the others told of these keys, as above (`clean_split`); plain or walked, never filled.
 
+Where 128 bits of a key's hash are not proof enough, whole keys are compared before each chunk is swept (exact_keys).
+
 Memory: the map, two output buffers (one being written) that hold only what survives, two chunks with some of their
 records decompressed, and the largest batch;
 with `task_memory_bytes` all of it together stays below that, or the partition is given up and left as it is.
@@ -27,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -54,19 +57,24 @@ from sediment.segment_io import decode
 from sediment.segment_io.codecs import compress
 from sediment.segment_io.errors import (
     CorruptBatchError,
+    HashCollisionError,
     MapFullError,
     MemoryBudgetError,
     SedimentError,
     SourceChangedError,
 )
 from sediment.segment_io.format import INT64_MAX
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Buffer, Fs
 from sediment.segment_io.hashing import draw_seed, hash_secrets
 from sediment.segment_io.listing import SegmentRef
 from sediment.segment_io.reader import padded_buffer
 
+if TYPE_CHECKING:
+    from sediment.compaction.exact_keys import ExactKeys
+
 _MAP_SLOT_BYTES = 24  # what Kafka counts a key as: log.cleaner.dedupe.buffer.size is given in these
 _FIRST_RECORDS = 4096
+_MOST_SEEDS = 8  # under which two keys may collide before it is no chance any more
 _NS_PER_MS = 1_000_000
 
 
@@ -93,21 +101,26 @@ def clean_log(
     attempt: str,
     progress: Progress | None = None,
     keep_unreadable: bool = False,
+    exact_keys: bool = False,
 ) -> PreparedSwap:
     """Clean the groups of `plan` into synced `.part` files beside their sources.
 
     `progress` is called with the bytes of each chunk that was read, before it is used; what it raises ends all.
     `keep_unreadable` keeps batches that cannot be read as they are, and with them whatever their unknown records could
     make wrong to drop; `unreadable` of the groups names them, and the checkpoint stays below them.
+    `exact_keys` takes two keys for one only if their bytes are equal, and not because their hashes are; the keys are
+    held in memory then.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, and was not to be kept.
         SourceChangedError: the segments are not those that were planned.
         MapFullError: the bounded offset map does not hold two keys.
         MemoryBudgetError: `task_memory_bytes` do not hold the keys and the survivors.
+        HashCollisionError: two keys have one hash under every seed that was tried.
 
     Source: kafka-log 02 §3-§6.
     """
+    seeds_left = _MOST_SEEDS
     walked = may_hold_transactions(plan)
     filled = plan.config.dedupe_buffer_bytes is not None
     damage: Damage | None = None
@@ -116,7 +129,9 @@ def clean_log(
             writer = _part_writer(plan, fs, run_id, attempt)
             try:
                 with ExitStack() as stack:
-                    cleaning = _Cleaning(plan, fs, stack, writer=writer, progress=progress, damage=damage)
+                    cleaning = _Cleaning(
+                        plan, fs, stack, writer=writer, progress=progress, damage=damage, exact_keys=exact_keys
+                    )
                     return cleaning.run(walked=walked, filled=filled)
             except WayDoesNotHoldError as broken:
                 # The groups that were finished before it broke; the writer has ended with the stack.
@@ -124,6 +139,16 @@ def clean_log(
                 if broken.status == sweep.OFFSETS_NOT_INCREASING:
                     filled = True
                 walked = True
+            except HashCollisionError as collision:
+                writer.remove_all()
+                seeds_left -= 1
+                if not seeds_left:
+                    raise HashCollisionError(
+                        f"two different keys have one hash under each of {_MOST_SEEDS} seeds",
+                        path=str(plan.view.listing.path),
+                        offset=collision.offset,
+                        advice="nothing was changed; --key-equality hash would take the two for one key",
+                    ) from collision
             except CorruptBatchError:
                 writer.remove_all()
                 if damage is not None or not keep_unreadable:
@@ -229,6 +254,7 @@ class _Cleaning:
         progress: Progress | None = None,
         seed: int | None = None,
         damage: Damage | None = None,
+        exact_keys: bool = False,
     ) -> None:
         self._plan = plan
         self._damage = damage or Damage({}, frozenset())
@@ -250,6 +276,7 @@ class _Cleaning:
         self._rules = np.zeros(sweep.RULE_REGISTERS, dtype=np.int64)
         self._verdicts = RunVerdicts.none(2)
         self._next_sight = self._verdicts.first_bits
+        self._exact_keys = self._compare_keys() if exact_keys else None
 
     def run(self, *, walked: bool, filled: bool) -> PreparedSwap:
         plan = self._plan
@@ -366,7 +393,7 @@ class _Cleaning:
                 chunk.buffer,
                 chunk.positions,
                 chunk.verdicts,
-                scratch.payload,
+                chunk.payloads,
                 self._rules,
                 np.uint64(self._seed),
                 self._secrets,
@@ -378,6 +405,23 @@ class _Cleaning:
                 self._state,
             )
         )
+
+    # --------------------------------------------------------------------------------------------- comparing whole keys
+    def _compare_keys(self) -> ExactKeys:
+        # A cleaning without it does not load what it compiles.
+        from sediment.compaction.exact_keys import ExactKeys
+
+        return ExactKeys(self._seed, self._secrets, self._reader)
+
+    def _check_keys(self, chunk: Chunk, output: GroupOutput | None = None) -> None:
+        """Before a chunk is swept or put into a map: no hash in it stands for two keys."""
+        if self._exact_keys is not None:
+            first_mapped_offset = int(self._rules[sweep.FIRST_MAPPED_OFFSET])
+            self._exact_keys.check(
+                chunk,
+                first_mapped_offset,
+                lambda keys_bytes: self._check_memory(self._map.size_bytes(), output, keys_bytes),
+            )
 
     # ------------------------------------------------------------------------------------------- filling a map forward
     def _fill_map(self, segments: Sequence[SegmentRef], cuts: dict[int, SegmentCuts]) -> int:
@@ -393,8 +437,8 @@ class _Cleaning:
         dirty = [segment for segment in segments if segment.base_offset >= base]
         for segment, following in zip(dirty, [*dirty[1:], None], strict=True):
             for chunk in self._read([segment], cuts, newest_first=False):
+                self._check_keys(chunk)
                 state[sweep.CURSOR] = 0
-                state[sweep.PAYLOAD_BYTES] = -1
                 if not self._drive(chunk, self._fill_call, forward=True):
                     return self._end_offset()
             state[sweep.LATEST_OFFSET] = (following.base_offset if following else upper) - 1
@@ -418,7 +462,7 @@ class _Cleaning:
                 chunk.buffer,
                 chunk.positions,
                 chunk.verdicts,
-                scratch.payload,
+                chunk.payloads,
                 self._rules,
                 np.uint64(self._seed),
                 self._secrets,
@@ -445,6 +489,7 @@ class _Cleaning:
             state[register] = 0
         state[sweep.FIRST_HORIZON_MS], state[sweep.LAST_HORIZON_MS] = INT64_MAX, 0
         for chunk in self._read(group.segments, cuts, newest_first=True):
+            self._check_keys(chunk, output)
             self._begin_chunk(chunk)
             self._drive(chunk, lambda chunk: self._sweep_call(chunk, output.buffer), output=output)
             self._check_memory(self._map.size_bytes(), output)
@@ -460,7 +505,6 @@ class _Cleaning:
 
     def _begin_chunk(self, chunk: Chunk) -> None:
         self._state[sweep.CURSOR] = chunk.positions.size
-        self._state[sweep.PAYLOAD_BYTES] = -1
 
     def _sweep_call(self, chunk: Chunk, output: ByteArray) -> int:
         scratch = self._scratch
@@ -469,7 +513,7 @@ class _Cleaning:
                 chunk.buffer,
                 chunk.positions,
                 chunk.verdicts,
-                scratch.payload,
+                chunk.payloads,
                 self._producers.producer_ids,
                 self._producers.last_offsets,
                 self._producers.epochs,
@@ -526,7 +570,9 @@ class _Cleaning:
             else:
                 raise self._reader.error(status, chunk, self._current(chunk, forward=forward))
 
-    def _check_memory(self, map_bytes: int, output: GroupOutput | None) -> None:
+    def _check_memory(self, map_bytes: int, output: GroupOutput | None, keys_bytes: int | None = None) -> None:
+        if self._exact_keys is not None:
+            map_bytes += self._exact_keys.size_bytes() if keys_bytes is None else keys_bytes
         swept_bytes = 0 if output is None else output.buffer.size - int(self._state[sweep.OUT_START])
         held_bytes = swept_bytes + self._being_written_bytes
         buffer_bytes = self._scratch.size_bytes() + self._reader.size_bytes()
@@ -545,11 +591,12 @@ class _Cleaning:
         return int(chunk.positions[cursor if forward else cursor - 1])
 
     def _decompress(self, chunk: Chunk, *, forward: bool) -> None:
-        position = self._current(chunk, forward=forward)
-        content = chunk.decompressed.pop(position, None)
+        cursor = int(self._state[sweep.CURSOR])
+        ordinal = cursor if forward else cursor - 1
+        content = chunk.decompressed.pop(ordinal, None)
         if content is None:
-            content = self._reader.decompress(chunk, position)
-        self._state[sweep.PAYLOAD_BYTES] = self._scratch.hold_payload(content)
+            content = self._reader.decompress(chunk, ordinal)
+        chunk.payloads[ordinal] = self._scratch.hold_payload(content)
 
     def _compress(self, chunk: Chunk, output: GroupOutput) -> None:
         codec, _ = chunk.payload_at(self._current(chunk, forward=False))
@@ -589,13 +636,13 @@ class _Scratch:
     def make_raw_room(self, size_bytes: int) -> None:
         self.raw = padded_buffer(2 * size_bytes)
 
-    def hold_payload(self, content: bytes | bytearray | memoryview) -> int:
-        """Copy decompressed records to where kernels may read past their end; returns their size."""
+    def hold_payload(self, content: Buffer) -> tuple[int, int]:
+        """Copy decompressed records to where kernels may read past their end; returns their address and size."""
         size_bytes = memoryview(content).nbytes
         if self.payload.size < size_bytes + decode.PADDING_BYTES:
             self.payload = padded_buffer(2 * size_bytes)
         self.payload[:size_bytes] = np.frombuffer(content, dtype=np.uint8)
-        return size_bytes
+        return self.payload.ctypes.data, size_bytes
 
     def size_bytes(self) -> int:
         """Memory of all of them."""

@@ -42,7 +42,7 @@ class SampledBatches:
     """Batches of the sample, as arrays of one length, and how often each key was seen in them.
 
     `records`, `keyed` and `tombstones` count records, the latter two none of control batches.  `key_counts` has an
-    entry a key.
+    entry a key; `key_bytes` are those of the different keys.
     """
 
     rows: npt.NDArray[np.void]
@@ -50,11 +50,12 @@ class SampledBatches:
     keyed: Int64s
     tombstones: Int64s
     key_counts: Int64s
+    key_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is expected after cleaning; `sampled_bytes` of the log were looked at.
+    """What is expected after cleaning; `sampled_bytes` of the log were looked at, `key_bytes` are the keys' own.
 
     `tombstones_waiting` are those that cleaning leaves; the batches that they are in lose them from `first_horizon_ms`
     to `last_horizon_ms` on, None where there are none.
@@ -67,11 +68,13 @@ class Estimate:
     first_horizon_ms: int | None
     last_horizon_ms: int | None
     sampled_bytes: int
+    key_bytes: int = 0
 
 
 def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
     """The sample that `spans` are; a batch that cannot be read is left out."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     columns = RecordColumns(WANT_KEY | WANT_VALUE)
     tables: list[RecordTable] = []
@@ -100,13 +103,15 @@ def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
         keyed.append(np.bincount(of_batch[has_key], minlength=len(table.headers)))
         tombstones.append(np.bincount(of_batch[is_deleted], minlength=len(table.headers)))
         keys.append(table.keys().filter(pa.array(has_key)))
-    counts = pa.chunked_array(keys).value_counts().field("counts").to_numpy(zero_copy_only=False)
+    different = pa.chunked_array(keys).value_counts()
+    counts = different.field("counts").to_numpy(zero_copy_only=False)
     return SampledBatches(
         rows=np.concatenate([table.headers for table in tables]),
         records=np.concatenate([table.counts for table in tables]),
         keyed=np.concatenate(keyed),
         tombstones=np.concatenate(tombstones),
         key_counts=counts.astype(np.int64),
+        key_bytes=pc.sum(pc.binary_length(different.field("values"))).as_py() or 0,
     )
 
 
@@ -168,4 +173,5 @@ def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, de
         first_horizon_ms=int(horizons_ms[waiting].min()) if waiting.any() else None,
         last_horizon_ms=int(horizons_ms[waiting].max()) if waiting.any() else None,
         sampled_bytes=sampled_bytes,
+        key_bytes=round(keys * sample.key_bytes / max(sample.key_counts.size, 1)),
     )

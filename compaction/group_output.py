@@ -5,7 +5,6 @@ Invariant: parts are written only where they would differ from their sources, in
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,9 +21,10 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import AbortedTransaction
 from sediment.segment_io.listing import SegmentRef
 from sediment.segment_io.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.pages import anonymous_memory
 from sediment.segment_io.writer import SegmentImage, lay_out_segments, write_segment
 
-_MAP_NORESERVE = 0x4000  # Linux; Python names it from 3.13 on
+_LARGE_OUTPUT_BYTES = 16 << 20  # smaller groups leave little, and a large page is zeroed whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,6 @@ class GroupOutput:
         if is_unreadable:
             self._kept_ends.append((self.buffer.size - start, source.size))
         state[sweep.CURSOR] -= 1
-        state[sweep.PAYLOAD_BYTES] = -1
 
     def take(self, state: npt.NDArray[np.int64]) -> None:
         """Note what the sweep left in its registers."""
@@ -177,6 +176,4 @@ class GroupOutput:
 
 
 def _anonymous(size_bytes: int) -> ByteArray:
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    memory = mmap.mmap(-1, max(size_bytes, 1), flags=flags)
-    return np.frombuffer(memory, dtype=np.uint8)
+    return anonymous_memory(size_bytes, in_large_pages=size_bytes >= _LARGE_OUTPUT_BYTES)

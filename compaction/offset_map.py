@@ -1,8 +1,9 @@
 """The offset map: 128-bit hashes of keys, with or without an offset each, in open addressing.
 
 A map is 64 tables chosen by the hash's top bits, each growing by itself, so that growth never holds more than one
-64th of the map twice.  A slot is (low, high) or (low, high, offset), 8 bytes each; low = high = 0 is an empty slot,
-and a key that hashes to zero is stored as low = 1.  Linear probing; the load stays at or below 3/4.
+64th of the map twice; tables smaller than a large page share one, which goes when the last of them has grown.
+A slot is (low, high) or (low, high, offset), 8 bytes each; low = high = 0 is an empty slot, and a key that hashes to
+zero is stored as low = 1.  Linear probing; the load stays at or below 3/4.
 
 Two uses (architecture rule 4):
 * first sight: a backward sweep asks only "was this key seen nearer to the log's end?"; no offsets are stored.
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.jit import kernel
 from sediment.segment_io.memory import load_i64, load_word64, prefetch, store_i64, swap_word64
+from sediment.segment_io.pages import LARGE_PAGE_BYTES, anonymous_memory
 
 TABLES = 64
 _TABLE_SHIFT = np.uint64(58)
@@ -142,6 +144,8 @@ class OffsetMap:
         # One allocation for all first tables: a small partition must not pay for 64.
         block = np.zeros(TABLES * _FIRST_SLOTS * self.slot_bytes, dtype=np.uint8)
         self._tables = list(block.reshape(TABLES, -1))
+        self._blocks = [block] * TABLES
+        self._newest_block, self._newest_used_bytes = block, block.size
         for table in range(TABLES):
             self._describe(table)
 
@@ -156,31 +160,42 @@ class OffsetMap:
         return int(self.directory[:, USED].sum())
 
     def size_bytes(self) -> int:
-        """Memory of the tables."""
-        return sum(memory.size for memory in self._tables)
+        """Memory of the tables, and of what they share pages with."""
+        return sum({id(block): block.size for block in self._blocks}.values())
 
     def size_bytes_with(self, keys: int) -> int:
         """Memory of the tables after `reserve(keys)`."""
-        total = 0
-        for table in range(TABLES):
-            grown = self._tables[table].size
-            limit = int(self.directory[table, LIMIT])
-            while limit < int(self.directory[table, USED]) + keys:
-                grown, limit = 2 * grown, 2 * limit
-            total += grown
-        return total
+        return int(self._sizes_with(keys).sum())
 
     def reserve(self, keys: int) -> None:
         """Grow each table that could not take `keys` more."""
-        for table in range(TABLES):
-            wanted = int(self.directory[table, USED]) + keys
-            while self.directory[table, LIMIT] < wanted:
-                self._double(table)
+        sizes = self._sizes_with(keys)
+        for table in map(int, np.flatnonzero(sizes > self._sizes_with(0))):
+            self._grow(table, int(sizes[table]))
 
-    def _double(self, table: int) -> None:
+    def _sizes_with(self, keys: int) -> npt.NDArray[np.int64]:
+        """int64[TABLES]: bytes of each table once it can take `keys` more."""
+        sizes = (self.directory[:, MASK] + 1) * self.slot_bytes
+        limits, wanted = self.directory[:, LIMIT].copy(), self.directory[:, USED] + keys
+        while (short := limits < wanted).any():
+            sizes[short] *= 2
+            limits[short] *= 2
+        return sizes
+
+    def _room_for(self, table: int, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Zeroed room from the block that was begun last, or from a new one."""
+        if self._newest_block.size - self._newest_used_bytes < size_bytes:
+            self._newest_block = anonymous_memory(max(size_bytes, LARGE_PAGE_BYTES), in_large_pages=True)
+            self._newest_used_bytes = 0
+        start = self._newest_used_bytes
+        self._newest_used_bytes += size_bytes
+        self._blocks[table] = self._newest_block
+        return self._newest_block[start : start + size_bytes]
+
+    def _grow(self, table: int, size_bytes: int) -> None:
         old = self._tables[table]
-        new = np.zeros(2 * old.size, dtype=np.uint8)
-        slots = old.size // self.slot_bytes
-        _move(old.ctypes.data, slots, self.slot_bytes, new.ctypes.data, 2 * slots - 1)
+        new = self._room_for(table, size_bytes)
+        mask = size_bytes // self.slot_bytes - 1
+        _move(old.ctypes.data, old.size // self.slot_bytes, self.slot_bytes, new.ctypes.data, mask)
         self._tables[table] = new
         self._describe(table)

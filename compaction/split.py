@@ -16,10 +16,11 @@ them, which is the same order, because both cut runs by the same rule.
 
 from __future__ import annotations
 
+import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,11 @@ from sediment.segment_io.jit import kernel
 
 # A key in the map: a slot of 16 bytes at a load of at least 3/8.
 _MAPPED_KEY_BYTES = 43
-_COUNT_BYTES = 4
+_PIECE = struct.Struct("<II")  # of a blob: which piece of its run and range it is, and how many sights it holds
+_COUNT = struct.Struct("<Q")  # of an answer: how many sights it is about
+_LARGEST_PIECE = 1 << 16  # sights of a blob, about 1 MiB
+_PACKED_SIGHTS = 1 << 22  # that Spark's shuffle gathers in memory, about 64 MiB
+_ROWS_A_RANGE, _MOST_ROWS = 10, 1000  # as many rows does PySpark's partitionBy gather before it writes them
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _HALF_BITS = np.uint64(32)
 
@@ -131,27 +136,32 @@ def _ranges_of(sighted: npt.NDArray[np.uint64], ranges: int, found: npt.NDArray[
 
 
 def pack_run(run: SightRun, ranges: int) -> Iterator[tuple[int, bytes]]:
-    """(range, blob) for each range of hashes that the run has sights in; a blob keeps their order.
+    """(range, blob) for each range of hashes that the run has sights in, in pieces; they keep the sights' order.
 
-    A blob is the number of sights (uint32), their hashes (16 bytes each) and the mapped bits, little-endian.
+    A blob is the number of the piece and of its sights (uint32 each), their hashes (16 bytes each) and the mapped bits,
+    little-endian.  All pieces of a range but the last hold a multiple of 8 sights.
     """
+    piece_sights = _piece_sights(ranges)
     found = np.zeros(len(run.sighted), dtype=np.uint16)
     _ranges_of(run.sighted, ranges, found)
     order = np.argsort(found, kind="stable")
     edges = np.searchsorted(found[order], np.arange(ranges + 1))
     for number in range(ranges):
-        chosen = order[edges[number] : edges[number + 1]]
-        if chosen.size:
+        for piece, start in enumerate(range(edges[number], edges[number + 1], piece_sights)):
+            chosen = order[start : min(start + piece_sights, edges[number + 1])]
             bits = np.packbits(run.mapped[chosen], bitorder="little")
-            count = int(chosen.size).to_bytes(_COUNT_BYTES, "little")
-            yield number, b"".join((count, run.sighted[chosen].tobytes(), bits.tobytes()))
+            yield number, b"".join((_PIECE.pack(piece, chosen.size), run.sighted[chosen].tobytes(), bits.tobytes()))
+
+
+def _piece_sights(ranges: int) -> int:
+    rows = min(_ROWS_A_RANGE * ranges, _MOST_ROWS)
+    return min(_PACKED_SIGHTS // rows // 8 * 8, _LARGEST_PIECE)
 
 
 def _unpack(blob: bytes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
-    count = int.from_bytes(blob[:_COUNT_BYTES], "little")
-    end = _COUNT_BYTES + 16 * count
-    sighted = np.frombuffer(blob[_COUNT_BYTES:end], dtype=np.uint64).reshape(-1, 2)
-    return sighted, np.frombuffer(blob, dtype=np.uint8, offset=end)
+    _, count = _PIECE.unpack_from(blob)
+    sighted = np.frombuffer(blob, dtype=np.uint64, count=2 * count, offset=_PIECE.size).reshape(-1, 2)
+    return sighted, np.frombuffer(blob, dtype=np.uint8, offset=_PIECE.size + sighted.nbytes)
 
 
 # ------------------------------------------------------------------------------------------------------------ the fold
@@ -185,36 +195,49 @@ def _fold(
     return int(sighted.shape[0])
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _Piece:
+    """A blob that waits to be folded: `number` and `piece` say where it stands, `position` where it was put."""
+
+    number: RunNumber
+    piece: int
+    sights: int
+    position: int
+    size_bytes: int
+
+
 def fold_range(
     blobs: Iterable[tuple[RunNumber, bytes]], *, budget_bytes: int, scratch: str | None = None
 ) -> list[tuple[RunNumber, bytes]]:
-    """Answer each blob of one range, given newest run first, with the number of its sights and their superseded bits.
+    """Answer each run of one range, given its blobs in any order: the number of its sights and their superseded bits.
 
     Memory stays within `budget_bytes` and the answers: more blobs than half of it go to a file in `scratch`, and more
     keys are folded in several passes over it.
     """
     with tempfile.SpooledTemporaryFile(max_size=max(budget_bytes // 2, 1), dir=scratch) as spill:
-        runs: list[tuple[RunNumber, int, int]] = []
-        sights = 0
+        pieces: list[_Piece] = []
         for number, blob in blobs:
-            count = int.from_bytes(blob[:_COUNT_BYTES], "little")
-            runs.append((number, count, len(blob)))
-            sights += count
+            piece, count = _PIECE.unpack_from(blob)
+            pieces.append(_Piece(number, piece, count, spill.tell(), len(blob)))
             spill.write(blob)
-        answers = [np.zeros(-(-count // 8), dtype=np.uint8) for _, count, _ in runs]
+        pieces.sort()
+        answers = [np.zeros(-(-piece.sights // 8), dtype=np.uint8) for piece in pieces]
+        sights = sum(piece.sights for piece in pieces)
         parts = max(1, -(-sights * _MAPPED_KEY_BYTES // max(budget_bytes // 2, 1)))
         for part in range(parts):
             seen = OffsetMap(with_offsets=False)
-            spill.seek(0)
-            for (_, count, blob_bytes), answer in zip(runs, answers, strict=True):
-                sighted, mapped = _unpack(spill.read(blob_bytes))
+            for piece, answer in zip(pieces, answers, strict=True):
+                spill.seek(piece.position)
+                sighted, mapped = _unpack(spill.read(piece.size_bytes))
                 done = 0
-                while (done := int(_fold(sighted, mapped, part, parts, done, seen.directory, answer))) < count:
+                while (done := int(_fold(sighted, mapped, part, parts, done, seen.directory, answer))) < piece.sights:
                     seen.reserve(1)
-    return [
-        (number, count.to_bytes(_COUNT_BYTES, "little") + answer.tobytes())
-        for (number, count, _), answer in zip(runs, answers, strict=True)
-    ]
+    told = []
+    for number, of_run in groupby(zip(pieces, answers, strict=True), key=lambda pair: pair[0].number):
+        parts_of_run = list(of_run)
+        count = _COUNT.pack(sum(piece.sights for piece, _ in parts_of_run))
+        told.append((number, count + b"".join(answer.tobytes() for _, answer in parts_of_run)))
+    return told
 
 
 def collect_verdicts(answers: Iterable[tuple[int, RunNumber, bytes]], ranges: int) -> tuple[RunVerdicts, ...]:
@@ -225,9 +248,9 @@ def collect_verdicts(answers: Iterable[tuple[int, RunNumber, bytes]], ranges: in
     verdicts = []
     for run in sorted(by_run):
         told = [by_run[run].get(number, b"") for number in range(ranges)]
-        bits = [answer[_COUNT_BYTES:] for answer in told]
+        bits = [answer[_COUNT.size :] for answer in told]
         starts = np.cumsum([0, *map(len, bits)], dtype=np.int64)[:-1] * 8
-        counts = [int.from_bytes(answer[:_COUNT_BYTES], "little") for answer in told]
+        counts = [_COUNT.unpack_from(answer)[0] if answer else 0 for answer in told]
         superseded = np.frombuffer(b"".join(bits), dtype=np.uint8)
         verdicts.append(RunVerdicts(superseded, starts, np.array(counts, dtype=np.int64)))
     return tuple(verdicts)

@@ -3,7 +3,9 @@
     whole    one task sweeps the partition: nothing is shuffled, its map holds every key
     split    many tasks sweep its splits twice and tell each other of keys: memory is bounded, and all slots help
 
-Invariant: pure, so that a plan says beforehand what a run then does; `keys` is asked for only where it decides.
+Where whole keys are compared it is always whole: tasks of splits tell each other of hashes, never of keys.
+
+Invariant: pure, so that a plan says beforehand what a run then does; an estimate is asked for only where it decides.
 """
 
 from __future__ import annotations
@@ -13,10 +15,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from sediment.segment_io.errors import MemoryBudgetError
+
 if TYPE_CHECKING:
+    from sediment.compaction.estimate import Estimate
     from sediment.compaction.grouping import CleaningPlan
 
 MAPPED_KEY_BYTES = 48  # of a worker's memory for a key, at most
+COMPARED_KEY_BYTES = 72  # more of it where whole keys are compared, beside the keys themselves
 SPLIT_FROM_BYTES = 4 << 30  # below this a partition is done before the others' tasks would miss its slot
 _LEAST_RECORD_BYTES = 32  # batches of records smaller than this hardly ever fill gigabytes
 
@@ -26,6 +32,13 @@ class Strategy(StrEnum):
 
     WHOLE = "whole"
     SPLIT = "split"
+
+
+class KeyEquality(StrEnum):
+    """When two keys are one: their 128-bit hashes are equal, or their bytes are."""
+
+    HASH = "hash"
+    EXACT = "exact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +53,7 @@ class Circumstances:
     slots: int
     all_bytes: int
     task_memory_bytes: int
+    key_equality: KeyEquality = KeyEquality.HASH
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +64,12 @@ class StrategyChoice:
     reason: str
 
 
-def choose_strategy(plan: CleaningPlan, there: Circumstances, keys: Callable[[], int]) -> StrategyChoice:
-    """The strategy for `plan`; `keys` estimates how many keys it holds."""
+def choose_strategy(plan: CleaningPlan, there: Circumstances, estimate: Callable[[], Estimate]) -> StrategyChoice:
+    """The strategy for `plan`; `estimate` says from a sample which keys it holds.
+
+    Raises:
+        MemoryBudgetError: whole keys are to be compared, and only splits would fit the memory.
+    """
     log_bytes = sum(group.log_bytes for group in plan.groups)
     if plan.config.dedupe_buffer_bytes is not None:
         return StrategyChoice(Strategy.WHOLE, "a bounded offset map is filled forward, by one task")
@@ -59,8 +77,10 @@ def choose_strategy(plan: CleaningPlan, there: Circumstances, keys: Callable[[],
         return StrategyChoice(there.asked, "as asked for")
     if len(plan.groups) < 2:
         return StrategyChoice(Strategy.WHOLE, f"one task sweeps {log_bytes} bytes, which become one segment")
+    if there.key_equality is KeyEquality.EXACT:
+        return _whole_keys(log_bytes, there, estimate)
     if log_bytes // _LEAST_RECORD_BYTES * MAPPED_KEY_BYTES > there.task_memory_bytes:
-        found = keys()
+        found = estimate().keys
         if found * MAPPED_KEY_BYTES > there.task_memory_bytes:
             return StrategyChoice(
                 Strategy.SPLIT,
@@ -74,3 +94,17 @@ def choose_strategy(plan: CleaningPlan, there: Circumstances, keys: Callable[[],
             "than the others",
         )
     return StrategyChoice(Strategy.WHOLE, f"one task sweeps the {log_bytes} bytes of a partition, nothing is shuffled")
+
+
+def _whole_keys(log_bytes: int, there: Circumstances, estimate: Callable[[], Estimate]) -> StrategyChoice:
+    a_key_bytes = MAPPED_KEY_BYTES + COMPARED_KEY_BYTES
+    if log_bytes // _LEAST_RECORD_BYTES * a_key_bytes > there.task_memory_bytes:
+        found = estimate()
+        needed_bytes = found.keys * a_key_bytes + found.key_bytes
+        if needed_bytes > there.task_memory_bytes:
+            raise MemoryBudgetError(
+                f"comparing about {found.keys} whole keys takes {needed_bytes} bytes in one task, and a task may hold "
+                f"{there.task_memory_bytes}",
+                advice="--key-equality hash cleans the partition in splits, which need less",
+            )
+    return StrategyChoice(Strategy.WHOLE, "whole keys are compared, by one task that holds all of them")

@@ -54,9 +54,12 @@ from sediment.segment_io.decode import (
     check_crc,
     check_header,
     decode_records,
+    read_varint,
+    read_varlong,
 )
 from sediment.segment_io.emit import (
     kept_timestamps,
+    pack_kept,
     rebuilt_bound,
     records_size,
     write_empty_batch,
@@ -86,10 +89,11 @@ from sediment.segment_io.hashing import hash_key
 from sediment.segment_io.jit import kernel
 from sediment.segment_io.legacy import check_legacy_crc
 from sediment.segment_io.memory import copy_bytes, load_i16, load_i32, load_i64, load_u32, store_i32, store_i64
+from sediment.segment_io.payloads import NOT_HERE
 
 # ---------------------------------------------------------------- what a call can answer besides a decoder's status
 DONE = 100
-NEEDS_PAYLOAD = 101  # decompress the batch at CURSOR into `payload`, set PAYLOAD_BYTES, call again
+NEEDS_PAYLOAD = 101  # decompress the batch at CURSOR, set its row of `payloads`, call again
 NEEDS_COMPRESSION = 102  # compress RAW_BYTES of `raw`, place the batch with `emit_compressed`, call again
 NEEDS_MAP_ROOM = 103  # grow the map by NEEDED keys
 NEEDS_RECORD_ROOM = 104  # enlarge `records`, `hashes` and `kept` to NEEDED rows
@@ -108,24 +112,23 @@ LEGACY_MET = 114  # messages of magic 0 or 1 are among the batches
 CURSOR = 0  # batches of the chunk still to do
 OUT_START = 1  # first used byte of the output
 LAST_BASE_OFFSET = 2  # base offset of the batch done last
-PAYLOAD_BYTES = 3  # size of the decompressed payload of the batch at CURSOR, -1: none there
-HEADROOM = 4  # keys that surely fit into the map
-NEEDED = 5
-RAW_BYTES = 6
-PENDING_KEPT = 7  # of the batch to be compressed: records kept, timestamps, horizon
-PENDING_BASE_TIMESTAMP = 8
-PENDING_MAX_TIMESTAMP = 9
-PENDING_HAS_HORIZON = 10
-MESSAGES_READ = 11
-MESSAGES_WRITTEN = 12
-CHANGED = 13  # 1: the output differs from the input
-LATEST_OFFSET = 14  # of a map being filled
-MAPPED = 15  # keys put into a map being filled
-TOMBSTONES_WAITING = 16  # kept, and the first and the last delete horizon of the batches that they are in
-FIRST_HORIZON_MS = 17
-LAST_HORIZON_MS = 18
-SIGHTS = 19  # keys met for the first time in the run that is going on
-STATE_REGISTERS = 20
+HEADROOM = 3  # keys that surely fit into the map
+NEEDED = 4
+RAW_BYTES = 5
+PENDING_KEPT = 6  # of the batch to be compressed: records kept, timestamps, horizon
+PENDING_BASE_TIMESTAMP = 7
+PENDING_MAX_TIMESTAMP = 8
+PENDING_HAS_HORIZON = 9
+MESSAGES_READ = 10
+MESSAGES_WRITTEN = 11
+CHANGED = 12  # 1: the output differs from the input
+LATEST_OFFSET = 13  # of a map being filled
+MAPPED = 14  # keys put into a map being filled
+TOMBSTONES_WAITING = 15  # kept, and the first and the last delete horizon of the batches that they are in
+FIRST_HORIZON_MS = 16
+LAST_HORIZON_MS = 17
+SIGHTS = 18  # keys met for the first time in the run that is going on
+STATE_REGISTERS = 19
 
 # ------------------------------------------------------------------------------------ settings, int64[RULE_REGISTERS]
 FIRST_MAPPED_OFFSET = 0  # keys below are only looked up
@@ -137,6 +140,9 @@ JUDGE = 5  # BY_SIGHT, BY_OFFSET or IN_SPLIT
 MAP_LIMIT = 6  # keys that a map being filled may hold
 RUN_LIMIT = 7  # first sights that a run may hold, one batch's keys aside
 RULE_REGISTERS = 8
+
+_SMALL_BATCH_RECORDS = 4
+_BATCHES_AHEAD = 8
 
 # What a record is judged by
 BY_SIGHT = 0  # a map of the keys seen nearer to the log's end
@@ -187,34 +193,36 @@ def scan_chunk(
 
 
 @kernel
-def _check_payload(size_bytes: int, codec: int, count: int, state: npt.NDArray[np.int64]) -> tuple[int, int]:
-    """(OK, bytes of records), NEEDS_PAYLOAD, or BAD_RECORD_COUNT: only then is `count` a number to make room for."""
-    if codec != 0 and state[PAYLOAD_BYTES] < 0:
-        return NEEDS_PAYLOAD, 0
-    payload_bytes = state[PAYLOAD_BYTES] if codec != 0 else size_bytes - BATCH_HEADER_BYTES
-    return (BAD_RECORD_COUNT if count * MIN_RECORD_BYTES > payload_bytes else OK), payload_bytes
+def _records_of(
+    header: int, size_bytes: int, codec: int, count: int, ordinal: int, payloads: npt.NDArray[np.int64]
+) -> tuple[int, int, int]:
+    """(status, address of the records, their bytes) of the batch at `header`.
+
+    OK, NEEDS_PAYLOAD, or BAD_RECORD_COUNT: with OK only is `count` a number to make room for.
+    """
+    if codec == 0:
+        address, payload_bytes = header + BATCH_HEADER_BYTES, size_bytes - BATCH_HEADER_BYTES
+    else:
+        address, payload_bytes = payloads[ordinal, 0], payloads[ordinal, 1]
+        if payload_bytes == NOT_HERE:
+            return NEEDS_PAYLOAD, 0, 0
+    return (BAD_RECORD_COUNT if count * MIN_RECORD_BYTES > payload_bytes else OK), address, payload_bytes
 
 
 @kernel
 def _decode_batch(
-    base: int,
-    position: int,
-    size_bytes: int,
-    codec: int,
+    records_base: int,
+    payload_bytes: int,
     count: int,
     mapped: int,
-    payload: npt.NDArray[np.uint8],
     directory: npt.NDArray[np.int64],
     records: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Decode the records of the batch at `position`, once their rows and `mapped` keys of them have room.
+    """Decode the records at `records_base`, once their rows and `mapped` keys of them have room.
 
-    The payload was checked.  Positions in `records` count from `payload` for a compressed batch, else from `base`.
-    Returns OK, what is needed, or what is wrong with the batch.
+    The payload was checked.  Returns OK, what is needed, or what is wrong with the batch.
     """
-    start = 0 if codec != 0 else position + BATCH_HEADER_BYTES
-    end = state[PAYLOAD_BYTES] if codec != 0 else position + size_bytes
     if count > records.shape[0]:
         state[NEEDED] = count
         return NEEDS_RECORD_ROOM
@@ -223,7 +231,7 @@ def _decode_batch(
         if state[HEADROOM] < mapped:
             state[NEEDED] = mapped
             return NEEDS_MAP_ROOM
-    return decode_records(payload.ctypes.data if codec != 0 else base, start, end, count, records)
+    return decode_records(records_base, 0, payload_bytes, count, records)
 
 
 @kernel
@@ -248,6 +256,32 @@ def _hash_keys(
 
 
 @kernel
+def _prefetch_first_key(
+    header: int, seed: np.uint64, secrets: int, directory: npt.NDArray[np.int64], slot_bytes: int
+) -> None:
+    """Ask for the slot of the first record of the batch at `header`, if it is an uncompressed one that has a key.
+
+    What `_hash_keys` does for the records of one batch, for small batches that are not decoded together.
+    """
+    if load_i16(header + ATTRIBUTES) & (CODEC_MASK | CONTROL_BIT):
+        return
+    end = header + LOG_OVERHEAD_BYTES + load_i32(header + BATCH_LENGTH)
+    _, address = read_varint(header + BATCH_HEADER_BYTES)
+    if address == 0:
+        return
+    _, address = read_varlong(address + 1)
+    if address == 0:
+        return
+    _, address = read_varint(address)
+    if address == 0:
+        return
+    length, address = read_varint(address)
+    if address != 0 and 0 <= length <= end - address:
+        low, high = hash_key(address, length, seed, secrets)
+        prefetch_slot(directory, slot_bytes, normal(low, high))
+
+
+@kernel
 def _offsets_increase(records: npt.NDArray[np.int64], count: int, last_delta: int) -> bool:
     previous = -1
     for index in range(count):
@@ -265,27 +299,20 @@ def _run_is_full(count: int, rules: npt.NDArray[np.int64], state: npt.NDArray[np
 
 
 @kernel
-def _begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> None:
+def _begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int) -> None:
     """Let the batch at `header` hold the offsets from the first to the last of its kept records; at least one is."""
-    first = 0
-    while not kept[first]:
-        first += 1
-    last = count - 1
-    while not kept[last]:
-        last -= 1
-    first_delta = records[first, OFFSET_DELTA]
-    last_delta = records[last, OFFSET_DELTA]
-    for index in range(first, last + 1):
+    first_delta = records[0, OFFSET_DELTA]
+    for index in range(count):
         records[index, OFFSET_DELTA] -= first_delta
     store_i64(header + BASE_OFFSET, load_i64(header + BASE_OFFSET) + first_delta)
-    store_i32(header + LAST_OFFSET_DELTA, last_delta - first_delta)
+    store_i32(header + LAST_OFFSET_DELTA, records[count - 1, OFFSET_DELTA])
 
 
 @kernel
-def _tombstones_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> int:
+def _tombstones(records: npt.NDArray[np.int64], count: int) -> int:
     total = 0
     for index in range(count):
-        total += kept[index] and records[index, VALUE_BYTES] < 0
+        total += records[index, VALUE_BYTES] < 0
     return total
 
 
@@ -294,7 +321,7 @@ def sweep_chunk(
     chunk: npt.NDArray[np.uint8],
     positions: npt.NDArray[np.int64],
     verdicts: npt.NDArray[np.uint8],
-    payload: npt.NDArray[np.uint8],
+    payloads: npt.NDArray[np.int64],
     producer_ids: npt.NDArray[np.int64],
     producer_offsets: npt.NDArray[np.int64],
     producer_epochs: npt.NDArray[np.int64],
@@ -313,9 +340,9 @@ def sweep_chunk(
 ) -> int:
     """Judge and emit the batches below CURSOR, last first; returns DONE, what it needs, or a decoder's status.
 
-    `verdicts` is uint8[batches] or empty (all zero); `payload` holds the decompressed records of the batch at CURSOR
-    when PAYLOAD_BYTES says so; `producer_*` are ActiveProducers' columns.  `superseded` and `next_sight` are of use
-    IN_SPLIT only, see `keep_in_split`.
+    `verdicts` is uint8[batches] or empty (all zero); `payloads`, int64[batches, 2], says where the decompressed records
+    of compressed batches are, address and bytes, or NOT_HERE; `producer_*` are ActiveProducers' columns.  `superseded`
+    and `next_sight` are of use IN_SPLIT only, see `keep_in_split`.
     """
     base = chunk.ctypes.data
     out = output.ctypes.data
@@ -347,6 +374,10 @@ def sweep_chunk(
             return OFFSETS_NOT_INCREASING
         discard = (verdict & DISCARD) != 0 and (not is_control or horizon_passed)
         retain_empty = last_offset + 1 == rules[UPPER_BOUND_OFFSET] or (verdict & LEAVES_HEADER) != 0
+        if count <= _SMALL_BATCH_RECORDS and ordinal >= _BATCHES_AHEAD:
+            ahead = ordinal - _BATCHES_AHEAD
+            if verdicts.size == 0 or verdicts[ahead] & UNREADABLE == 0:
+                _prefetch_first_key(base + positions[ahead], seed, secrets_address, directory, slot_bytes)
         producer_id = load_i64(header + PRODUCER_ID)
         if producer_id >= 0 and not retain_empty:
             retain_empty = is_last_of_producer(
@@ -366,7 +397,6 @@ def sweep_chunk(
                 state[MESSAGES_READ] += count
             state[LAST_BASE_OFFSET] = base_offset
             state[CURSOR] = ordinal
-            state[PAYLOAD_BYTES] = -1
             if retain_empty:
                 state[OUT_START] -= BATCH_HEADER_BYTES
                 write_empty_batch(out + state[OUT_START], header)
@@ -380,7 +410,7 @@ def sweep_chunk(
             return RUN_FULL
 
         # everything the batch needs, before it is judged
-        status, payload_bytes = _check_payload(size_bytes, codec, count, state)
+        status, records_base, payload_bytes = _records_of(header, size_bytes, codec, count, ordinal, payloads)
         if status != OK:
             return status
         bound = max(size_bytes, rebuilt_bound(payload_bytes, count))
@@ -391,10 +421,9 @@ def sweep_chunk(
             state[NEEDED] = bound
             return NEEDS_OUTPUT_ROOM
         mapped = 0 if by_offset else count
-        status = _decode_batch(base, position, size_bytes, codec, count, mapped, payload, directory, records, state)
+        status = _decode_batch(records_base, payload_bytes, count, mapped, directory, records, state)
         if status != OK:
             return status
-        records_base = payload.ctypes.data if codec != 0 else base
         if not by_offset and not _offsets_increase(records, count, last_delta):
             return OFFSETS_NOT_INCREASING
 
@@ -443,7 +472,9 @@ def sweep_chunk(
                 state[OUT_START] -= BATCH_HEADER_BYTES
                 write_empty_batch(out + state[OUT_START], header)
         else:
-            tombstones = _tombstones_kept(records, count, kept)
+            if retained < count:
+                pack_kept(records, count, kept)
+            tombstones = _tombstones(records, retained)
             needs_horizon = not has_horizon and ((is_control and (verdict & MARKS_NOTHING) != 0) or tombstones > 0)
             if tombstones > 0 and not is_control:
                 horizon_ms = load_i64(header + BASE_TIMESTAMP) if has_horizon else rules[NEXT_HORIZON_MS]
@@ -455,31 +486,30 @@ def sweep_chunk(
                 copy_bytes(out + state[OUT_START], header, size_bytes)
             else:
                 state[CHANGED] = 1
-                first_timestamp, max_timestamp = kept_timestamps(header, records, count, kept)
+                first_timestamp, max_timestamp = kept_timestamps(header, records, retained)
                 if is_legacy:
-                    _begin_at_first_kept(header, records, count, kept)
+                    _begin_at_first_kept(header, records, retained)
                 if needs_horizon:
                     first_timestamp = rules[NEXT_HORIZON_MS]
                 elif has_horizon:
                     first_timestamp = load_i64(header + BASE_TIMESTAMP)
                 if codec != 0:
                     target = raw.ctypes.data
-                    end = write_records(target, header, records_base, records, count, kept, first_timestamp)
+                    end = write_records(target, header, records_base, records, retained, first_timestamp)
                     state[RAW_BYTES] = end - target
                     state[PENDING_KEPT] = retained
                     state[PENDING_BASE_TIMESTAMP] = first_timestamp
                     state[PENDING_MAX_TIMESTAMP] = max_timestamp
                     state[PENDING_HAS_HORIZON] = 1 if needs_horizon or has_horizon else 0
                     return NEEDS_COMPRESSION
-                new_bytes = BATCH_HEADER_BYTES + records_size(header, records, count, kept, first_timestamp)
+                new_bytes = BATCH_HEADER_BYTES + records_size(header, records, retained, first_timestamp)
                 state[OUT_START] -= new_bytes
                 target = out + state[OUT_START]
-                write_records(target + BATCH_HEADER_BYTES, header, records_base, records, count, kept, first_timestamp)
+                write_records(target + BATCH_HEADER_BYTES, header, records_base, records, retained, first_timestamp)
                 write_header(
                     target, header, new_bytes, retained, first_timestamp, max_timestamp, needs_horizon or has_horizon
                 )
         state[CURSOR] = ordinal
-        state[PAYLOAD_BYTES] = -1
     return DONE
 
 
@@ -510,7 +540,6 @@ def emit_compressed(
         state[PENDING_HAS_HORIZON] != 0,
     )
     state[CURSOR] = ordinal
-    state[PAYLOAD_BYTES] = -1
     return DONE
 
 
@@ -519,7 +548,7 @@ def fill_map(
     chunk: npt.NDArray[np.uint8],
     positions: npt.NDArray[np.int64],
     verdicts: npt.NDArray[np.uint8],
-    payload: npt.NDArray[np.uint8],
+    payloads: npt.NDArray[np.int64],
     rules: npt.NDArray[np.int64],
     seed: np.uint64,
     secrets: npt.NDArray[np.uint8],
@@ -549,14 +578,11 @@ def fill_map(
         codec = attributes & CODEC_MASK
         skipped = attributes & CONTROL_BIT or (verdicts.size > 0 and verdicts[ordinal] & UNMAPPED)
         if count > 0 and not skipped and last_offset >= rules[FIRST_MAPPED_OFFSET]:
-            status, _ = _check_payload(size_bytes, codec, count, state)
+            status, records_base, payload_bytes = _records_of(header, size_bytes, codec, count, ordinal, payloads)
             if status == OK:
-                status = _decode_batch(
-                    base, position, size_bytes, codec, count, count, payload, directory, records, state
-                )
+                status = _decode_batch(records_base, payload_bytes, count, count, directory, records, state)
             if status != OK:
                 return status
-            records_base = payload.ctypes.data if codec != 0 else base
             _hash_keys(records_base, records, count, seed, secrets.ctypes.data, directory, OFFSET_SLOT_BYTES, hashes)
             state[HEADROOM] -= count
             for index in range(count):
@@ -569,7 +595,6 @@ def fill_map(
         if last_offset >= rules[FIRST_MAPPED_OFFSET]:
             state[LATEST_OFFSET] = last_offset
         state[CURSOR] = ordinal + 1
-        state[PAYLOAD_BYTES] = -1
     return DONE
 
 
@@ -578,7 +603,7 @@ def sight_chunk(
     chunk: npt.NDArray[np.uint8],
     positions: npt.NDArray[np.int64],
     verdicts: npt.NDArray[np.uint8],
-    payload: npt.NDArray[np.uint8],
+    payloads: npt.NDArray[np.int64],
     rules: npt.NDArray[np.int64],
     seed: np.uint64,
     secrets: npt.NDArray[np.uint8],
@@ -613,19 +638,16 @@ def sight_chunk(
         if count > 0 and not attributes & CONTROL_BIT and not verdict & DISCARD:
             if _run_is_full(count, rules, state):
                 return RUN_FULL
-            status, _ = _check_payload(size_bytes, codec, count, state)
+            status, records_base, payload_bytes = _records_of(header, size_bytes, codec, count, ordinal, payloads)
             if status == OK and sighted.shape[0] < state[SIGHTS] + count:
                 state[NEEDED] = state[SIGHTS] + count
                 return NEEDS_SIGHT_ROOM
             if status == OK:
-                status = _decode_batch(
-                    base, position, size_bytes, codec, count, count, payload, directory, records, state
-                )
+                status = _decode_batch(records_base, payload_bytes, count, count, directory, records, state)
             if status != OK:
                 return status
             if not _offsets_increase(records, count, last_delta):
                 return OFFSETS_NOT_INCREASING
-            records_base = payload.ctypes.data if codec != 0 else base
             _hash_keys(records_base, records, count, seed, secrets.ctypes.data, directory, SET_SLOT_BYTES, hashes)
             first_mapped = INT64_MAX if verdict & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
             state[SIGHTS] = note_sights(
@@ -634,5 +656,4 @@ def sight_chunk(
             state[HEADROOM] -= count
         state[LAST_BASE_OFFSET] = base_offset
         state[CURSOR] = ordinal
-        state[PAYLOAD_BYTES] = -1
     return DONE

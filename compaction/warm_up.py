@@ -34,17 +34,22 @@ _COMMIT = bytes.fromhex(
 _END_OFFSET = 21
 
 
-def warm_up() -> None:
-    """Run the cleaner in each of its ways over the tiny log; nothing stays behind."""
+def warm_up(*, everything: bool = False) -> None:
+    """Run the cleaner in each of its ways over the tiny log; nothing stays behind.
+
+    `everything` also compiles what only a run that asks for it needs.
+    """
     with tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
         directory = Path(folder)
         (directory / segment_file_name(0, SegmentFileKind.LOG)).write_bytes(_PLAIN + _LZ4 + _COMMIT)
         (directory / segment_file_name(_END_OFFSET, SegmentFileKind.LOG)).touch()
         for map_bytes in (None, 1 << 20):
             _clean(directory, CompactionConfig(cleanup_policy=(COMPACT,), dedupe_buffer_bytes=map_bytes))
+        if everything:
+            _clean(directory, CompactionConfig(cleanup_policy=(COMPACT,)), exact_keys=True)
 
 
-def _clean(directory: Path, config: CompactionConfig) -> None:
+def _clean(directory: Path, config: CompactionConfig, *, exact_keys: bool = False) -> None:
     fs = PretendingFs()
     view = open_view(
         list_log(TopicPartition("warm-up", 0), directory, fs),
@@ -54,4 +59,5 @@ def _clean(directory: Path, config: CompactionConfig) -> None:
         producer_id_expiration_ms=config.producer_id_expiration_ms,
     )
     cleanable = cleanable_range(view, config, now_ms=0, force=True)
-    clean_log(plan_cleaning(view, cleanable, config, now_ms=0), fs, run_id="warm-up", attempt="0")
+    plan = plan_cleaning(view, cleanable, config, now_ms=0)
+    clean_log(plan, fs, run_id="warm-up", attempt="0", exact_keys=exact_keys)

@@ -12,7 +12,7 @@ rm -rf "$environment" "$archive"
 "$environment/bin/python" -I -m pip install --quiet --disable-pip-version-check -c constraints.txt "$wheel[delta]"
 "$environment/bin/python" -I -m pip uninstall --quiet --yes pyspark py4j
 SEDIMENT_KERNEL_CACHE=in-tree "$environment/bin/python" -I -c \
-    'from sediment.compaction.warm_up import warm_up; warm_up()'
+    'from sediment.compaction.warm_up import warm_up; warm_up(everything=True)'
 "$environment/bin/python" -I -m pip uninstall --quiet --yes pip
 "$tools" -m venv_pack --quiet --force --prefix "$environment" --output "$archive"
 chmod a+r "$archive"

@@ -84,6 +84,17 @@ def expire_log(
         _cut_epochs(directory / LEADER_EPOCH_FILE, epochs, plan.log_start_offset, fs)
 
 
+def settle_epochs(view: LogView, fs: Fs) -> None:
+    """Cut the leader epochs to the log start, where a run that met a full disk deleted segments and could not.
+
+    Raises:
+        CorruptCheckpointError: the leader epochs are malformed.
+        OSError: as the filesystem says.
+    """
+    path = view.listing.path / LEADER_EPOCH_FILE
+    _cut_epochs(path, read_leader_epochs(fs, path), view.log_start_offset, fs)
+
+
 def _cut_epochs(path: Path, epochs: Epochs | None, log_start_offset: int, fs: Fs) -> None:
     if epochs is not None and (wanted := truncate_from_start(epochs, log_start_offset)) != epochs:
         fs.replace_file(path, format_leader_epochs(wanted))

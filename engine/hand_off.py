@@ -75,7 +75,7 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
     try:
         document = json.loads(fs.read_bytes(folder / ENGINE_FILE))
         announced = {str(path) for path in document["log_dirs"]} if document["schema"] == _SCHEMA else set()
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, RecursionError):
         announced = set()
     for log_dir in log_dirs:
         if str(log_dir.resolve()) not in announced or not is_locked(log_dir):
@@ -114,7 +114,9 @@ def read_answers(folder: Path, fs: Fs) -> list[Answer]:
             continue
         try:
             refusal = json.loads(fs.read_bytes(folder / entry.name))["refusal"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+        if refusal is not None and not isinstance(refusal, str):
             continue
         answers.append(Answer(match["partition"], match["run_id"], refusal))
     return answers

@@ -63,12 +63,14 @@ from sediment.segment_io.names import (
     SegmentFileKind,
     TopicPartition,
     parse_segment_file,
+    part_file_name,
     segment_file_name,
 )
 from sediment.segment_io.producers import ProducerState
 from sediment.segment_io.reader import HeaderWalk, Rows
 from sediment.segment_io.scan import SegmentScan, look_behind, scan_segment
 
+_COPIED_BYTES = 1 << 20
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 _INDEX_KINDS = (_OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX)
 _NS_PER_MS = 1_000_000
@@ -556,16 +558,28 @@ class _Loading:
         """Cut a log where its good batches end.
 
         In place: the bytes behind are what a crash tore, and a copy of those before could need a gigabyte that the
-        disk does not have.
+        disk does not have.  But a file that has another name too, in the BEFORE of a run, keeps its bytes there.
         """
         path, before = self._path(segment), segment.ref.log_bytes
         behind = look_behind(path, scan.good_bytes, before, scan.next_offset, self.fs)
         why = f"{scan.stop}; the log ends at offset {scan.next_offset}"
         if behind.good_batches:
             why += f", and {behind.good_batches} good batches behind, up to offset {behind.last_offset}, went with it"
-        self.fs.truncate(path, scan.good_bytes)
+        if path.stat().st_nlink > 1:
+            self._replace_by_beginning(path, scan.good_bytes)
+        else:
+            self.fs.truncate(path, scan.good_bytes)
         self.repairs.append(Repair(f"cut from {before} to {scan.good_bytes} bytes", path.name, why))
         segment.ref = replace(segment.ref, log_bytes=scan.good_bytes, mtime_ns=self._mtime_ns(path))
+
+    def _replace_by_beginning(self, path: Path, size_bytes: int) -> None:
+        part = path.with_name(part_file_name(int(path.stem), SegmentFileKind.LOG, "recover", "0"))
+        self.fs.unlink(part, missing_ok=True)
+        self.fs.write_new(part, _beginning(path, size_bytes))
+        self.fs.adopt_owner(part, path)
+        self.fs.sync_file(part)
+        self.fs.rename(part, path)
+        self.fs.sync_directory(path.parent)
 
     def _remove_segments(self, doomed: list[_Segment], why: str) -> None:
         """Rename the files of segments to `.deleted`, the last segment first; the next start removes them.
@@ -757,3 +771,11 @@ class _Loading:
                 self.repairs.append(
                     split_segment(self.partition, self.directory, name.base_offset, error, self.config, self.fs)
                 )
+
+
+def _beginning(path: Path, size_bytes: int) -> Iterator[bytes]:
+    """The first `size_bytes` of a file, in pieces."""
+    with path.open("rb") as file:
+        while size_bytes > 0 and (piece := file.read(min(size_bytes, _COPIED_BYTES))):
+            yield piece
+            size_bytes -= len(piece)

@@ -93,7 +93,7 @@ def check_place(output: Store, sources: Sequence[Store]) -> None:
             path=str(output),
             advice="name another directory, or remove this one first",
         )
-    if output.read(CLAIM_FILE) is None and output.files().keys() - {LOCK_FILE}:
+    if output.read(CLAIM_FILE) is None and any(not _is_of_a_claim(name) for name in output.files()):
         raise UsageError(
             "the output is not empty, and no run of compact began it",
             path=str(output),
@@ -105,6 +105,11 @@ def _is_below(place: str, other: str) -> bool:
     return place.startswith(other.rstrip("/") + "/")
 
 
+def _is_of_a_claim(name: str) -> bool:
+    """Whether a run that had begun nothing else leaves this: the lock, or a claim that a crash cut off."""
+    return name == LOCK_FILE or (name.startswith(f"{CLAIM_FILE}.") and name.endswith(PART_SUFFIX))
+
+
 def _by_whom(document: bytes) -> str:
     run_id = _run_of(document)
     return f" (run {run_id})" if run_id else ""
@@ -113,7 +118,7 @@ def _by_whom(document: bytes) -> str:
 def _run_of(document: bytes) -> str | None:
     try:
         return str(json.loads(document)["run_id"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -141,6 +146,9 @@ class Publisher:
                     self.store.delete(name)
             for folder in self.store.folders():
                 self.store.delete_folder(folder)
+        for name in self.store.files():
+            if _is_of_a_claim(name) and name != LOCK_FILE:
+                self.store.delete(name)
         self._claim()
         return before
 

@@ -68,11 +68,13 @@ def commit(
     *,
     before_group: Callable[[], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    is_durable: bool = False,
 ) -> bool:
     """Replace the source segments of each group by its parts; the directory's lock must be held.
 
-    First all parts are made durable.  Then, group by group, after `before_group` (which raises to end the commit, as
-    `DirectoryLock.check` does) and a comparison of the sources with the files there:
+    First all parts are made durable, unless `make_durable` has just done that.  Then, group by group, after
+    `before_group` (which raises to end the commit, as `DirectoryLock.check` does) and a comparison of the sources with
+    the files there:
 
     1. `.part` -> `.cleaned`, ascending.
        Start: `.cleaned` is deleted, the sources are untouched; what is still `.part` Kafka ignores and we delete.
@@ -115,9 +117,8 @@ def commit(
     groups = [group for group in swap.groups if group.parts]
     _check_shape(swap.partition, groups)
     _check_place(swap.partition, directory, groups, fs)
-    for part in _parts(groups):
-        fs.sync_file(directory / part.part_name)
-    fs.sync_directory(directory)
+    if not is_durable:
+        make_durable(swap, fs)
     for group in groups:
         if should_stop is not None and should_stop():
             return False
@@ -136,6 +137,19 @@ def commit(
                 advice="run again: the next run, or a broker's start, completes or undoes it, and no record is lost",
             ) from error
     return True
+
+
+def make_durable(swap: PreparedSwap, fs: Fs) -> None:
+    """Sync every part of a swap and their names, before the first rename; many swaps may be synced side by side.
+
+    Raises:
+        OSError: a part is missing or could not be written; that swap must not be committed, even if a second attempt
+            succeeds, because a failed sync may have dropped what it could not write.
+    """
+    directory = Path(swap.directory)
+    for part in swap.parts():
+        fs.sync_file(directory / part.part_name)
+    fs.sync_directory(directory)
 
 
 def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> None:

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import LogListing, SegmentRef
 from sediment.segment_io.names import (
@@ -71,7 +72,7 @@ def read_uncleanable(log_dir: Path, fs: Fs) -> dict[TopicPartition, Uncleanable]
     try:
         document = json.loads(content)
         marks = [_parse(entry) for entry in document["partitions"]] if document["version"] == _VERSION else []
-    except (ValueError, TypeError, KeyError, UsageError):
+    except (ValueError, TypeError, KeyError, RecursionError, UsageError):
         return {}
     return {mark.partition: mark for mark in marks}
 
@@ -100,10 +101,14 @@ def _parse(entry: Mapping[str, Any]) -> Uncleanable:
     partition, state = parse_partition_directory(entry["partition"])
     if state is not DirectoryState.LIVE:
         raise ValueError(entry["partition"])
+    segments = tuple(SegmentRef(**segment) for segment in entry["segments"])
+    numbers = [entry["since_ms"], *(number for segment in segments for number in astuple(segment))]
+    if not all(number is None or (type(number) is int and abs(number) <= INT64_MAX) for number in numbers):
+        raise ValueError(entry)
     return Uncleanable(
         partition=partition,
         reason_code=str(entry["reason_code"]),
         reason=str(entry["reason"]),
-        since_ms=int(entry["since_ms"]),
-        segments=tuple(SegmentRef(**segment) for segment in entry["segments"]),
+        since_ms=entry["since_ms"],
+        segments=segments,
     )

@@ -515,8 +515,7 @@ def _rebuilt(
     base_timestamp_ms = int(timestamps[0]) if count else NO_TIMESTAMP
     target = padded_buffer(rebuilt_bound(payload.size, count))
     header = batches.buffer.ctypes.data + fields.position
-    kept = np.ones(count, dtype=np.uint8)
-    end = write_records(target.ctypes.data, header, payload.ctypes.data, records, count, kept, base_timestamp_ms)
+    end = write_records(target.ctypes.data, header, payload.ctypes.data, records, count, base_timestamp_ms)
     head = BatchHead(
         codec=codec,
         level=_level(config, codec),

@@ -88,9 +88,30 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
         columns = [field.name for field in table.schema().fields]
         partitions = tuple(table.metadata().partition_columns)
     except (DeltaError, OSError) as error:
+        if (torn := _torn_commit(path)) is not None:
+            raise UsageError(
+                "the last commit of the archive was cut off, as by a loss of power",
+                path=str(torn),
+                advice="remove this file and run again: no segment was deleted for it",
+            ) from error
         raise UsageError(f"the archive cannot be opened: {first_line(error)}", path=path, advice=_OTHER_PATH) from error
     if not set(_schema().names) <= set(columns) or partitions != _PARTITION_COLUMNS:
         raise UsageError("this Delta table is not an archive of segments", path=path, advice=_OTHER_PATH)
+
+
+def _torn_commit(path: str) -> Path | None:
+    """The newest commit of a table of this machine, if it is not whole: it was not durable, so nothing relies on it."""
+    if is_uri(path):
+        return None
+    fs, log = Fs(), Path(path) / "_delta_log"
+    commits = [log / entry.name for entry in fs.scan(log) if entry.name.endswith(".json")]
+    if not commits:
+        return None
+    try:
+        lines = [json.loads(line) for line in fs.read_bytes(commits[-1]).decode().splitlines()]
+    except ValueError:
+        return commits[-1]
+    return None if lines else commits[-1]
 
 
 def _schema() -> pa.Schema:

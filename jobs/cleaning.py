@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.handoff import PreparedSwap
-from sediment.compaction.strategy import Circumstances, Strategy, StrategyChoice, choose_strategy
+from sediment.compaction.strategy import Circumstances, KeyEquality, Strategy, StrategyChoice, choose_strategy
 from sediment.engine.lock import check_run_token
 from sediment.engine.swap import discard_parts
 from sediment.engine.throttle import Throttle
@@ -76,6 +76,9 @@ class CompactOptions:
     allow_network_fs: bool = False
     strategy: Strategy | None = None
     """How partitions are cleaned; None: as their size, their keys and the slots suggest."""
+
+    key_equality: KeyEquality = KeyEquality.HASH
+    """When two keys are one and the same."""
 
     hand_off: Path | None = None
     """The folder of the engine that owns the directories: it commits what is left there, this run commits nothing."""
@@ -391,7 +394,15 @@ def clean_with(task: CleaningTask, fs: Fs, used: Callable[[int], None], attempt:
             return replace(found, to_split=SplitPlan(plan, cuts), seconds_by_stage=clock.seconds())
     try:
         keeps = task.options.on_corruption == KEEP
-        swap = clean_log(plan, fs, run_id=task.run_id, attempt=attempt, progress=used, keep_unreadable=keeps)
+        swap = clean_log(
+            plan,
+            fs,
+            run_id=task.run_id,
+            attempt=attempt,
+            progress=used,
+            keep_unreadable=keeps,
+            exact_keys=task.options.key_equality is KeyEquality.EXACT,
+        )
     except BaseException:
         if not task.options.dry_run:
             discard_parts(task.listing.path, task.run_id, fs, attempt=attempt)
@@ -437,13 +448,11 @@ def strategy_for(task: CleaningTask, plan: CleaningPlan, fs: Fs) -> StrategyChoi
     """How the partition of `task` is to be cleaned."""
     there = task.circumstances
     memory_bytes = min(there.task_memory_bytes, task.config.task_memory_bytes)
-    return choose_strategy(plan, replace(there, task_memory_bytes=memory_bytes), lambda: _estimated_keys(plan, fs))
-
-
-def _estimated_keys(plan: CleaningPlan, fs: Fs) -> int:
-    """How many keys the segments of a plan hold, from a sample."""
+    there = replace(there, task_memory_bytes=memory_bytes, key_equality=task.options.key_equality)
     segments = [segment for group in plan.groups for segment in group.segments]
-    return estimated(plan.view.listing.path, segments, plan.config, fs, now_ms=plan.now_ms).keys
+    return choose_strategy(
+        plan, there, lambda: estimated(plan.view.listing.path, segments, plan.config, fs, now_ms=plan.now_ms)
+    )
 
 
 def estimated(

@@ -70,6 +70,7 @@ def report_of(task: CleaningTask, result: CleaningResult) -> PartitionReport:
     return replace(
         untouched(task.listing, status, result.reason_code, result.reason),
         strategy=result.strategy,
+        key_equality=task.options.key_equality.value if result.strategy else None,
         first_dirty_offset=result.first_dirty_offset,
         first_uncleanable_offset=result.first_uncleanable_offset,
         dirty_ratio=result.dirty_ratio,
@@ -132,5 +133,7 @@ def _unreadable(batches: Sequence[UnreadableBatch]) -> str:
     ]
     if len(batches) > _MOST_NAMED:
         named.append(f"and {len(batches) - _MOST_NAMED} more")
-    count = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
-    return f"{count} could not be read and stayed as they are ({'; '.join(named)}); restore them and run again"
+    if len(batches) == 1:
+        return f"1 batch could not be read and stayed as it is ({named[0]}); restore it and run again"
+    where = "; ".join(named)
+    return f"{len(batches)} batches could not be read and stayed as they are ({where}); restore them and run again"

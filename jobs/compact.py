@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from sediment.compaction.strategy import KeyEquality, Strategy
 from sediment.engine.hand_off import check_announced, hand_over
 from sediment.engine.lock import DirectoryLock, place_run_token, remove_run_token
 from sediment.engine.originals import begin_before, check_place, keep_before, keep_originals
-from sediment.engine.swap import commit, discard_parts, finish_interrupted
+from sediment.engine.swap import commit, discard_parts, finish_interrupted, make_durable
 from sediment.engine.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning import (
     FAIL,
@@ -83,6 +84,8 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
+_WORTH_SYNCING_TOGETHER = 8  # swaps: so few are synced as fast one by one
+_SYNCS_AT_ONCE = 8
 _WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition is done before a look at it says much
 
 MAX_BYTES = "max-bytes"
@@ -136,6 +139,7 @@ class _Run:
         self._locks: dict[Path, DirectoryLock] = {}
         self._marks: dict[Path, Mapping[TopicPartition, Uncleanable]] = {}
         self._handed_over: dict[Path, set[str]] = {}
+        self._synced: dict[Path, Future[None]] = {}
         self._started = time.time()
 
     def perform(self) -> list[PartitionReport]:
@@ -221,7 +225,7 @@ class _Run:
         if not config.compacts:
             policy = ",".join(config.cleanup_policy) or "empty"
             return untouched(listing, SKIPPED, "not-compacted", f"cleanup.policy is {policy}")
-        if listing.leftovers and self._own.dry_run:
+        if listing.is_replacement_open() and self._own.dry_run:
             return untouched(
                 listing,
                 SKIPPED,
@@ -354,6 +358,7 @@ class _Run:
         checkpoints: dict[Path, dict[TopicPartition, int]] = {}
         damaged: dict[Path, list[Uncleanable]] = {}
         mended: dict[Path, list[TopicPartition]] = {}
+        self._sync_together([answer.result.swap for answer in answers if answer.result and answer.result.swap])
         for answer in answers:
             result = answer.result or _task_lost(answer.error)
             report, offset = self._settle(answer.work, result)
@@ -387,6 +392,16 @@ class _Run:
                 ]
         return reports
 
+    def _sync_together(self, swaps: Sequence[PreparedSwap]) -> None:
+        """Make many small swaps durable at once before the first of them is committed: flushes then share the disk."""
+        self._synced = {}
+        if self._own.dry_run or self._own.hand_off is not None or len(swaps) < _WORTH_SYNCING_TOGETHER:
+            return
+        with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="sediment-sync") as pool:
+            for swap in swaps:
+                if swap.parts():
+                    self._synced[Path(swap.directory)] = pool.submit(make_durable, swap, self._fs)
+
     def _settle(self, task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
         """Commit one partition: its report, and what its checkpoint is to become."""
         report = report_of(task, result)
@@ -419,8 +434,11 @@ class _Run:
             keep_originals(swap, self._own.keep_originals, self._fs)
         if self._own.keep_before is not None and swap.parts():
             keep_before(swap.partition, task.listing.path.parent, self._own.keep_before, self._fs)
-        lock = self._locks[task.listing.path.parent]
-        return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set)
+        lock, synced = self._locks[task.listing.path.parent], self._synced.get(Path(swap.directory))
+        if synced is not None:
+            synced.result()
+        is_durable = synced is not None
+        return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set, is_durable=is_durable)
 
 
 def _update_checkpoint(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> None:

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sediment.engine.config import LogConfig
-from sediment.engine.expiry import expire_log, roll_empty, segments_after
+from sediment.engine.expiry import expire_log, roll_empty, segments_after, settle_epochs
 from sediment.engine.lock import DirectoryLock
 from sediment.engine.swap import finish_interrupted
 from sediment.jobs.cluster_settings import open_directories
@@ -47,7 +47,7 @@ from sediment.segment_io.errors import SedimentError, SettingsError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import LogListing, list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.names import DELETED_SUFFIX, LOCK_FILE, LOG_START_FILE, TopicPartition
+from sediment.segment_io.names import LOCK_FILE, LOG_START_FILE, TopicPartition
 
 if TYPE_CHECKING:
     from sediment.segment_io.view import LogView
@@ -338,7 +338,7 @@ class _Run:
         path = directory.path / str(partition)
         settings = directory.settings_of(partition, self._fs)
         listing = list_log(partition, path, self._fs)
-        if self._dry_run and any(leftover.parsed.state != DELETED_SUFFIX for leftover in listing.leftovers):
+        if self._dry_run and listing.is_replacement_open():
             return _listed(
                 listing,
                 SKIPPED,
@@ -358,7 +358,12 @@ class _Run:
             producer_id_expiration_ms=config.compaction.producer_id_expiration_ms,
         )
         asked = settings.origin(partition.topic, "file.delete.delay.ms") != "default"
-        return self._planned(view, config, keep_deleted=asked and config.file_delete_delay_ms > 0)
+        found = self._planned(view, config, keep_deleted=asked and config.file_delete_delay_ms > 0)
+        if isinstance(found, ExpiryReport) and not self._dry_run:
+            # What fails here is left to the next run.
+            with suppress(SedimentError, OSError):
+                settle_epochs(view, self._fs)
+        return found
 
     def _planned(self, view: LogView, config: LogConfig, *, keep_deleted: bool) -> Doomed | ExpiryReport:
         plan = plan_view(view, config.retention, now_ms=self._options.now_ms)

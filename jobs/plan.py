@@ -15,17 +15,18 @@ import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sediment.compaction.strategy import KeyEquality, Strategy
+from sediment.compaction.strategy import KeyEquality
 from sediment.engine.uncleanable import read_uncleanable
 from sediment.jobs.cleaning import (
     SAMPLE_BYTES,
+    CleaningResult,
     CleaningTask,
     CompactOptions,
     circumstances,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 CLEANABLE = "cleanable"
 BLOCKED = "blocked"
+_NO_SPLITS = "splits do not hold for what the log turned out to hold"
 
 
 # ----------------------------------------------------------------------------------------------------------- the answer
@@ -153,13 +155,25 @@ class PlanningTask:
     quarantine: PartitionReport | None
     retention_held: tuple[str, str] | None
 
+    def is_cleaned(self) -> bool:
+        """Whether `compact` would have a task for the partition, whatever that finds."""
+        return self.cleaning.config.compacts and self.quarantine is None
+
     def weight(self) -> int:
         """What tasks are packed by: the bytes that are read."""
         log_bytes = self.cleaning.weight()
         return log_bytes if self.is_exact else min(log_bytes, SAMPLE_BYTES)
 
 
-def plan_partition(task: PlanningTask, attempt: str) -> PartitionPlan:
+@dataclass(frozen=True, slots=True)
+class SplitsToClean:
+    """A plan whose figures many tasks have to find: what `compact` would do in splits, as `asked`."""
+
+    found: PartitionPlan
+    asked: CleaningResult
+
+
+def plan_partition(task: PlanningTask, attempt: str) -> PartitionPlan | SplitsToClean:
     """Look at one partition; errors of it are part of the answer."""
     found = _start(task.cleaning.listing, task.cleaning.config.cleanup_policy)
     try:
@@ -191,12 +205,12 @@ def _start(listing: LogListing, cleanup_policy: tuple[str, ...]) -> PartitionPla
     )
 
 
-def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> PartitionPlan:
+def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> PartitionPlan | SplitsToClean:
     from sediment.compaction.policy import explain
 
     cleaning = task.cleaning
     listing, config, fs = cleaning.listing, cleaning.config, Fs()
-    if listing.leftovers:
+    if listing.is_replacement_open():
         reason = "an earlier run or broker was interrupted here; the next run or start finishes that first"
         return replace(found, reason_code="interrupted", reason=reason)
     view, cleanable = look_at(cleaning, fs)
@@ -211,8 +225,13 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
         reason=explain(cleanable, view, config),
         unblocks_at_ms=cleanable.unblocks_at_ms,
     )
+    in_splits: SplitsToClean | None = None
     if config.compacts:
-        found = _with_cleaning(task, found, view, cleanable, attempt)
+        cleaned = _with_cleaning(task, found, view, cleanable, attempt)
+        if isinstance(cleaned, SplitsToClean):
+            in_splits, found = cleaned, cleaned.found
+        else:
+            found = cleaned
     if list_log(listing.partition, listing.path, fs).segments[:-1] != listing.segments[:-1]:
         raise SourceChangedError(
             "the segments changed while they were looked at",
@@ -223,7 +242,7 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
     if task.quarantine is not None:
         why = task.quarantine
         return replace(found, status=QUARANTINED, reason_code=why.reason_code, reason=why.reason, unblocks_at_ms=None)
-    return found
+    return in_splits or found
 
 
 def _retention(task: PlanningTask, view: LogView) -> RetentionOutlook:
@@ -243,7 +262,7 @@ def _retention(task: PlanningTask, view: LogView) -> RetentionOutlook:
 
 def _with_cleaning(
     task: PlanningTask, found: PartitionPlan, view: LogView, cleanable: CleanableRange, attempt: str
-) -> PartitionPlan:
+) -> PartitionPlan | SplitsToClean:
     """The plan with what compaction says of the partition."""
     from sediment.compaction.grouping import plan_cleaning
 
@@ -270,7 +289,8 @@ def _with_cleaning(
         groups=len(plan.groups),
     )
     if task.is_exact:
-        return _exactly(cleaning, found, attempt)
+        result = clean_partition(cleaning, attempt)
+        return SplitsToClean(found, result) if result.to_split is not None else _exactly(cleaning, found, result)
     estimate = _estimate(task, view, cleanable.first_uncleanable_offset)
     cleaned_bytes = sum(group.log_bytes for group in plan.groups)
     back = cleaned_bytes - estimate.log_bytes
@@ -300,14 +320,14 @@ def _with_tombstones(found: PartitionPlan, estimate: Estimate) -> PartitionPlan:
     )
 
 
-def _exactly(cleaning: CleaningTask, found: PartitionPlan, attempt: str) -> PartitionPlan:
-    """What `compact` does, done in memory."""
-    whole = replace(cleaning.circumstances, asked=Strategy.WHOLE)
-    result = clean_partition(replace(cleaning, circumstances=whole), attempt)
+def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResult) -> PartitionPlan:
+    """The plan with the figures of `result`, which is what `compact` does, done in memory."""
     if result.swap is None:
         status = QUARANTINED if result.uncleanable is not None else FAILED
         return replace(found, status=status, reason_code=result.reason_code, reason=result.reason)
     report = compacted(cleaning, result)
+    if report.strategy != found.strategy:
+        found = replace(found, strategy=report.strategy, strategy_reason=_NO_SPLITS)
     return replace(
         found,
         is_exact=True,
@@ -345,12 +365,19 @@ def plan(options: CommonOptions, own: CompactOptions, *, exact: bool) -> PlanRun
         if tasks:
             progress = stack.enter_context(Progress(options.messages(), len(tasks), sum(t.weight() for t in tasks)))
             sc = stack.enter_context(spark_context(options.master, "sediment plan"))
-            there = circumstances(sc, sum(task.cleaning.weight() for task in tasks), asked=None)
+            there = circumstances(sc, sum(task.cleaning.weight() for task in tasks if task.is_cleaned()), asked=None)
             tasks = [replace(task, cleaning=replace(task.cleaning, circumstances=there)) for task in tasks]
+            to_split: list[tuple[PlanningTask, SplitsToClean]] = []
             for packed in spread(sc, tasks, plan_partition, PlanningTask.weight, group=run_id):
                 for answer in packed:
+                    if isinstance(answer.result, SplitsToClean):
+                        to_split.append((answer.work, answer.result))
+                        continue
                     answers.append(answer.result or _lost(answer.work, answer.error))
                     progress.advance(answer.work.weight())
+            for task, in_splits in to_split:
+                answers.append(_exactly_in_splits(sc, task, in_splits))
+                progress.advance(task.weight())
     ordered = tuple(sorted(answers, key=lambda partition: (partition.log_dir, partition.partition)))
     return PlanRun(run_id, "plan", options.now_ms, time.monotonic() - started, ordered)
 
@@ -378,6 +405,17 @@ def _prepare(
             held = why_skipped(partition, checkpoints, settings, config)
             prepared.append(PlanningTask(cleaning, config.retention, exact, alone, held))
     return prepared
+
+
+def _exactly_in_splits(sc: Any, task: PlanningTask, in_splits: SplitsToClean) -> PartitionPlan:
+    # The rooms of splits load compiled loops, which a plan without one does not need on the driver.
+    from sediment.jobs.splits import clean_partition_in_splits
+
+    try:
+        result = clean_partition_in_splits(sc, task.cleaning, in_splits.asked)
+    except Exception as error:
+        return _lost(task, error)
+    return _exactly(task.cleaning, in_splits.found, result)
 
 
 def _lost(task: PlanningTask, error: Exception | None) -> PartitionPlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
@@ -20,6 +20,9 @@ FAILED = "failed"
 QUARANTINED = "quarantined"
 
 _NO_FOLDING_COLUMNS = 1 << 14
+_LIMITS = ("max-bytes", "max-seconds")
+_MOST_SENTENCES = 30
+_MOST_NAMED = 10
 
 StripSegment = tuple[int, int, str]
 """One segment of a strip: base offset, `.log` bytes, state."""
@@ -35,9 +38,10 @@ KEPT_SEGMENT = "kept"
 class PartitionReport:
     """One partition.  Offsets are log offsets, bytes are `.log` bytes of the whole partition, None where not known.
 
-    `dirty_ratio` is the log's before the run.  `tombstones_waiting` are those in the cleaned part; the batches they are
-    in lose them from `first_delete_horizon_ms` to `last_delete_horizon_ms` on.  The strips are the segments before and
-    after, ascending.  `seconds_by_stage` are those of the partition's task and of its commit.
+    `key_equality` says by what two keys were one: `hash` or `exact`.  `dirty_ratio` is the log's before the run.
+    `tombstones_waiting` are those in the cleaned part; the batches they are in lose them from `first_delete_horizon_ms`
+    to `last_delete_horizon_ms` on.  The strips are the segments before and after, ascending.  `seconds_by_stage` are
+    those of the partition's task and of its commit.
     """
 
     partition: str
@@ -46,6 +50,7 @@ class PartitionReport:
     reason_code: str | None
     reason: str | None
     strategy: str | None = None
+    key_equality: str | None = None
     first_dirty_offset: int | None = None
     first_uncleanable_offset: int | None = None
     next_dirty_offset: int | None = None
@@ -95,8 +100,11 @@ def report_json(report: RunReport) -> str:
 
 
 def utc_time(ms: int) -> str:
-    """A moment for people, to the second."""
-    return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """A moment for people, to the second; the number itself where no calendar has it."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
 
 
 def human_bytes(size_bytes: int) -> str:
@@ -133,15 +141,34 @@ def print_report(report: RunReport, console: Console) -> None:
         table.add_row(*_cells(partition))
     console.print(table)
     console.print(_summary(report))
-    for limit in ("max-bytes", "max-seconds"):
+    for limit in _LIMITS:
         left = [partition.partition for partition in report.partitions if partition.reason_code == limit]
         if left:
             console.print(f"not done because of --{limit}: {', '.join(left)}", soft_wrap=True, markup=False)
+    for sentence in _why_skipped(report):
+        console.print(sentence, soft_wrap=True, markup=False, highlight=False)
     for partition in report.partitions:
         if partition.status in (FAILED, QUARANTINED):
             console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
         elif partition.corrupt_batches:
             console.print(f"{partition.partition}: {partition.reason}", style="yellow", soft_wrap=True, markup=False)
+
+
+def _why_skipped(report: RunReport) -> list[str]:
+    """Why partitions were skipped, those of one reason in one sentence; many would hide what failed."""
+    names: dict[str, list[str]] = {}
+    for partition in report.partitions:
+        if partition.status == SKIPPED and partition.reason and partition.reason_code not in _LIMITS:
+            names.setdefault(partition.reason, []).append(partition.partition)
+    sentences = [f"{_named(found)}: {reason}" for reason, found in names.items()]
+    left = sum(len(found) for found in list(names.values())[_MOST_SENTENCES:])
+    more = [f"{left} more partitions were skipped; --json has the reason of each"] if left else []
+    return sentences[:_MOST_SENTENCES] + more
+
+
+def _named(partitions: Sequence[str]) -> str:
+    left = len(partitions) - _MOST_NAMED
+    return ", ".join(partitions[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
 def _cells(partition: PartitionReport) -> tuple[str, ...]:

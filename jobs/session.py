@@ -10,6 +10,7 @@ the `with` block ends.  What Spark says while it starts is shown only if it does
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import shutil
@@ -21,8 +22,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import javaproperties
 
 from sediment.jobs.class_archive import archive_options
 from sediment.jobs.log_lines import as_line
@@ -40,6 +39,7 @@ _INSTALL_JAVA = "install it (for example: sudo apt-get install openjdk-17-jre-he
 _MIN_JAVA = 17
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _STDERR = 2
+_WANTED_BY_CONVERTERS = "pyspark.testing.utils"  # by PySpark at the first call of the JVM; it brings pandas and pyarrow
 _CAUSE = re.compile(r"(?:Exception|Error): (.+)")
 
 # The driver is a short-lived JVM that waits for Python: an optimising compiler and a parallel collector only delay it.
@@ -151,6 +151,7 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
             _complete(conf, master, app_name, defaults, more)
             _complete_environment(conf.get("spark.master", defaults.get("spark.master", "")), defaults)
             outputs = {"stdout": chatter.pipe, "stderr": chatter.pipe}
+            _import_meanwhile(_WANTED_BY_CONVERTERS)
             gateway = launch_gateway(conf, outputs)  # type: ignore[no-untyped-call]
         chatter.close_pipe()
         sc = SparkContext(conf=conf, gateway=gateway)
@@ -162,6 +163,16 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
         # SparkContext takes the handler for itself and leaves no way to finish what is under way.
         signal.signal(signal.SIGINT, interrupt)
     return sc
+
+
+def _import_meanwhile(module: str) -> None:
+    """Import a module that is needed soon while the JVM starts; what goes wrong with it is met where it is used."""
+
+    def load() -> None:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+
+    threading.Thread(target=load, name="sediment-import", daemon=True).start()
 
 
 def _complete(
@@ -188,6 +199,7 @@ def _complete_environment(master: str, given: Mapping[str, str]) -> None:
 
 def _spark_defaults() -> dict[str, str]:
     """The user's `spark-defaults.conf`, which settings on a command line would silently override."""
+    import javaproperties
     from pyspark.find_spark_home import _find_spark_home
 
     folder = os.environ.get("SPARK_CONF_DIR") or str(Path(_find_spark_home()) / "conf")

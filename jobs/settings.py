@@ -19,8 +19,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-import javaproperties
-
 from sediment.compaction.config import COMPACT, CompactionConfig
 from sediment.engine.config import LogConfig
 from sediment.jobs.kafka_keys import (
@@ -90,6 +88,9 @@ class Settings:
     topic_overrides: Mapping[str, Mapping[str, str]] | None = None
     """Every topic's configs from the cluster's metadata; None: there is no metadata."""
 
+    _configs: dict[str, LogConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What `for_topic` answered: a directory may hold thousands of partitions of one topic."""
+
     @classmethod
     def load(
         cls,
@@ -126,7 +127,9 @@ class Settings:
         Raises:
             SettingsError: values contradict each other, or the metadata holds one that Kafka would refuse.
         """
-        return self._log_config(topic)
+        if topic not in self._configs:
+            self._configs[topic] = self._log_config(topic)
+        return self._configs[topic]
 
     def broker_value(self, name: str) -> Value | None:
         """The value of a broker key of kafka-log 06 §2 to §4; None: unset."""
@@ -297,6 +300,8 @@ def _find_broker_keys(given: Mapping[str, str], names: Sequence[BrokerName], ori
 
 # ------------------------------------------------------------------------------------------------------ reading sources
 def _read_file(path: Path) -> dict[str, str]:
+    import javaproperties
+
     try:
         with path.open("rb") as source:
             found: dict[str, str] = javaproperties.load(source)

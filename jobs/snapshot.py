@@ -34,7 +34,7 @@ from sediment.jobs.latest import ACCOUNT_TOPIC, SPARK_SCHEMA, Account, LatestPer
 from sediment.jobs.options import CommonOptions, common_options, errors_as_exit_status
 from sediment.jobs.progress import stages_of
 from sediment.jobs.report import FAILED, SCHEMA, SKIPPED
-from sediment.jobs.sentences import told
+from sediment.jobs.sentences import first_line, told
 from sediment.jobs.snapshot_plan import (
     AS_OF,
     LATEST,
@@ -545,14 +545,40 @@ def snapshot(options: CommonOptions, own: SnapshotOptions, spark: SparkSession) 
     Raises:
         UsageError: a directory or option is wrong, or something else is at `own.to`; nothing was changed.
         SourceChangedError: the logs are replaced, or the table is refreshed by others, faster than this run can work.
+        SedimentError: Spark or Delta gave up, on a full disk above all; the refresh has happened as a whole or not.
     """
     for attempt in range(_ATTEMPTS):
         try:
-            return _Run(options, own, spark).refresh()
+            with _failures_told(own.to):
+                return _Run(options, own, spark).refresh()
         except SourceChangedError:
             if attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError
+
+
+@contextmanager
+def _failures_told(to: str) -> Iterator[None]:
+    """What Spark and Delta fail with, as one sentence."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        raise SedimentError(
+            f"the table cannot be read or written: {_root_cause(error)}",
+            path=to,
+            advice="run again: a refresh that did not happen is made up for, one that did is not repeated",
+        ) from error
+
+
+def _root_cause(error: Exception) -> str:
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while cause is not None and cause.getCause() is not None:
+        cause = cause.getCause()
+    said = None if cause is None else cause.getMessage() or cause.toString()
+    return first_line(Exception(said) if said else error)
 
 
 class _Run:
@@ -785,6 +811,8 @@ def command(
 ) -> None:
     """Keep the latest value of each key in the log directories LOG_DIR... as a Delta table."""
     with errors_as_exit_status():
+        if to.startswith("file:///"):
+            to = to.removeprefix("file://")
         _check_place(to, options.log_dirs)
         selected = [str(log.partition) for log in _logs(options, Fs())]
         own = SnapshotOptions(to, parse_as_of(as_of_offsets, as_of_ms, selected), from_start)

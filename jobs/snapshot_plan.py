@@ -66,7 +66,7 @@ def parse_progress(text: str | None) -> Progress | None:
             return None
         partitions = {name: PartitionProgress(**fields) for name, fields in found.pop("partitions").items()}
         return Progress(partitions=partitions, **found)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

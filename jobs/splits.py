@@ -1,7 +1,7 @@
 """One large partition cleaned by many tasks: the shuffles between the two sweeps of its splits.
 
     sight        a task a split      its runs' first sights, by range of hashes    16 bytes and a bit a key
-      shuffle    by range, newest run first
+      shuffle    by range
     fold         a task a range      which sights a newer run supersedes           a bit a key
       shuffle    by split
     clean        a task a split      synced `.part` files
@@ -50,7 +50,7 @@ from sediment.segment_io.hashing import draw_seed
 Environment = Callable[[], AbstractContextManager[tuple[Fs, Callable[[int], None]]]]
 """Opens what a task works with: its file operations, and what it calls with the bytes that it read."""
 
-_SPLITS_PER_SLOT = 4
+SPLITS_PER_SLOT = 2  # more of them would share the work more evenly, and see every key more often
 _SIGHT_BYTES = 100  # of a task's memory for a first sight: a slot of its map, a row of its run, and the row's copy
 _DEFAULT_BUDGET_BYTES = 1 << 30
 _LEAST_RECORD_BYTES = 64  # with its share of a batch's header; what is smaller only means more passes of a fold
@@ -93,7 +93,7 @@ def _in_splits(sc: Any, task: CleaningTask, order: SplitPlan) -> PreparedSwap:
             run_limit=max(budget_bytes // _SIGHT_BYTES, 1),
             ranges=ranges_for(log_bytes // _LEAST_RECORD_BYTES, budget_bytes // 2),
         ),
-        splits=cut_into_splits(plan.groups, _SPLITS_PER_SLOT * max(1, sc.defaultParallelism)),
+        splits=cut_into_splits(plan.groups, SPLITS_PER_SLOT * max(1, sc.defaultParallelism)),
         budget_bytes=budget_bytes,
         run_id=task.run_id,
         open_environment=partial(working_on, task),
@@ -159,9 +159,8 @@ class SplitJob:
     open_environment: Environment
 
 
-# Shuffled under (range, splits above, run): failures first, then newest runs first.
-_Key = tuple[int, int, int]
-_FAILED: _Key = (0, -1, 0)
+_Told = tuple[RunNumber, bytes] | SplitFailure
+_RANGE_OF_FAILURES = 0
 
 
 def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> tuple[CleanedGroup, ...]:
@@ -176,7 +175,7 @@ def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> tuple[CleanedGroup
     outcomes = (
         sc.parallelize(range(count), count)
         .mapPartitionsWithIndex(_Sight(job))
-        .repartitionAndSortWithinPartitions(job.work.ranges, partitionFunc=_range_of)
+        .partitionBy(job.work.ranges, partitionFunc=_itself)
         .mapPartitionsWithIndex(_Fold(job))
         .partitionBy(count, partitionFunc=_itself)
         .mapPartitionsWithIndex(_Clean(job))
@@ -190,10 +189,6 @@ def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> tuple[CleanedGroup
     return tuple(groups)
 
 
-def _range_of(key: _Key) -> int:
-    return key[0]
-
-
 def _itself(number: int) -> int:
     return number
 
@@ -204,15 +199,15 @@ class _Sight:
     def __init__(self, job: SplitJob) -> None:
         self._job = job
 
-    def __call__(self, index: int, _rows: Iterable[int]) -> Iterator[tuple[_Key, bytes | SplitFailure]]:
+    def __call__(self, index: int, _rows: Iterable[int]) -> Iterator[tuple[int, _Told]]:
         job = self._job
         try:
             with job.open_environment() as (fs, used):
                 for run in sight_split(job.work, job.splits[index], len(job.splits), fs, progress=used):
                     for number, blob in pack_run(run, job.work.ranges):
-                        yield (number, run.number.splits_above, run.number.run), blob
+                        yield number, (run.number, blob)
         except (SplitDoesNotHoldError, SedimentError, OSError) as error:
-            yield _FAILED, SplitFailure(error)
+            yield _RANGE_OF_FAILURES, SplitFailure(error)
 
 
 class _Fold:
@@ -223,7 +218,7 @@ class _Fold:
         self._budget_bytes = job.budget_bytes
 
     def __call__(
-        self, index: int, rows: Iterable[tuple[_Key, bytes | SplitFailure]]
+        self, index: int, rows: Iterable[tuple[int, _Told]]
     ) -> Iterator[tuple[int, tuple[int, RunNumber, bytes] | SplitFailure]]:
         failures: list[SplitFailure] = []
         answers = fold_range(_blobs(rows, failures), budget_bytes=self._budget_bytes)
@@ -233,14 +228,12 @@ class _Fold:
             yield self._splits - 1 - run.splits_above, (index, run, answer)
 
 
-def _blobs(
-    rows: Iterable[tuple[_Key, bytes | SplitFailure]], failures: list[SplitFailure]
-) -> Iterator[tuple[RunNumber, bytes]]:
-    for (_, splits_above, run), told in rows:
+def _blobs(rows: Iterable[tuple[int, _Told]], failures: list[SplitFailure]) -> Iterator[tuple[RunNumber, bytes]]:
+    for _, told in rows:
         if isinstance(told, SplitFailure):
             failures.append(told)
         else:
-            yield RunNumber(splits_above, run), told
+            yield told
 
 
 class _Clean:

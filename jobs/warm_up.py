@@ -21,7 +21,7 @@ def command() -> None:
 
     with errors_as_exit_status():
         started = time.monotonic()
-        warm_up()
+        warm_up(everything=True)
         click.echo(f"compiled loops are ready ({time.monotonic() - started:.1f} s)")
         started = time.monotonic()
         try:

@@ -1,7 +1,7 @@
 """The process that Spark forks its Python workers from, warmed up (`spark.python.daemon.module`).
 
 Spark starts it once per executor and speaks to it over stdin and stdout.  Loading and running every compiled kernel
-here, before the first fork, makes them the workers' by inheritance.
+here, before the first fork, makes them the workers' by inheritance; so it does with PySpark's own worker.
 
 Invariant: nothing but Spark's own protocol reaches stdout, and a failure to warm up costs time, not the run.
 """
@@ -9,13 +9,30 @@ Invariant: nothing but Spark's own protocol reaches stdout, and a failure to war
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import sys
 import traceback
-
-from pyspark.daemon import manager
+from collections.abc import Sequence
+from pathlib import Path
 
 _KERNELS = "sediment.compaction.warm_up"
+_WORKER = "pyspark.worker"
+
+
+def installed_first(path: Sequence[str]) -> list[str]:
+    """`path` with the archives of an installed PySpark behind all else.
+
+    Spark puts them in front.  They hold the same modules as the package that they are part of, but only as sources,
+    which every process would compile again.
+    """
+
+    def is_own_archive(entry: str) -> bool:
+        archive = Path(entry)
+        place = archive.parents
+        return archive.suffix == ".zip" and len(place) > 3 and place[2].name == "pyspark" and str(place[3]) in path
+
+    return sorted(path, key=is_own_archive)
 
 
 def warm_up() -> None:
@@ -23,10 +40,23 @@ def warm_up() -> None:
     with contextlib.redirect_stdout(sys.stderr):
         try:
             importlib.import_module(_KERNELS).warm_up()
+            importlib.import_module(_WORKER)
         except Exception:
             traceback.print_exc()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Warm up, then do what Spark says."""
+    sys.path[:] = installed_first(sys.path)
     warm_up()
+    from pyspark.daemon import manager
+
+    # Spark collects garbage in a worker after every task.  Looking at all of this again would cost each up to a tenth
+    # of a second, and touching it would copy the pages that workers share.
+    gc.collect()
+    gc.freeze()
     manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import javaproperties
-
 from sediment.segment_io.errors import CorruptCheckpointError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.names import CLEAN_SHUTDOWN_FILE, TopicPartition
@@ -296,6 +294,8 @@ def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaPro
 
     Source: kafka-log 01 §11.
     """
+    import javaproperties
+
     try:
         properties = javaproperties.loads(content.decode("latin-1"))
         version = _integer(properties.get("version", "0"), 32)
@@ -315,6 +315,8 @@ def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaPro
 
 def format_meta_properties(meta: MetaProperties) -> bytes:
     """The file of `meta`, as `parse_meta_properties` reads it."""
+    import javaproperties
+
     values = {
         "version": str(meta.version),
         "node.id" if meta.version else "broker.id": None if meta.node_id is None else str(meta.node_id),

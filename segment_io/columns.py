@@ -121,10 +121,10 @@ NEEDS_RECORD_ROOM = 102  # RECORDS_NEEDED is more than the scratch has
 
 
 @kernel
-def _header_count(base: int, record: Int64s) -> int:
-    if record[HEADERS_START] == 0:
+def _header_count(base: int, headers_start: int) -> int:
+    if headers_start == 0:
         return 0
-    count, _ = read_varint(base + record[HEADERS_START])
+    count, _ = read_varint(base + headers_start)
     return count
 
 
@@ -171,9 +171,8 @@ def gather_records(
     headers = 0
     header_bytes = 0
     for index in range(count):
-        record = records[index]
-        offset = base_offset + record[OFFSET_DELTA]
-        timestamp = appended_ms if append_time else base_timestamp + record[TIMESTAMP_DELTA]
+        offset = base_offset + records[index, OFFSET_DELTA]
+        timestamp = appended_ms if append_time else base_timestamp + records[index, TIMESTAMP_DELTA]
         is_outside = (
             offset < first_offset
             or timestamp < first_ms
@@ -181,16 +180,16 @@ def gather_records(
             or (timestamps_end and timestamp >= end_ms)
         )
         if is_outside:
-            record[RECORD_END] = -1
+            records[index, RECORD_END] = -1
             continue
         rows += 1
-        key_bytes += max(record[KEY_BYTES], 0)
-        value_bytes += max(record[VALUE_BYTES], 0)
+        key_bytes += max(records[index, KEY_BYTES], 0)
+        value_bytes += max(records[index, VALUE_BYTES], 0)
         if want & WANT_HEADERS:
-            found = _header_count(base, record)
+            found = _header_count(base, records[index, HEADERS_START])
             if found > 0:
                 headers += found
-                header_bytes += record[RECORD_END] - record[HEADERS_START]
+                header_bytes += records[index, RECORD_END] - records[index, HEADERS_START]
     state[NEEDED + ROWS] = rows
     state[NEEDED + KEY_USED] = key_bytes if want & WANT_KEY else 0
     state[NEEDED + VALUE_USED] = value_bytes if want & WANT_VALUE else 0
@@ -212,36 +211,35 @@ def gather_records(
     value_used = state[VALUE_USED]
     base_sequence = row["base_sequence"]
     for index in range(count):
-        record = records[index]
-        if record[RECORD_END] < 0:
+        if records[index, RECORD_END] < 0:
             continue
-        delta = record[OFFSET_DELTA]
+        delta = records[index, OFFSET_DELTA]
         longs[OFFSET, to] = base_offset + delta
         longs[TIMESTAMP_US, to] = _timestamp_us(
-            appended_ms if append_time else base_timestamp + record[TIMESTAMP_DELTA]
+            appended_ms if append_time else base_timestamp + records[index, TIMESTAMP_DELTA]
         )
-        ints[SIZE, to] = record[RECORD_END] - record[RECORD_START]
+        ints[SIZE, to] = records[index, RECORD_END] - records[index, RECORD_START]
         ints[SEQUENCE, to] = (base_sequence + delta) & INT32_MAX if base_sequence >= 0 else NO_SEQUENCE
         if want & WANT_KEY:
-            length = record[KEY_BYTES]
+            length = records[index, KEY_BYTES]
             flags[KEY_VALID, to] = length >= 0
             if length > 0:
-                copy_bytes(key_data.ctypes.data + key_used, base + record[KEY_START], length)
+                copy_bytes(key_data.ctypes.data + key_used, base + records[index, KEY_START], length)
                 key_used += length
             ints[KEY_OFFSETS, to + 1] = key_used
         if want & WANT_VALUE:
-            length = record[VALUE_BYTES]
+            length = records[index, VALUE_BYTES]
             flags[VALUE_VALID, to] = length >= 0
             if length > 0:
-                copy_bytes(value_data.ctypes.data + value_used, base + record[VALUE_START], length)
+                copy_bytes(value_data.ctypes.data + value_used, base + records[index, VALUE_START], length)
                 value_used += length
             ints[VALUE_OFFSETS, to + 1] = value_used
         if want & WANT_HEADERS:
-            found = _header_count(base, record)
+            found = _header_count(base, records[index, HEADERS_START])
             flags[HEADERS_VALID, to] = found > 0
             if found > 0:
                 _gather_headers(
-                    base + record[HEADERS_START],
+                    base + records[index, HEADERS_START],
                     found,
                     header_ints,
                     header_flags,

@@ -189,11 +189,11 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
     """
     address = base + start
     limit = base + end
+    # No row is taken as an array of its own: numba would count references to it, record by record.
     for index in range(count):
         if address >= limit:
             return RECORD_ENDS_EARLY
-        row = records[index]
-        row[RECORD_START] = address - base
+        records[index, RECORD_START] = address - base
         length, address = read_varint(address)
         if address == 0:
             return BAD_VARINT
@@ -203,17 +203,17 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
         delta, address = read_varlong(address + 1)
         if address == 0 or address >= record_end:
             return BAD_VARINT
-        row[TIMESTAMP_DELTA] = delta
+        records[index, TIMESTAMP_DELTA] = delta
         delta, address = read_varint(address)
         if address == 0 or address >= record_end:
             return BAD_VARINT
-        row[OFFSET_DELTA] = delta
-        row[RECORD_TAIL] = address - base
+        records[index, OFFSET_DELTA] = delta
+        records[index, RECORD_TAIL] = address - base
         length, address = read_varint(address)
         if address == 0 or length > record_end - address:
             return BAD_KEY_LENGTH
-        row[KEY_START] = address - base
-        row[KEY_BYTES] = max(length, -1)
+        records[index, KEY_START] = address - base
+        records[index, KEY_BYTES] = max(length, -1)
         if length > 0:
             address += length
         if address >= record_end:
@@ -221,19 +221,19 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
         length, address = read_varint(address)
         if address == 0 or length > record_end - address:
             return BAD_VALUE_LENGTH
-        row[VALUE_START] = address - base
-        row[VALUE_BYTES] = max(length, -1)
+        records[index, VALUE_START] = address - base
+        records[index, VALUE_BYTES] = max(length, -1)
         if length > 0:
             address += length
         if address >= record_end:
             return BAD_VALUE_LENGTH
-        row[HEADERS_START] = address - base
+        records[index, HEADERS_START] = address - base
         behind = _skip_headers(address, record_end)
         if behind == 0:
             return BAD_HEADERS
         if behind != record_end:
             return RECORD_LENGTH_MISMATCH
-        row[RECORD_END] = record_end - base
+        records[index, RECORD_END] = record_end - base
         # Equal to `behind`, but known as soon as the length is: the CPU can begin the next record meanwhile.
         address = record_end
     return OK if address == limit else RECORDS_REMAIN

@@ -1,8 +1,8 @@
 """Compiled loops that rebuild a batch from its kept records.  No policy.
 
-What a rebuilt batch keeps and recomputes: kafka-log 02 §6.4.  A record is written as length, attributes 0, timestamp
-delta, offset delta, then everything from its key length on as it was.  Callers have bounded the target:
-a rebuilt batch never exceeds `rebuilt_bound`.
+What a rebuilt batch keeps and recomputes: kafka-log 02 §6.4.  The loops take the rows of the kept records, packed.
+A record is written as length, attributes 0, timestamp delta, offset delta, then everything from its key length on as
+it was.  Callers have bounded the target: a rebuilt batch never exceeds `rebuilt_bound`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.checksum import crc32c
-from sediment.segment_io.decode import OFFSET_DELTA, RECORD_END, RECORD_TAIL, TIMESTAMP_DELTA
+from sediment.segment_io.decode import OFFSET_DELTA, RECORD_END, RECORD_FIELDS, RECORD_TAIL, TIMESTAMP_DELTA
 from sediment.segment_io.format import (
     ATTRIBUTES,
     BASE_TIMESTAMP,
@@ -29,6 +29,7 @@ from sediment.segment_io.jit import kernel
 from sediment.segment_io.memory import copy_bytes, load_i16, load_i64, store_i8, store_i16, store_i32, store_i64
 
 NO_HORIZON = -1
+_ROW_BYTES = 8 * RECORD_FIELDS
 _GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most) and what it adds to the length varint
 
 
@@ -62,10 +63,19 @@ def write_varlong(address: int, value: int) -> int:
 
 
 @kernel
-def kept_timestamps(
-    header: int, records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]
-) -> tuple[int, int]:
-    """(timestamp of the first kept record, maxTimestamp of a batch of the kept ones); at least one is kept.
+def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> None:
+    """Move the rows of the kept of `count` records to the front, in order."""
+    first = records.ctypes.data
+    packed = 0
+    for index in range(count):
+        # Copied in any case: which of them are kept is a branch that no CPU foresees.
+        copy_bytes(first + packed * _ROW_BYTES, first + index * _ROW_BYTES, _ROW_BYTES)
+        packed += kept[index]
+
+
+@kernel
+def kept_timestamps(header: int, records: npt.NDArray[np.int64], count: int) -> tuple[int, int]:
+    """(timestamp of the first of `count` > 0 kept records, maxTimestamp of a batch of them).
 
     LogAppendTime records all have the batch's append time.
     """
@@ -73,67 +83,52 @@ def kept_timestamps(
         append_time = load_i64(header + MAX_TIMESTAMP)
         return append_time, append_time
     base = load_i64(header + BASE_TIMESTAMP)
-    first_kept = 0
-    while not kept[first_kept]:
-        first_kept += 1
-    first = base + records[first_kept, TIMESTAMP_DELTA]
+    first = base + records[0, TIMESTAMP_DELTA]
     largest = first
-    for index in range(first_kept + 1, count):
-        if kept[index]:
-            largest = max(largest, base + records[index, TIMESTAMP_DELTA])
+    for index in range(1, count):
+        largest = max(largest, base + records[index, TIMESTAMP_DELTA])
     return first, largest
 
 
 @kernel
-def _timestamp_of(header: int, record: npt.NDArray[np.int64]) -> int:
+def _timestamp_of(header: int, delta: int) -> int:
     if load_i16(header + ATTRIBUTES) & TIMESTAMP_TYPE_BIT:
         return load_i64(header + MAX_TIMESTAMP)
-    return load_i64(header + BASE_TIMESTAMP) + record[TIMESTAMP_DELTA]
+    return load_i64(header + BASE_TIMESTAMP) + delta
 
 
 @kernel
-def records_size(
-    header: int, records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8], base_timestamp: int
-) -> int:
+def records_size(header: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int) -> int:
     """Bytes that `write_records` will write."""
     total = 0
     for index in range(count):
-        if kept[index]:
-            record = records[index]
-            body = (
-                1
-                + varlong_bytes(_timestamp_of(header, record) - base_timestamp)
-                + varlong_bytes(record[OFFSET_DELTA])
-                + record[RECORD_END]
-                - record[RECORD_TAIL]
-            )
-            total += varlong_bytes(body) + body
+        body = (
+            1
+            + varlong_bytes(_timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp)
+            + varlong_bytes(records[index, OFFSET_DELTA])
+            + records[index, RECORD_END]
+            - records[index, RECORD_TAIL]
+        )
+        total += varlong_bytes(body) + body
     return total
 
 
 @kernel
 def write_records(
-    target: int,
-    header: int,
-    payload: int,
-    records: npt.NDArray[np.int64],
-    count: int,
-    kept: npt.NDArray[np.uint8],
-    base_timestamp: int,
+    target: int, header: int, payload: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int
 ) -> int:
-    """Write the kept records of `payload` at `target`; returns the address behind them."""
+    """Write `count` kept records of `payload` at `target`; returns the address behind them."""
+    # No row is taken as an array of its own: numba would count references to it, record by record.
     for index in range(count):
-        if kept[index]:
-            record = records[index]
-            delta = _timestamp_of(header, record) - base_timestamp
-            tail_bytes = record[RECORD_END] - record[RECORD_TAIL]
-            body = 1 + varlong_bytes(delta) + varlong_bytes(record[OFFSET_DELTA]) + tail_bytes
-            target = write_varlong(target, body)
-            store_i8(target, 0)
-            target = write_varlong(target + 1, delta)
-            target = write_varlong(target, record[OFFSET_DELTA])
-            copy_bytes(target, payload + record[RECORD_TAIL], tail_bytes)
-            target += tail_bytes
+        delta = _timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
+        tail_bytes = records[index, RECORD_END] - records[index, RECORD_TAIL]
+        body = 1 + varlong_bytes(delta) + varlong_bytes(records[index, OFFSET_DELTA]) + tail_bytes
+        target = write_varlong(target, body)
+        store_i8(target, 0)
+        target = write_varlong(target + 1, delta)
+        target = write_varlong(target, records[index, OFFSET_DELTA])
+        copy_bytes(target, payload + records[index, RECORD_TAIL], tail_bytes)
+        target += tail_bytes
     return target
 
 

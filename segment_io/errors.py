@@ -38,6 +38,7 @@ SedimentError
  ├── IndexFullError            an index cannot hold one more entry
  ├── MapFullError              the offset map cannot hold one more key
  ├── MemoryBudgetError         a task would need more memory than it is given
+ ├── HashCollisionError        two different keys have one hash, and keys were to be told apart exactly
  ├── LimitReachedError         a limit that the user set ends the run here
  ├── CleaningAbortedError      somebody asked for the partition while it was being cleaned; nothing was changed
  └── CommitStateUnknownError   a commit began and its outcome is not known; the next start repairs it
@@ -280,6 +281,10 @@ class CleaningAbortedError(SedimentError):
 
 class MemoryBudgetError(SedimentError):
     """Cleaning the partition needs more memory than `sediment.task.memory.bytes` gives a task."""
+
+
+class HashCollisionError(SedimentError):
+    """Two different keys have one 128-bit hash; raised only where whole keys are compared."""
 
 
 class LimitReachedError(SedimentError):

@@ -218,7 +218,7 @@ class Fs:
         """Cut a file down to its first `size_bytes`, in place; not yet durable.
 
         The one change of an existing inode: what a crash tore off the end of a segment goes, and a copy of the rest
-        could need a gigabyte that a full disk does not have.
+        could need a gigabyte that a full disk does not have.  Whoever calls it for a file with several names copies it.
         """
         os.truncate(path, size_bytes)
 

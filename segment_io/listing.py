@@ -10,7 +10,14 @@ from pathlib import Path
 
 from sediment.segment_io.errors import NotALogDirectoryError
 from sediment.segment_io.fs import FileEntry, Fs
-from sediment.segment_io.names import SegmentFileKind, SegmentFileName, TopicPartition, parse_segment_file
+from sediment.segment_io.names import (
+    CLEANED_SUFFIX,
+    SWAP_SUFFIX,
+    SegmentFileKind,
+    SegmentFileName,
+    TopicPartition,
+    parse_segment_file,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,14 @@ class LogListing:
     def log_bytes(self) -> int:
         """Sum of the `.log` sizes."""
         return sum(segment.log_bytes for segment in self.segments)
+
+    def is_replacement_open(self) -> bool:
+        """Whether which segments there are depends on an interrupted replacement.
+
+        Files whose deletion began (a broker stopped within a minute after it cleaned leaves some) and parts of a run
+        decide nothing: whoever finishes what was interrupted only removes them.
+        """
+        return any(leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for leftover in self.leftovers)
 
 
 def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:

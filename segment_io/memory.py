@@ -64,6 +64,7 @@ load_i16 = _loader(_I16, swap=True, signed=True, result=types.int64)
 load_i32 = _loader(_I32, swap=True, signed=True, result=types.int64)
 load_u32 = _loader(_I32, swap=True, signed=False, result=types.int64)
 load_i64 = _loader(_I64, swap=True, signed=True, result=types.int64)
+load_little_u32 = _loader(_I32, swap=False, signed=False, result=types.int64)
 load_word32 = _loader(_I32, swap=False, signed=False, result=types.uint64)
 load_word64 = _loader(_I64, swap=False, signed=False, result=types.uint64)
 
@@ -125,6 +126,42 @@ def multiply_high(_typing: Any, _left: Any, _right: Any) -> Any:
         return builder.trunc(builder.lshr(builder.mul(left, right), ir.Constant(_I128, 64)), _I64)
 
     return types.uint64(types.uint64, types.uint64), generate
+
+
+def _call(builder: Any, result: ir.IntType, arguments: Any) -> Any:
+    kind = ir.FunctionType(result, [_I64] * (len(arguments) - 1))
+    value = builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+    return value if result is _I64 else builder.sext(value, _I64)
+
+
+@_intrinsic
+def call_for_int(_typing: Any, _function: Any, _a: Any, _b: Any, _c: Any, _d: Any) -> Any:
+    """Call the C function at an address with four words; it returns an int."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return _call(builder, _I32, arguments)
+
+    return types.int64(*[types.int64] * 5), generate
+
+
+@_intrinsic
+def call_for_size(_typing: Any, _function: Any, _a: Any, _b: Any, _c: Any, _d: Any, _e: Any) -> Any:
+    """Call the C function at an address with five words; it returns a size_t, as an int64."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return _call(builder, _I64, arguments)
+
+    return types.int64(*[types.int64] * 6), generate
+
+
+@_intrinsic
+def call_for_status(_typing: Any, _function: Any, _a: Any, _b: Any, _c: Any, _d: Any, _e: Any, _f: Any, _g: Any) -> Any:
+    """Call the C function at an address with seven words; it returns an enum."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return _call(builder, _I32, arguments)
+
+    return types.int64(*[types.int64] * 8), generate
 
 
 def _crc_instruction() -> str | None:

@@ -174,9 +174,10 @@ class _Opening:
         ).state
         state = self._replayed(state, verified_end)
         known_replicated = log_start if high_watermark is None else high_watermark
-        last_stable = state.last_stable_offset(known_replicated, log_start_offset=log_start)
-        if last_stable == log_start < log_end:
-            last_stable = self._first_batch_from(log_start)
+        last_stable = known_replicated
+        unstable = state.first_unstable_offset(known_replicated, log_start_offset=log_start)
+        if unstable is not None:
+            last_stable = min(last_stable, self._first_batch_from(log_start) if unstable == log_start else unstable)
         return LogView(
             listing=self.listing,
             segment_times=self._segment_times(tail, first_batch_timestamps),

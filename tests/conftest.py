@@ -1,15 +1,20 @@
-"""What all tests share: kernels compile at their first call, so no example has a deadline; reads that are counted."""
+"""What all tests share: reads that are counted, and examples that are the same in every run and may take their time.
+
+Kernels compile at their first call, and a machine may be busy: no example has a deadline, and none is too slow.
+"""
 
 import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.scenarios import counted
 
-settings.register_profile("sediment", deadline=None)
+settings.register_profile(
+    "sediment", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("sediment")
 
 

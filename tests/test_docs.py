@@ -168,6 +168,15 @@ def test_every_test_and_source_file_that_is_named_exists(page: Path) -> None:
             assert not test or f"def {test}(" in (ROOT / path).read_text(), f"{page.name}: {span}"
 
 
+def test_every_wanted_difference_from_kafka_has_a_test() -> None:
+    page = (ROOT / "docs" / "differences.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) > 40
+    for row in rows:
+        path, _, test = _INLINE.findall(row.strip().strip("|").split(" | ")[-1])[0].partition("::")
+        assert test and re.search(rf"^def {test}\(", (ROOT / path).read_text(), re.MULTILINE), row
+
+
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
 def test_every_make_target_that_is_named_exists(page: Path) -> None:
     text = page.read_text()

@@ -15,6 +15,7 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.handoff import PreparedSwap
 from sediment.compaction.policy import cleanable_range
+from sediment.segment_io import payloads
 from sediment.segment_io.errors import CorruptBatchError, MapFullError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.fs import Fs, PretendingFs
 from sediment.segment_io.listing import list_log
@@ -374,6 +375,18 @@ def test_a_batch_that_expands_beyond_the_bound_is_an_error(tmp_path):
     plan = plan_cleaning(view, cleanable_range(view, config, now_ms=NOW.now_ms, force=True), config, now_ms=NOW.now_ms)
     with pytest.raises(CorruptBatchError, match="1000000"):
         clean_log(plan, fs, run_id="r", attempt="0")
+
+
+@pytest.mark.parametrize("ahead_chunks", [0, 8])
+def test_compressed_batches_come_out_the_same_without_the_libraries_that_loops_call(
+    tmp_path, monkeypatch, ahead_chunks
+):
+    monkeypatch.setattr(payloads, "_library", lambda module: None)
+    monkeypatch.setattr(chunks, "_AHEAD_CHUNKS", ahead_chunks)
+    for seed in range(4):
+        directory = tmp_path / f"t-{seed}"
+        write_random_log(directory, seed, LogShape(codecs=ALL_CODECS))
+        clean_both(directory, NOW, compressed=True)
 
 
 def test_a_segment_that_ends_inside_a_batch_is_an_error(tmp_path):

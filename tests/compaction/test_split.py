@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +76,7 @@ def clean_in_splits(plan: CleaningPlan, way: Way) -> tuple[CleanedGroup, ...]:
                 by_range.setdefault(number, []).append((run.number, blob))
     answers: dict[int, list[tuple[int, RunNumber, bytes]]] = {split.number: [] for split in splits}
     for number, blobs in by_range.items():
-        for run_number, bits in fold_range(sorted(blobs), budget_bytes=way.budget_bytes):
+        for run_number, bits in fold_range(blobs, budget_bytes=way.budget_bytes):
             answers[split_of[run_number.splits_above]].append((number, run_number, bits))
     groups: list[CleanedGroup] = []
     for split in splits:
@@ -256,6 +258,53 @@ def test_the_fold_tells_what_entered_the_map_in_a_newer_run(runs, ranges, budget
             found.append(bool(verdict.superseded[following[which] >> 3] >> (following[which] & 7) & 1))
             following[which] += 1
         assert found == expected[RunNumber(index // 2, index % 2)]
+
+
+def random_runs(runs: int, sights: int) -> list[SightRun]:
+    """Runs that share half of their keys with the one before."""
+    chooser = np.random.default_rng(3)
+    hashes = chooser.integers(1, 2**64, size=((runs + 1) * sights // 2, 2), dtype=np.uint64)
+    mapped = chooser.integers(0, 2, size=sights, dtype=np.uint8)
+    return [SightRun(RunNumber(n, 0), hashes[n * sights // 2 :][:sights], mapped) for n in range(runs)]
+
+
+def test_a_range_that_exceeds_its_memory_goes_to_a_file_and_is_folded_in_passes(tmp_path):
+    runs, budget_bytes = random_runs(40, 20_000), 2_000_000
+
+    def blobs() -> Iterator[tuple[RunNumber, bytes]]:
+        return ((run.number, blob) for run in runs for number, blob in pack_run(run, 2) if number == 1)
+
+    total_bytes = sum(len(blob) for _, blob in blobs())
+    assert total_bytes > 3 * budget_bytes
+    expected = fold_range(blobs(), budget_bytes=1 << 30)
+    tracemalloc.start()
+    try:
+        assert fold_range(blobs(), budget_bytes=budget_bytes, scratch=str(tmp_path)) == expected
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < budget_bytes + 500_000
+
+
+def test_pieces_of_a_run_are_small_and_may_come_in_any_order():
+    runs, ranges = random_runs(2, 150_000), 2
+    blobs = [(run.number, blob) for run in runs for number, blob in pack_run(run, ranges) if number == 0]
+    assert len(blobs) > len(runs)
+    assert max(len(blob) for _, blob in blobs) < 1_100_000
+    expected = fold_range(blobs, budget_bytes=1 << 30)
+    assert [number for number, _ in expected] == [run.number for run in runs]
+    random.Random(1).shuffle(blobs)
+    assert fold_range(blobs, budget_bytes=1 << 30) == expected
+    # Half of the newer run's keys entered the map, and half of the older run's keys are among them.
+    superseded = np.unpackbits(np.frombuffer(expected[1][1], dtype=np.uint8, offset=8)).sum()
+    assert superseded == np.count_nonzero(runs[0].mapped[75_000:][(runs[0].sighted[75_000:, 1] >> 63) == 0])
+
+
+@pytest.mark.parametrize("ranges", [2, 64, 1024, 32768])
+def test_what_a_shuffle_gathers_before_it_writes_is_bounded(ranges):
+    run = random_runs(1, 200_000)[0]
+    largest = max(len(blob) for _, blob in pack_run(run, ranges))
+    assert largest * min(10 * ranges, 1000) < 80_000_000
 
 
 def group(base_offset: int, log_bytes: int) -> SegmentGroup:

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-from sediment.compaction import sweep
+from sediment.compaction import exact_keys, sweep
 from sediment.compaction.warm_up import warm_up
 
 
@@ -9,6 +9,8 @@ def test_warming_up_compiles_every_kernel_of_the_sweep():
     warm_up()
     for kernel in (sweep.scan_chunk, sweep.sweep_chunk, sweep.fill_map, sweep.emit_compressed):
         assert kernel.signatures, kernel
+    warm_up(everything=True)
+    assert exact_keys.prove_chunk.signatures
 
 
 def test_warming_up_leaves_pyarrow_and_pandas_to_the_workers():

@@ -9,6 +9,7 @@ import pytest
 from sediment.engine.cleaner_states import Aborted, CleaningStates, InProgress, Paused
 from sediment.segment_io.errors import CleaningAbortedError, UsageError
 from sediment.segment_io.names import TopicPartition
+from tests.waiting import LIMIT_SECONDS
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -59,7 +60,7 @@ def test_cm_14_what_was_aborted_writes_no_checkpoint_and_is_paused(states):
     states.start(T0)
     waiting = abort_in_a_thread(states)
     assert not states.finish(T0, pytest.fail)
-    waiting.join(timeout=30)
+    waiting.join(timeout=LIMIT_SECONDS)
     assert states.of(T0) == Paused(1)
 
 
@@ -70,7 +71,7 @@ def test_cm_15_a_deletion_ends_like_a_cleaning(states):
     states.start(T0)
     waiting = abort_in_a_thread(states)
     assert not states.finish(T0)
-    waiting.join(timeout=30)
+    waiting.join(timeout=LIMIT_SECONDS)
     assert states.of(T0) == Paused(1)
 
 
@@ -96,7 +97,7 @@ def test_what_is_in_progress_cannot_be_resumed_nor_aborted_twice(states):
     with pytest.raises(UsageError, match="aborted"):
         states.abort_and_pause(T0)
     states.finish(T0)
-    waiting.join(timeout=30)
+    waiting.join(timeout=LIMIT_SECONDS)
 
 
 def test_a_cleaning_learns_between_its_steps_that_it_is_to_stop(states):
@@ -107,7 +108,7 @@ def test_a_cleaning_learns_between_its_steps_that_it_is_to_stop(states):
     with pytest.raises(CleaningAbortedError, match="partition t-0"):
         states.check_not_aborted(T0)
     states.finish(T0)
-    waiting.join(timeout=30)
+    waiting.join(timeout=LIMIT_SECONDS)
     states.check_not_aborted(T0)
 
 
@@ -125,7 +126,7 @@ def test_an_abort_waits_until_the_cleaning_has_ended(states):
         pass
     order.append("cleaning ends")
     states.finish(T0)
-    thread.join(timeout=30)
+    thread.join(timeout=LIMIT_SECONDS)
     assert order == ["cleaning ends", "paused"]
 
 

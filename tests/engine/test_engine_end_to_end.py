@@ -14,6 +14,7 @@ from sediment.segment_io.errors import OffsetOutOfRangeError, UsageError
 from sediment.segment_io.names import TopicPartition
 from tests.engine.managed import latest_of, one_batch, records_of, running, topic_config
 from tests.twin.segments import list_segments
+from tests.waiting import wait_until
 
 COMPACTED = topic_config("compact", min_cleanable_dirty_ratio=0.0, segment_bytes=2000, file_delete_delay_ms=20)
 BOTH = topic_config(
@@ -83,7 +84,7 @@ def test_appends_cleaning_and_retention_at_once_leave_the_latest_value_of_every_
                 records = records_of_a_moment(engine.get_log(partition))
                 assert records == sorted(set(records))
         for writer in writers.values():
-            writer.join(timeout=120)
+            writer.join()
             assert writer.error is None
         settle(engine)
         cleaned = {p: len(records_of(engine.get_log(p))) for p in PARTITIONS if p.topic != "deleted"}
@@ -115,28 +116,32 @@ def records_of_a_moment(log):
 
 
 def settle(engine):
-    """Wait until the cleaner has seen everything that is rolled."""
-    for _ in range(2000):
-        waiting = [
-            log
-            for log in engine.all_logs()
-            if log.config.compacts
-            and engine.directory_of(log).first_dirty_offsets().get(log.partition, 0) < log.active_base_offset
-        ]
-        if not waiting:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"not cleaned: {[str(log.partition) for log in waiting]}")
+    """Wait until cleaner and retention have seen everything that is rolled."""
+
+    def is_settled(log):
+        if log.config.compacts:
+            first_dirty = engine.directory_of(log).first_dirty_offsets().get(log.partition, 0)
+            return first_dirty >= log.active_base_offset
+        return log.size_bytes < 12_000
+
+    wait_until(lambda: all(is_settled(log) for log in engine.all_logs()))
 
 
-def copy_moment(source, target):
-    """Copy a log directory in use, newest segments first: what they follow does not change any more."""
+def copy_moment(log, target):
+    """Copy the log directory of a log in use as a crash could leave it.
+
+    Checkpoints come first, because they never run ahead of what they tell of; then segments, the newest first: what
+    they follow does not change any more.
+    """
+    source = log.directory.parent
     target.mkdir()
-    for path in sorted(source.rglob("*"), reverse=True):
-        (target / path.relative_to(source)).parent.mkdir(exist_ok=True)
-        if path.is_file():
-            with contextlib.suppress(FileNotFoundError):  # a checkpoint that is being written
-                shutil.copy2(path, target / path.relative_to(source))
+    with log.lock:
+        paths = sorted((path for path in source.rglob("*") if path.is_file()), reverse=True)
+    for path in sorted(paths, key=lambda path: path.parent != source):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # a checkpoint that is being written
+            shutil.copy2(path, copy)
 
 
 def test_an_image_of_a_busy_engine_is_recovered_to_a_prefix_of_what_was_appended(tmp_path):
@@ -146,11 +151,11 @@ def test_an_image_of_a_busy_engine_is_recovered_to_a_prefix_of_what_was_appended
     ) as engine:
         writer = Writer(engine.create_log(TopicPartition("t", 0)), 7)
         writer.start()
-        while writer.log.log_end_offset < 300:
-            time.sleep(0.001)
+        wait_until(lambda: writer.log.log_end_offset >= 300 or not writer.is_alive())
         reached = writer.log.log_end_offset
-        copy_moment(tmp_path / "a", tmp_path / "image")
-        writer.join(timeout=120)
+        copy_moment(writer.log, tmp_path / "image")
+        writer.join()
+        assert writer.error is None
         whole = records_of(writer.log)
     with running(tmp_path / "image", topic={"t": topic_config("delete", segment_bytes=2000)}) as engine:
         log = engine.get_log(TopicPartition("t", 0))
@@ -228,7 +233,7 @@ def test_whatever_is_done_at_once_no_thread_fails_and_no_directory_goes_offline(
         time.sleep(3)
         churn.stop.set()
         for thread in threads:
-            thread.join(timeout=60)
+            thread.join()
         assert churn.errors == []
         assert [directory.failure for directory in engine.directories()] == [None, None]
         assert engine.cleaner.uncleanable() == {}

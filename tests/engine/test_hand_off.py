@@ -131,5 +131,5 @@ def other_process_gets_the_lock(log_dir):
         "import sys; from pathlib import Path; from sediment.engine.lock import DirectoryLock\n"
         "DirectoryLock(Path(sys.argv[1])).acquire()"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(log_dir)], check=False, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, str(log_dir)], check=False, capture_output=True)
     return done.returncode == 0

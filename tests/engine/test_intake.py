@@ -34,6 +34,7 @@ from tests.engine.managed import (
     topic_config,
 )
 from tests.jobs.log_dirs import read_checkpoint
+from tests.waiting import LIMIT_SECONDS
 
 EAGER = topic_config("compact", min_cleanable_dirty_ratio=0.0)
 FS = Fs()
@@ -296,19 +297,19 @@ def test_a_job_and_the_cleaner_of_the_engine_may_race(logs, folder):
             start, answers = threading.Barrier(2), []
 
             def commit(engine=engine, start=start, answers=answers):
-                start.wait(timeout=60)
+                start.wait(timeout=LIMIT_SECONDS)
                 while not answers:
                     answers.extend(take(engine, folder))
 
             def clean(engine=engine, start=start):
-                start.wait(timeout=60)
+                start.wait(timeout=LIMIT_SECONDS)
                 engine.cleaner.clean_filthiest()
 
             threads = [threading.Thread(target=commit), threading.Thread(target=clean)]
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(timeout=120)
+                thread.join(timeout=LIMIT_SECONDS)
             assert len(answers) == 1
             assert latest_of(log) == expected
             assert len(records_of(log)) < log.log_end_offset

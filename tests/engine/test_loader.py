@@ -489,6 +489,22 @@ def test_a_torn_tail_after_a_clean_stop_is_cut_where_its_batches_end(tmp_path):
     assert_valid_indexes(list_segments(tmp_path)[1])
 
 
+def test_a_file_that_has_another_name_too_keeps_its_bytes_there_when_a_torn_tail_is_cut(tmp_path):
+    log, before = tmp_path / "log", tmp_path / "before"
+    log.mkdir()
+    before.mkdir()
+    write_log(log, 0, 3, end=6, snapshots=(3, 6), index_interval_bytes=0)
+    torn = path_of(log, 3).read_bytes()[:-1]
+    path_of(log, 3).write_bytes(torn)
+    path_of(log, 3).chmod(0o640)
+    path_of(before, 3).hardlink_to(path_of(log, 3))
+    assert load(log, clean=True, interval=0).log_end_offset == 5
+    assert path_of(log, 3).read_bytes() == torn[:-70]
+    assert path_of(before, 3).read_bytes() == torn
+    assert path_of(log, 3).stat().st_mode & 0o777 == 0o640
+    assert not list(log.glob("*.part"))
+
+
 def test_a_torn_tail_that_hides_good_batches_is_not_cut_after_a_clean_stop(tmp_path):
     write_log(tmp_path, 0, 3, end=9)
     data = bytearray(path_of(tmp_path, 3).read_bytes())

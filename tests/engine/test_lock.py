@@ -43,7 +43,7 @@ def jvm(directory: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         yield process.stdout.readline().strip(), process
     finally:
         process.stdin.close()
-        process.wait(timeout=60)
+        process.wait()
         process.stdout.close()
 
 
@@ -98,7 +98,7 @@ def test_a_jvm_that_is_killed_gives_the_lock_back(tmp_path: Path):
     with jvm(tmp_path) as (answer, process):
         assert answer == "locked"
         process.send_signal(signal.SIGKILL)
-        process.wait(timeout=60)
+        process.wait()
         with DirectoryLock(tmp_path) as lock:
             lock.check()
 

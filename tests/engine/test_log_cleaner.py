@@ -38,6 +38,7 @@ from tests.faults.faulty_fs import FaultyFs, Kill, Killed
 from tests.jobs.log_dirs import read_checkpoint, write_checkpoint
 from tests.segments import batch_bytes, marker_bytes
 from tests.twin.batches import ControlType
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 FIRST_DIRTY = "cleaner-offset-checkpoint"
 EAGER = topic_config("compact", min_cleanable_dirty_ratio=0.0)
@@ -281,7 +282,7 @@ class HaltingFs(Fs):
     def write_new(self, path, chunks):
         if path.name.endswith(".part") and not self.reached.is_set():
             self.reached.set()
-            assert self.go_on.wait(timeout=60)
+            assert self.go_on.wait(timeout=LIMIT_SECONDS)
         return super().write_new(path, chunks)
 
 
@@ -294,18 +295,10 @@ def halting(logs):
         answers = []
         cleaning = threading.Thread(target=lambda: answers.append(manager.cleaner.clean_filthiest()))
         cleaning.start()
-        assert fs.reached.wait(timeout=60)
+        assert fs.reached.wait(timeout=LIMIT_SECONDS)
         yield manager, fs, cleaning, answers
         fs.go_on.set()
-        cleaning.join(timeout=60)
-
-
-def wait_for(condition):
-    for _ in range(3000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not happen")
+        cleaning.join(timeout=LIMIT_SECONDS)
 
 
 def test_cp_39_an_aborted_cleaning_leaves_the_log_and_the_checkpoint_as_they_were(logs, halting):
@@ -313,11 +306,11 @@ def test_cp_39_an_aborted_cleaning_leaves_the_log_and_the_checkpoint_as_they_wer
     before = {name: content for name, content in files_of(logs / "t-0").items() if not name.endswith(".part")}
     aborting = threading.Thread(target=manager.cleaner.abort_and_pause, args=(T0,))
     aborting.start()
-    wait_for(lambda: manager.cleaner.states.of(T0) == Aborted())
+    wait_until(lambda: manager.cleaner.states.of(T0) == Aborted())
     assert aborting.is_alive()
     fs.go_on.set()
-    cleaning.join(timeout=60)
-    aborting.join(timeout=60)
+    cleaning.join(timeout=LIMIT_SECONDS)
+    aborting.join(timeout=LIMIT_SECONDS)
     assert answers == [False]
     assert manager.cleaner.states.of(T0) == Paused(1)
     assert files_of(logs / "t-0") == before
@@ -331,11 +324,11 @@ def test_a_log_that_is_deleted_while_it_is_cleaned_waits_for_the_end_of_that(log
     manager, fs, cleaning, answers = halting
     deleting = threading.Thread(target=manager.delete_log, args=(T0,))
     deleting.start()
-    wait_for(lambda: manager.cleaner.states.of(T0) == Aborted())
+    wait_until(lambda: manager.cleaner.states.of(T0) == Aborted())
     assert (logs / "t-0").exists()
     fs.go_on.set()
-    deleting.join(timeout=60)
-    cleaning.join(timeout=60)
+    deleting.join(timeout=LIMIT_SECONDS)
+    cleaning.join(timeout=LIMIT_SECONDS)
     assert answers == [False]
     assert manager.cleaner.states.of(T0) is None
     (deleted,) = [path for path in logs.iterdir() if path.is_dir()]
@@ -347,11 +340,11 @@ def test_a_truncation_into_what_is_being_cleaned_waits_for_the_end_of_that(logs,
     manager, fs, cleaning, answers = halting
     cutting = threading.Thread(target=manager.truncate_to, args=({T0: 2},))
     cutting.start()
-    wait_for(lambda: manager.cleaner.states.of(T0) == Aborted())
+    wait_until(lambda: manager.cleaner.states.of(T0) == Aborted())
     assert manager.get_log(T0).log_end_offset == 12
     fs.go_on.set()
-    cutting.join(timeout=60)
-    cleaning.join(timeout=60)
+    cutting.join(timeout=LIMIT_SECONDS)
+    cleaning.join(timeout=LIMIT_SECONDS)
     assert answers == [False]
     assert manager.get_log(T0).log_end_offset == 2
     assert manager.cleaner.states.of(T0) is None
@@ -363,7 +356,7 @@ def test_appends_and_reads_go_on_while_a_log_is_cleaned(logs, halting):
     append(log, ("a", "x"), ("c", "y"))
     before = latest_of(log)
     fs.go_on.set()
-    cleaning.join(timeout=60)
+    cleaning.join(timeout=LIMIT_SECONDS)
     assert answers == [True]
     assert latest_of(log) == before == {b"a": b"x", b"b": b"5", b"c": b"y"}
 
@@ -383,12 +376,12 @@ def test_an_engine_that_stops_ends_its_cleaning_first(logs):
     with running(logs, topic=EAGER, fs=fs, clock=Clock(), background_threads=1, log_cleaner_backoff_ms=10) as manager:
         log = dirty_log(manager)
         before = latest_of(log)
-        assert fs.reached.wait(timeout=60)
+        assert fs.reached.wait(timeout=LIMIT_SECONDS)
         stopping = threading.Thread(target=manager.shutdown)
         stopping.start()
-        wait_for(manager.cleaner._stopping.is_set)
+        wait_until(manager.cleaner._stopping.is_set)
         fs.go_on.set()
-        stopping.join(timeout=60)
+        stopping.join(timeout=LIMIT_SECONDS)
     assert parts_in(logs / "t-0") == []
     with running(logs, topic=EAGER) as manager:
         assert latest_of(manager.get_log(T0)) == before
@@ -602,9 +595,9 @@ def test_an_abort_does_not_wait_for_the_throttle(logs):
         throttled = threading.Thread(target=clean)
         clock_moves(manager, clock)
         throttled.start()
-        assert clock.slept.wait(timeout=60)
+        assert clock.slept.wait(timeout=LIMIT_SECONDS)
         manager.cleaner.abort_and_pause(T0)
-        throttled.join(timeout=60)
+        throttled.join(timeout=LIMIT_SECONDS)
         assert answers == [False]
 
 
@@ -632,12 +625,12 @@ def test_cp_39_a_cleaning_is_aborted_while_it_walks_over_transactions(logs, log_
 
         def abort():
             aborting.start()
-            wait_for(lambda: manager.cleaner.states.of(T0) == Aborted())
+            wait_until(lambda: manager.cleaner.states.of(T0) == Aborted())
 
         clock.looks, clock.second_look = 0, abort
         log_bytes_read.clear()
         assert not manager.cleaner.clean(chosen)
-        aborting.join(timeout=60)
+        aborting.join(timeout=LIMIT_SECONDS)
         # The walk ascends; what filters the records begins with the last segment.
         assert len(log.base_offsets) > 4
         assert set(log_bytes_read) == {"00000000000000000000.log", "00000000000000000003.log"}
@@ -686,7 +679,7 @@ def test_two_threads_clean_two_logs_at_once(logs):
         def write_new(self, path, chunks):
             if path.name.endswith(".part") and path.parent not in self.met:
                 self.met.add(path.parent)
-                self.meeting.wait(timeout=60)
+                self.meeting.wait(timeout=LIMIT_SECONDS)
             return super().write_new(path, chunks)
 
     with running(
@@ -703,7 +696,7 @@ def test_two_threads_clean_two_logs_at_once(logs):
             dirty_log(manager, partition)
         for partition in (T0, T1):
             manager.cleaner.resume([partition])
-        wait_for(lambda: all(len(records_of(log)) < log.log_end_offset for log in manager.all_logs()))
+        wait_until(lambda: all(len(records_of(log)) < log.log_end_offset for log in manager.all_logs()))
 
 
 def test_an_unknown_outcome_of_finish_is_wrong_use(logs):

@@ -35,6 +35,7 @@ from tests.engine.managed import (
     topic_config,
 )
 from tests.jobs.log_dirs import read_checkpoint, write_checkpoint
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 MARKER = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -328,14 +329,14 @@ def test_two_threads_that_create_a_log_get_the_same(logs):
         start, found = threading.Barrier(4), []
 
         def create():
-            start.wait(timeout=30)
+            start.wait(timeout=LIMIT_SECONDS)
             found.append(manager.create_log(T0))
 
         threads = [threading.Thread(target=create) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=60)
+            thread.join(timeout=LIMIT_SECONDS)
         assert len(found) == 4 and len({id(log) for log in found}) == 1
 
 
@@ -548,7 +549,7 @@ def test_lm_12_a_log_that_is_no_longer_compacted_is_not_cleaned_on(logs):
             assert changing.is_alive()
         before = {path.name: path.read_bytes() for path in (logs / "t-0").iterdir()}
         assert not manager.cleaner.clean(chosen)
-        changing.join(timeout=60)
+        changing.join(timeout=LIMIT_SECONDS)
         assert manager.cleaner.states.of(T0) is None
         assert {path.name: path.read_bytes() for path in (logs / "t-0").iterdir()} == before
         assert read_checkpoint(logs / FIRST_DIRTY) == {}
@@ -785,12 +786,7 @@ def test_with_threads_the_tasks_run_by_themselves(logs):
         logs, clock=Clock(), background_threads=2, replica_high_watermark_checkpoint_interval_ms=10
     ) as manager:
         append(manager.create_log(T0), ("a", "1"))
-        waited = threading.Event()
-        for _ in range(500):
-            if read_checkpoint(logs / HIGH_WATERMARKS) == {"t-0": 1}:
-                break
-            waited.wait(0.02)
-        assert read_checkpoint(logs / HIGH_WATERMARKS) == {"t-0": 1}
+        wait_until(lambda: read_checkpoint(logs / HIGH_WATERMARKS) == {"t-0": 1})
 
 
 def test_repairs_of_the_start_are_told_of(logs, caplog):

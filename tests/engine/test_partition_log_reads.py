@@ -24,6 +24,7 @@ from sediment.segment_io.errors import OffsetOutOfRangeError, UsageError
 from tests.engine.live_logs import NOW_MS, LiveLog, batch
 from tests.twin.batches import ControlType, Record
 from tests.twin.legacy import encode_legacy
+from tests.waiting import LIMIT_SECONDS
 
 COMMITTED, HIGH_WATERMARK = Isolation.TXN_COMMITTED, Isolation.HIGH_WATERMARK
 TWO = (("a", "1"), ("b", "2"))
@@ -316,7 +317,7 @@ def test_a_reader_follows_a_writer_that_rolls_flushes_and_deletes(tmp_path: Path
         if at % 100 == 50:
             log.log.flush()
             log.log.delete_old_segments()
-    reader.join(60)
+    reader.join(LIMIT_SECONDS)
     assert not reader.is_alive()
     assert seen == sorted(set(seen))
     assert seen[-1] == total - 1

@@ -134,3 +134,18 @@ def test_neighbours_with_a_common_beginning_are_not_inside_one_another(tmp_path)
     with pytest.raises(UsageError, match="lie in one another"):
         check_place(Store(str(tmp_path / "logs" / "x")), [Store(f"file://{tmp_path}/logs")])
     assert not Path(tmp_path / "logs").exists()
+
+
+def test_a_claim_that_a_crash_cut_off_is_no_obstacle_and_goes(store):
+    store.make_folder("")
+    store.write(f"{CLAIM_FILE}.dead.part", [b'{"schema": 1, "ru'])
+    check_place(store, [])
+    assert Publisher(store, "run").begin() is None
+    assert set(store.files()) == {CLAIM_FILE}
+
+
+def test_what_only_looks_like_a_claim_is_an_obstacle(store):
+    store.make_folder("")
+    store.write("x.part", [b""])
+    with pytest.raises(UsageError, match="no run of compact began it"):
+        check_place(store, [])

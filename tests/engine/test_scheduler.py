@@ -9,6 +9,7 @@ import pytest
 
 from sediment.engine.scheduler import Clock, Scheduler
 from tests.clocks import ManualClock
+from tests.waiting import LIMIT_SECONDS
 
 DAY_MS = 86_400_000
 
@@ -149,8 +150,8 @@ def threaded():
 def test_tasks_run_beside_each_other_on_threads(threaded):
     meeting = threading.Barrier(3)
     for name in ("one", "two"):
-        threaded.schedule_once(name, lambda: meeting.wait(timeout=30))
-    meeting.wait(timeout=30)
+        threaded.schedule_once(name, lambda: meeting.wait(timeout=LIMIT_SECONDS))
+    meeting.wait(timeout=LIMIT_SECONDS)
 
 
 def test_a_task_never_runs_beside_itself(threaded):
@@ -166,7 +167,7 @@ def test_a_task_never_runs_beside_itself(threaded):
         running.pop()
 
     threaded.schedule_periodically("busy", task, period_ms=1)
-    assert enough.wait(timeout=30)
+    assert enough.wait(timeout=LIMIT_SECONDS)
     assert set(together) == {1}
 
 
@@ -174,7 +175,7 @@ def test_a_task_scheduled_while_the_scheduler_waits_does_not_wait_for_it(threade
     done = threading.Event()
     threaded.schedule_once("late", lambda: None, delay_ms=DAY_MS)
     threaded.schedule_once("now", done.set)
-    assert done.wait(timeout=30)
+    assert done.wait(timeout=LIMIT_SECONDS)
 
 
 def test_closing_waits_for_the_run_under_way():
@@ -183,13 +184,13 @@ def test_closing_waits_for_the_run_under_way():
 
     def task():
         begun.set()
-        go_on.wait(timeout=30)
+        go_on.wait(timeout=LIMIT_SECONDS)
         ended.append(1)
 
     scheduler.schedule_once("slow", task)
-    assert begun.wait(timeout=30)
+    assert begun.wait(timeout=LIMIT_SECONDS)
     closing = threading.Thread(target=scheduler.close)
     closing.start()
     go_on.set()
-    closing.join(timeout=30)
+    closing.join(timeout=LIMIT_SECONDS)
     assert ended == [1]

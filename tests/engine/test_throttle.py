@@ -87,7 +87,7 @@ def test_processes_together_keep_to_the_rate(tmp_path):
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(30)
+        worker.join()
     assert [worker.exitcode for worker in workers] == [0, 0]
     # What is taken after the last window ended needs no sleep: at most the bytes of one check interval without limit.
     assert time.monotonic() - started > 0.6

@@ -15,6 +15,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from sediment.jobs.cli import main
+from tests.waiting import LIMIT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,9 @@ def sediment(*arguments: object) -> Outcome:
     return Outcome(result.exit_code, result.stdout, result.stderr)
 
 
-def sediment_process(*arguments: object, environment: Mapping[str, str] | None = None, timeout: float = 180) -> Outcome:
+def sediment_process(
+    *arguments: object, environment: Mapping[str, str] | None = None, timeout: float = LIMIT_SECONDS
+) -> Outcome:
     """Run the command line in a process of its own."""
     finished = subprocess.run(
         [sys.executable, "-m", "sediment.jobs.cli", *map(str, arguments)],

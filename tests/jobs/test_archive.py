@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -175,7 +176,8 @@ def test_a_process_that_gets_sigkill_in_the_archive_is_repeated_without_a_second
     )
     while process.poll() is None and not list(archive.glob("topic=*/day=*/*.parquet")):
         time.sleep(0.001)
-    os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it was over before it could be killed
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     left = bases(log_dir / NAME)
     kept = [offset for base in left for offset in range(base, base + 5)]
@@ -184,6 +186,25 @@ def test_a_process_that_gets_sigkill_in_the_archive_is_repeated_without_a_second
     assert expire(log_dir, "--archive", archive).status == 0
     assert bases(log_dir / NAME) == [10]
     assert offsets(archive) == list(range(10))
+
+
+@pytest.mark.parametrize("left", [0, 40])
+def test_a_commit_that_a_loss_of_power_cut_off_is_named_and_once_it_is_gone_the_run_is_repeated(log_dir, archive, left):
+    expire(log_dir, "--archive", archive)
+    make_log(log_dir, "orders-1", times_ms=(OLD_MS, NOW_MS))
+    torn = archive / "_delta_log" / f"{2:020d}.json"
+    torn.write_bytes((archive / "_delta_log" / f"{1:020d}.json").read_bytes()[:left])
+    before = tree(log_dir)
+    outcome = expire(log_dir, "--archive", archive)
+    if left:
+        assert outcome.status == 2
+        assert str(torn) in outcome.stderr and "remove this file and run again" in outcome.stderr
+        assert tree(log_dir) == before
+        torn.unlink()
+        assert expire(log_dir, "--archive", archive).status == 0
+    assert {(row["partition"], row["offset"]) for row in rows(archive) if row["partition"] == 1} == {
+        (1, offset) for offset in range(5)
+    }
 
 
 def test_another_log_under_the_same_name_is_archived_too(log_dir, archive):

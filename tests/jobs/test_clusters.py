@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import signal
-import socket
+import re
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyspark
@@ -26,8 +26,10 @@ from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import TopicPartition
 from tests.corpus import assert_same_log, load_case
 from tests.jobs.log_dirs import Outcome, make_log_dir, topic_sets, tree
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 CASES = ("plain", "mixed-codecs", "transactions", "everything")
+ATTEMPTS = 5  # how often a test tries to meet a run in its middle
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
@@ -69,7 +71,10 @@ def start(log_dir: Path, cases, master: str, *options: str, **conf: str) -> subp
 
 
 def finish(process: subprocess.Popen[str]) -> Outcome:
-    stdout, stderr = process.communicate(timeout=240)
+    try:
+        stdout, stderr = process.communicate(timeout=LIMIT_SECONDS)
+    finally:
+        process.kill()
     return Outcome(process.returncode, stdout, stderr)
 
 
@@ -94,45 +99,48 @@ def assert_all_as_expected(outcome: Outcome, log_dir: Path, cases, expected) -> 
     assert not list(log_dir.rglob("*.part"))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@dataclass(frozen=True, slots=True)
+class Standalone:
+    """A standalone cluster of this test: the URL of its master, and its workers by the address they are on."""
+
+    url: str
+    workers: dict[str, subprocess.Popen[bytes]]
 
 
 @contextmanager
-def standalone(scratch: Path, hosts: tuple[str, ...]) -> Iterator[str]:
-    """A standalone master and a worker on each of `hosts`, which are loopback addresses."""
-    port = free_port()
-    url = f"spark://127.0.0.1:{port}"
-    deploy = "org.apache.spark.deploy"
-    commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port)]]
-    commands += [
-        [f"{deploy}.worker.Worker", "--host", host, "--cores", "1", "--memory", "1g", "--work-dir", str(scratch), url]
-        for host in hosts
-    ]
+def standalone(scratch: Path, *hosts: str) -> Iterator[Standalone]:
+    """A standalone master and a worker on each of `hosts`, which are loopback addresses; ports are free ones."""
+    logs = itertools.count()
+
     with ExitStack() as stack:
-        for number, command in enumerate(commands):
-            log = (scratch / f"process-{number}.log").open("w")
-            stack.callback(log.close)
+
+        def launch(kind: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
+            path = scratch / f"process-{next(logs)}.log"
+            log = stack.enter_context(path.open("w"))
             process = subprocess.Popen(
-                [str(SPARK_CLASS), *command[:1], "--webui-port", str(free_port()), *command[1:]],
+                [str(SPARK_CLASS), f"org.apache.spark.deploy.{kind}", "--port", "0", "--webui-port", "0", *arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
             )
             stack.callback(process.wait)
             stack.callback(process.kill)
-            if number == 0:
-                wait_for(lambda: "I have been elected leader" in (scratch / "process-0.log").read_text())
-        yield url
+            return process, path
+
+        master, log = launch("master.Master", "--host", "127.0.0.1")
+        wait_until(lambda: "I have been elected leader" in log.read_text() or master.poll() is not None)
+        found = re.search(r"spark://127\.0\.0\.1:\d+", log.read_text())
+        assert found is not None, log.read_text()
+        workers = {}
+        for host in hosts:
+            resources = ("--cores", "1", "--memory", "1g", "--work-dir", str(scratch))
+            workers[host], _ = launch("worker.Worker", "--host", host, *resources, found[0])
+        yield Standalone(found[0], workers)
 
 
-def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
+def is_under_way(log_dir: Path, process: subprocess.Popen[str]) -> bool:
+    """Something is being cleaned, or the run is over."""
+    return bool(list(log_dir.glob("*/*.part"))) or process.poll() is not None
 
 
 def test_a_local_cluster_gives_the_same_bytes(cases, expected, tmp_path):
@@ -142,8 +150,8 @@ def test_a_local_cluster_gives_the_same_bytes(cases, expected, tmp_path):
 
 def test_a_standalone_master_with_two_workers_gives_the_same_bytes(cases, expected, tmp_path):
     log_dir = fresh_log_dir(tmp_path / "logs", cases)
-    with standalone(tmp_path, ("127.0.0.1", "127.0.0.1")) as master:
-        outcome = finish(start(log_dir, cases, master, spark_executor_memory="512m"))
+    with standalone(tmp_path, "127.0.0.1", "127.0.0.2") as cluster:
+        outcome = finish(start(log_dir, cases, cluster.url, spark_executor_memory="512m"))
     assert_all_as_expected(outcome, log_dir, cases, expected)
 
 
@@ -169,64 +177,71 @@ def test_spark_submit_takes_the_same_arguments(cases, expected, tmp_path):
     assert_all_as_expected(finish(process), log_dir, cases, expected)
 
 
-def descendants(process: subprocess.Popen[str], word: str) -> list[psutil.Process]:
+def executors_below(process: subprocess.Popen[Any]) -> list[psutil.Process]:
     found = []
-    for child in psutil.Process(process.pid).children(recursive=True):
-        try:
-            if any(word in argument for argument in child.cmdline()):
-                found.append(child)
-        except psutil.Error:
-            continue
+    with suppress(psutil.Error):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if any("CoarseGrainedExecutorBackend" in argument for argument in child.cmdline()):
+                    found.append(child)
     return found
 
 
 @pytest.mark.parametrize(("strategy", "copies"), [("whole", 40), ("split", 2)])
 def test_an_executor_lost_in_the_middle_changes_nothing(cases, expected, tmp_path, strategy, copies):
-    log_dir = fresh_log_dir(tmp_path / "logs", cases, copies)
-    process = start(log_dir, cases, "local-cluster[2,1,2048]", f"--strategy={strategy}")
-    wait_for(lambda: bool(list(log_dir.glob("*/*.part"))) or process.poll() is not None, 120)
-    executors = descendants(process, "CoarseGrainedExecutorBackend")
-    assert executors, "the run was over before an executor could be killed"
-    executors[0].send_signal(signal.SIGKILL)
-    assert_all_as_expected(finish(process), log_dir, cases, expected)
+    for attempt in range(ATTEMPTS):
+        log_dir = fresh_log_dir(tmp_path / f"logs-{attempt}", cases, copies)
+        process = start(log_dir, cases, "local-cluster[2,1,2048]", f"--strategy={strategy}")
+        wait_until(lambda log_dir=log_dir, process=process: is_under_way(log_dir, process))
+        executors = executors_below(process)
+        was_killed = False
+        with suppress(psutil.Error):
+            for executor in executors[:1]:
+                executor.kill()
+                was_killed = True
+        assert_all_as_expected(finish(process), log_dir, cases, expected)
+        if was_killed:
+            return
+    pytest.fail("each run was over before an executor could be killed")
 
 
 def test_a_speculated_task_changes_nothing(cases, expected, tmp_path):
-    log_dir = fresh_log_dir(tmp_path / "logs", cases, copies=10)
-    with standalone(tmp_path, ("127.0.0.1", "127.0.0.2")) as master:
+    for attempt in range(ATTEMPTS):
+        scratch = tmp_path / str(attempt)
+        scratch.mkdir()
+        if was_speculated(cases, expected, scratch):
+            return
+    pytest.fail("each run was over before a task could be slowed down")
+
+
+def was_speculated(cases, expected, scratch: Path) -> bool:
+    """Freeze what an executor is at, so that it is done again elsewhere; False where the run was over before."""
+    log_dir = fresh_log_dir(scratch / "logs", cases, copies=10)
+    with standalone(scratch, "127.0.0.1", "127.0.0.2") as cluster:
         process = start(
             log_dir,
             cases,
-            master,
+            cluster.url,
             spark_executor_memory="512m",
             spark_speculation="true",
             spark_speculation_interval="100ms",
             spark_speculation_task_duration_threshold="1s",
         )
-        stopped = threading.Event()
-
-        def stop_one_executor() -> None:
-            """Freeze everything of one executor, which makes the tasks it has slow enough to be run again elsewhere."""
-            wait_for(lambda: bool(list(log_dir.glob("*/*.part"))) or process.poll() is not None, 120)
-            for candidate in psutil.process_iter(["cmdline"]):
-                arguments = candidate.info["cmdline"] or []
-                if "CoarseGrainedExecutorBackend" in " ".join(arguments) and "127.0.0.2" in arguments:
-                    frozen = candidate.children(recursive=True)
-                    for child in frozen:
-                        child.suspend()
-                    stopped.set()
-                    process.wait(timeout=200)
-                    for child in frozen:
-                        if child.is_running():
-                            child.resume()
-                    return
-
-        thread = threading.Thread(target=stop_one_executor)
-        thread.start()
-        outcome = finish(process)
-        thread.join()
-    assert stopped.is_set(), "the run was over before a task could be slowed down"
+        wait_until(lambda: is_under_way(log_dir, process))
+        frozen = []
+        for executor in executors_below(cluster.workers["127.0.0.2"]):
+            with suppress(psutil.Error):
+                for child in executor.children(recursive=True):
+                    child.suspend()
+                    frozen.append(child)
+        try:
+            outcome = finish(process)
+        finally:
+            for child in frozen:
+                with suppress(psutil.Error):
+                    child.resume()
     assert_all_as_expected(outcome, log_dir, cases, expected)
+    return bool(frozen)
 
 
 def test_two_disks_under_one_path_are_told_apart(cases, tmp_path):

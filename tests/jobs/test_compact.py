@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -10,12 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from sediment.jobs import compact as compact_command
+from sediment.segment_io.fs import Fs
 from tests.corpus import load_case
 from tests.jobs.log_dirs import (
     make_log_dir,
@@ -27,6 +29,7 @@ from tests.jobs.log_dirs import (
     write_checkpoint,
 )
 from tests.segments import batch_bytes, write_segment
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 NOW_MS = 1_700_001_000_000
 
@@ -89,6 +92,29 @@ def test_the_json_keeps_its_contract(log_dir, plain):
     assert partition["strategy"] == "whole"
     assert partition["bytes_after"] == sum(f.stat().st_size for f in (log_dir / "plain-0").glob("*.log"))
     assert partition["segments"] == sorted(int(f.stem) for f in (log_dir / "plain-0").glob("*.log"))
+
+
+def test_partitions_are_made_durable_together_and_one_that_cannot_be_is_left_alone(tmp_path, plain, monkeypatch):
+    class OneDiskAreaIsBroken(Fs):
+        def sync_file(self, path: Path) -> None:
+            if path.parent.name == "plain-1" and path.name.endswith(".part"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            super().sync_file(path)
+
+    monkeypatch.setattr(compact_command, "_WORTH_SYNCING_TOGETHER", 1)
+    monkeypatch.setattr(compact_command, "Fs", OneDiskAreaIsBroken)
+    log_dir = make_log_dir(tmp_path / "logs", {f"plain-{number}": plain.before for number in range(3)})
+    before = tree(log_dir / "plain-1")
+    outcome = compact(log_dir, plain)
+    partitions = outcome.partitions()
+    assert {name: partition["status"] for name, partition in partitions.items()} == {
+        "plain-0": "compacted",
+        "plain-1": "failed",
+        "plain-2": "compacted",
+    }
+    assert "Input/output error" in partitions["plain-1"]["reason"]
+    assert tree(log_dir / "plain-1") == before
+    assert set(read_checkpoint(log_dir / "cleaner-offset-checkpoint")) == {"plain-0", "plain-2"}
 
 
 def test_a_second_run_has_nothing_to_do_even_with_force(log_dir, plain):
@@ -219,6 +245,18 @@ def test_a_dry_run_leaves_what_was_interrupted_to_a_real_one(log_dir, plain):
     before = tree(log_dir)
     assert compact(log_dir, plain, "--dry-run").partitions()["plain-0"]["reason_code"] == "interrupted"
     assert tree(log_dir) == before
+
+
+def test_files_whose_deletion_began_and_parts_of_a_killed_run_are_no_hindrance_to_a_dry_run(log_dir, plain):
+    for name in (f"{0:020d}.log.deleted", f"{0:020d}.log.an-old-run-0.part"):
+        (log_dir / "plain-0" / name).write_bytes(b"gone")
+    before = tree(log_dir)
+    dry = compact(log_dir, plain, "--dry-run").partitions()["plain-0"]
+    assert tree(log_dir) == before
+    done = compact(log_dir, plain).partitions()["plain-0"]
+    assert dry["status"] == "compacted"
+    assert {**dry, "seconds_by_stage": None} == {**done, "seconds_by_stage": None}
+    assert not [path for path in (log_dir / "plain-0").iterdir() if path.suffix in (".deleted", ".part")]
 
 
 # ----------------------------------------------------------------------------------------------------------- bad input
@@ -431,11 +469,12 @@ def test_sigterm_finishes_reports_and_exits_1(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while not (log_dir / "cleaner-offset-checkpoint").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    stdout, stderr = process.communicate(timeout=60)
+    try:
+        wait_until(lambda: (log_dir / "cleaner-offset-checkpoint").exists() or process.poll() is not None)
+        process.send_signal(signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=LIMIT_SECONDS)
+    finally:
+        process.kill()
     assert process.returncode == 1, stderr
     partitions = json.loads(stdout)["partitions"]
     assert len(partitions) == 300

@@ -12,6 +12,7 @@ import pytest
 from sediment.jobs.cli import COMMANDS
 from sediment.jobs.examples import EXAMPLES
 from tests.jobs.log_dirs import sediment
+from tests.waiting import LIMIT_SECONDS
 
 BASH = shutil.which("bash")
 
@@ -38,7 +39,7 @@ def bash(tmp_path):
         asked = " ".join(f"'{word}'" for word in ("sediment", *words))
         script = COMPLETE.format(words=asked, current=len(words), function="_sediment_completion")
         done = subprocess.run(
-            [BASH, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True
+            [BASH, "-c", script], env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True
         )
         return done.stdout.split()
 

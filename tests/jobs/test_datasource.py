@@ -48,6 +48,7 @@ from tests.twin.batches import Record, RecordHeader, encode_batch
 from tests.twin.indexes import AbortedTransaction, build_indexes
 from tests.twin.segments import file_batches, list_segments
 from tests.twin.snapshots import ProducerEntry
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 START_MS = 1_700_000_000_000
 
@@ -466,20 +467,18 @@ class Stream:
 
     def _take(self, frame, number):
         rows = frame.collect()
-        self.batches[number] = [row.offset for row in rows]
         self.partitions |= {row.partition for row in rows}
         self.keys |= {row.offset: bytes(row.key) for row in rows}
+        self.batches[number] = [row.offset for row in rows]  # the last, because it is what others wait for
 
     @property
     def rows(self):
         return [offset for number in sorted(self.batches) for offset in self.batches[number]]
 
-    def until(self, count, seconds=60):
-        deadline = time.monotonic() + seconds
-        while len(self.rows) < count and time.monotonic() < deadline:
-            if self.query.exception():
-                raise self.query.exception()
-            time.sleep(0.05)
+    def until(self, count):
+        wait_until(lambda: len(self.rows) >= count or not self.query.isActive)
+        if self.query.exception():
+            raise self.query.exception()
         return self.rows
 
     def settle(self):
@@ -645,6 +644,8 @@ def test_a_log_that_changes_under_a_running_stream_is_delivered_once_and_in_orde
     def write():
         base, size = 0, 0
         for offset in range(40, 400, 2):
+            if offset == 200:
+                tail.until(41)  # so that what follows is of a later batch
             if size > 1500:
                 base, size = offset, 0
                 write_segment(live, base)
@@ -666,15 +667,14 @@ def test_a_log_that_changes_under_a_running_stream_is_delivered_once_and_in_orde
 
 def test_a_limit_spreads_a_backlog_over_batches(stream, live):
     tail = stream(live.parent, trigger={"availableNow": True}, max_offsets_per_trigger=10)
-    tail.query.awaitTermination(120)
+    assert tail.query.awaitTermination(LIMIT_SECONDS)
     assert tail.rows == list(range(40))
     assert max(len(rows) for rows in tail.batches.values()) == 10
 
 
 def test_a_stream_may_begin_at_the_end(stream, live):
     tail = stream(live.parent, starting="latest")
-    while tail.query.status["message"] != "Waiting for data to arrive":
-        time.sleep(0.05)
+    wait_until(lambda: tail.query.status["message"] == "Waiting for data to arrive")
     append(live, 0, [batch_bytes(40, "ab")])
     assert tail.until(2) == [40, 41]
 
@@ -696,10 +696,11 @@ def test_a_stream_of_committed_data_waits_for_the_marker(stream, live):
 def test_what_cannot_be_streamed_is_told(options, sentence, spark, live, tmp_path):
     with pytest.raises((AnalysisException, StreamingQueryException), match=sentence):
         frame = spark.readStream.format("kafka-log").options(**options).load(str(live))
-        frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start().awaitTermination(60)
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+        writer.start().awaitTermination(LIMIT_SECONDS)
 
 
 def test_a_partition_in_two_directories_cannot_be_streamed_as_one(spark, live, tmp_path):
     shutil.copytree(live.parent, tmp_path / "other")
     with pytest.raises(StreamingQueryException, match="is in two directories"):
-        Stream(spark, f"{tmp_path}/[lo]*", tmp_path / "c").query.awaitTermination(60)
+        Stream(spark, f"{tmp_path}/[lo]*", tmp_path / "c").query.awaitTermination(LIMIT_SECONDS)

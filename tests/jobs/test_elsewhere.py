@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -21,6 +20,7 @@ from sediment.segment_io.stores import Store
 from tests.corpus import load_case
 from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, read_checkpoint, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes, write_segment, write_snapshot
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 MANIFEST = "sediment-manifest.json"
 CLEANER = "cleaner-offset-checkpoint"
@@ -381,11 +381,8 @@ def kill_when(condition, *arguments):
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 120
-        while not condition():
-            assert running.poll() is None, "it ended before it was killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: condition() or running.poll() is not None)
+        assert running.poll() is None, "it ended before it was killed"
     finally:
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
@@ -475,11 +472,12 @@ def test_an_os_signal_ends_the_run_with_an_incomplete_output(log_dir, tmp_path):
         stdout=subprocess.PIPE,
         text=True,
     )
-    while not list(output.glob("other-0/*.log*")):
-        assert running.poll() is None
-        time.sleep(0.01)
-    running.send_signal(signal.SIGTERM)
-    stdout, stderr = running.communicate(timeout=60)
+    try:
+        wait_until(lambda: list(output.glob("other-0/*.log*")) or running.poll() is not None)
+        running.send_signal(signal.SIGTERM)
+        stdout, stderr = running.communicate(timeout=LIMIT_SECONDS)
+    finally:
+        running.kill()
     assert running.returncode == 1, stderr
     assert "stopped" in stdout, stderr
     assert not (output / MANIFEST).exists()

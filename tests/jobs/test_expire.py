@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from sediment.jobs.settings import Settings
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes, write_segment, write_snapshot
 from tests.twin.snapshots import ProducerEntry, parse_snapshot
+from tests.waiting import wait_until
 
 NAME = "orders-0"
 LOG_START = "log-start-offset-checkpoint"
@@ -378,20 +378,22 @@ def test_several_directories_and_topics_follow_their_own_settings(tmp_path):
 def test_a_directory_that_another_process_locks_is_left_alone(tmp_path):
     make_log(tmp_path)
     before = tree(tmp_path)
+    locked = tmp_path.with_name(tmp_path.name + "-locked")
     child = os.fork()
     if child == 0:  # POSIX locks are those of a process
-        descriptor = os.open(tmp_path / ".lock", os.O_RDWR | os.O_CREAT)
-        fcntl.lockf(descriptor, fcntl.LOCK_EX)
-        (tmp_path.parent / "locked").touch()
-        signal.pause()
+        try:
+            descriptor = os.open(tmp_path / ".lock", os.O_RDWR | os.O_CREAT)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX)
+            locked.touch()
+            signal.pause()
+        finally:
+            os._exit(1)
     try:
-        while not (tmp_path.parent / "locked").exists():
-            time.sleep(0.01)
+        wait_until(locked.exists)
         outcome = sediment("expire", tmp_path, "--set=retention.ms=0")
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        (tmp_path.parent / "locked").unlink()
     assert outcome.status == 1
     assert f"process {child} holds the lock" in outcome.stderr
     assert tree(tmp_path) == before

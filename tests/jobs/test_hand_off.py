@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from sediment.engine.scheduler import Clock
 from sediment.segment_io.fs import Fs
 from tests.engine.managed import T0, T1, advance, append, latest_of, records_of, running, topic_config
 from tests.jobs.log_dirs import read_checkpoint, sediment
+from tests.waiting import wait_until
 
 EAGER = topic_config("compact", min_cleanable_dirty_ratio=0.0, segment_bytes=20_000)
 SETTINGS = [
@@ -204,16 +204,13 @@ def test_jobs_and_a_busy_engine_at_once_leave_the_latest_value_of_every_key(logs
                 outcome = compact(logs, folder)
                 report = outcome.partitions()["t-0"]
                 assert report["status"] in ("compacted", "skipped"), report
-                for _ in range(1000):
-                    if not list(folder.glob("t-0.*.json")):
-                        break
-                    time.sleep(0.01)
+                wait_until(lambda: not list(folder.glob("t-0.*.json")))
                 answers = read_answers(folder, Fs())
                 assert [answer.refusal for answer in answers] in ([], [None])
                 committed += report["status"] == "compacted"
         finally:
             stop.set()
-            writing.join(timeout=60)
+            writing.join()
         assert committed >= 1
         assert latest_of(log) == latest
         assert len(records_of(log)) < log.log_end_offset

@@ -175,15 +175,17 @@ def test_at_the_deadline_what_is_finished_is_committed_and_nothing_is_half_done(
     write_segment(source, 20)
     log_dir = make_log_dir(tmp_path / "logs", {f"t-{number}": source for number in range(40)})
     before = tree(source)
-    # What compiles and loads in a worker is over before the clock runs.
-    sediment("compact", log_dir, "--dry-run", "--max-bytes", 10**9, "--set=t:cleanup.policy=compact")
-    outcome = sediment(
-        "compact", log_dir, "--json", "--max-seconds", 8, "--set=t:cleanup.policy=compact",
-        "--set=log.cleaner.io.max.bytes.per.second=20000",
-    )  # fmt: skip
-    assert outcome.status == 0
-    partitions = outcome.partitions()
-    done = {name for name, partition in partitions.items() if partition["status"] == "compacted"}
+    # At this rate all take more than 40 seconds; how soon the first one is done is up to the machine.
+    for seconds in (5, 10, 20, 35):
+        outcome = sediment(
+            "compact", log_dir, "--json", "--max-seconds", seconds, "--set=t:cleanup.policy=compact",
+            "--set=log.cleaner.io.max.bytes.per.second=20000",
+        )  # fmt: skip
+        assert outcome.status == 0
+        partitions = outcome.partitions()
+        done = {name for name, partition in partitions.items() if partition["status"] == "compacted"}
+        if done:
+            break
     assert 0 < len(done) < 40
     assert {partitions[name]["reason_code"] for name in set(partitions) - done} == {"max-seconds"}
     for name in partitions:
@@ -196,6 +198,7 @@ def test_reading_and_writing_keep_to_the_rate(tmp_path):
     path = write_segment(tmp_path / "t-0", 0, [batch_bytes(n, "k", value=bytes(1000)) for n in range(500)]).parent
     write_segment(path, 500)
     name = f"{tmp_path.name}.throttle"
+    started = time.monotonic()
     Throttle(Path(SparkFiles.getRootDirectory()) / name, 1e6).close()
     time.sleep(0.31)
     listing = list_log(TopicPartition("t", 0), path, Fs())
@@ -203,9 +206,8 @@ def test_reading_and_writing_keep_to_the_rate(tmp_path):
     config = CompactionConfig(cleanup_policy=("compact",))
     pace = Pace(bytes_per_second=500_000, throttle_name=name)
     task = CleaningTask(listing, PartitionCheckpoints(), config, options, NOW_MS, "run", pace=pace)
-    started = time.monotonic()
     assert clean_partition(task, "0").swap is not None
-    assert time.monotonic() - started > 0.5, "530 kB take more than a second, of which a third was over"
+    assert time.monotonic() - started > 0.8, "530 kB take a second, but for what the last window saves"
 
 
 def test_a_task_that_needs_more_memory_than_it_has_says_so_and_leaves_its_partition(log_dir, plain):

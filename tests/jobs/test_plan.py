@@ -205,6 +205,14 @@ def test_what_was_interrupted_is_told_and_left(log_dir, plain):
     assert tree(log_dir) == before
 
 
+def test_files_whose_deletion_began_are_no_hindrance(log_dir, plain):
+    sets = topic_sets("plain", plain.configs)
+    without = plan(log_dir, "--exact", *sets).partitions()["plain-0"]
+    (log_dir / "plain-0" / f"{0:020d}.log.deleted").write_bytes(b"gone")
+    assert plan(log_dir, "--exact", *sets).partitions()["plain-0"] == without
+    assert without["status"] == "cleanable"
+
+
 def test_an_unclean_stop_and_an_unknown_high_watermark_are_told(tmp_path, plain):
     log_dir = make_log_dir(tmp_path / "logs", {"plain-0": plain.before, "plain-1": plain.before}, clean=False)
     write_checkpoint(log_dir / "recovery-point-offset-checkpoint", {"plain-0": 0, "plain-1": 2000})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 
 from rich.console import Console
 
 from sediment.jobs.progress import Progress, stages_of
+from tests.waiting import wait_until
 
 
 def terminal():
@@ -19,10 +20,8 @@ def shown(console):
 
 
 def wait_for(console, words):
-    limit = time.monotonic() + 20
-    while words not in shown(console) and time.monotonic() < limit:
-        time.sleep(0.05)
-    return words in shown(console)
+    wait_until(lambda: words in shown(console))
+    return True
 
 
 def test_a_terminal_sees_partitions_and_bytes():
@@ -51,8 +50,16 @@ def test_no_terminal_and_a_quiet_one_see_nothing_and_nobody_is_asked(sc):
         assert shown(console) == ""
 
 
-def test_tasks_of_a_stage_are_shown_while_it_runs(sc):
-    console = terminal()
-    with stages_of(sc, console):
-        sc.parallelize(range(4), 4).foreach(lambda _: time.sleep(1))
-    assert "/4 tasks" in shown(console)
+def test_tasks_of_a_stage_are_shown_while_it_runs(sc, tmp_path):
+    console, seen = terminal(), tmp_path / "seen"
+
+    def until_seen(_):
+        wait_until(seen.exists)
+
+    with stages_of(sc, console), ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: sc.parallelize(range(4), 4).foreach(until_seen))
+        try:
+            assert wait_for(console, "/4 tasks")
+        finally:
+            seen.touch()
+        running.result()

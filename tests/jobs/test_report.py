@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from sediment.jobs.report import SKIPPED, PartitionReport, RunReport, print_report, result_console
+from sediment.jobs.report import (
+    COMPACTED,
+    FAILED,
+    SKIPPED,
+    PartitionReport,
+    RunReport,
+    print_report,
+    result_console,
+    utc_time,
+)
 
 LONG = "a_topic_whose_name_is_about_as_long_as_kafka_lets_anybody_make_one_without_being_asked_why_and_then_some-0"
 
 
 def _print_one() -> None:
-    partition = PartitionReport(LONG, "/logs", SKIPPED, "active-segment", "all of it is in the active segment")
-    print_report(RunReport("run", "compact", 0, 0.0, False, (partition,)), result_console())
+    _print(PartitionReport(LONG, "/logs", COMPACTED, None, None))
+
+
+def _print(*partitions: PartitionReport) -> None:
+    print_report(RunReport("run", "compact", 0, 0.0, False, partitions), result_console())
+
+
+def _skipped(number: int, code: str, reason: str) -> PartitionReport:
+    return PartitionReport(f"t-{number}", "/logs", SKIPPED, code, reason)
 
 
 def test_names_are_not_folded_where_stdout_is_no_terminal(
@@ -30,3 +46,38 @@ def test_the_width_that_columns_asks_for_is_kept(
     monkeypatch.setenv("COLUMNS", "70")
     _print_one()
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 70
+
+
+def test_why_partitions_were_skipped_is_told_once_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    policies = [_skipped(number, "not-compacted", "cleanup.policy is delete") for number in range(14)]
+    _print(*policies, _skipped(20, "dirty-ratio", "the dirty ratio 0.300 is not above 0.5"))
+    sentences = capsys.readouterr().out.splitlines()[-2:]
+    named = ", ".join(f"t-{number}" for number in range(10))
+    assert sentences == [
+        f"{named} and 4 more: cleanup.policy is delete",
+        "t-20: the dirty ratio 0.300 is not above 0.5",
+    ]
+
+
+def test_many_reasons_do_not_hide_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    lagging = [_skipped(number, "min-compaction-lag", f"until {number}") for number in range(40)]
+    _print(*lagging, PartitionReport("u-0", "/logs", FAILED, "no-space", "the disk is full"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3:] == [
+        "t-29: until 29",
+        "10 more partitions were skipped; --json has the reason of each",
+        "u-0: the disk is full",
+    ]
+
+
+def test_what_a_limit_left_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    _print(*(_skipped(number, "max-bytes", f"cleaning it reads {number} bytes") for number in range(3)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "not done because of --max-bytes: t-0, t-1, t-2"
+
+
+@pytest.mark.parametrize(
+    ("ms", "told"), [(0, "1970-01-01 00:00:00 UTC"), (2**63 - 1, f"{2**63 - 1} ms"), (-(2**63), f"{-(2**63)} ms")]
+)
+def test_a_moment_that_no_calendar_has_is_told_as_its_number(ms: int, told: str) -> None:
+    assert utc_time(ms) == told

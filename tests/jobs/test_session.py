@@ -12,6 +12,7 @@ import pytest
 
 from sediment.jobs.session import spark_settings
 from tests.segments import batch_bytes, write_segment
+from tests.waiting import LIMIT_SECONDS
 
 _TWO_RUNS = """
 import signal, threading, time
@@ -44,7 +45,7 @@ def run(code: str, *arguments: object, **environment: str) -> subprocess.Complet
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=LIMIT_SECONDS,
     )
 
 
@@ -158,6 +159,6 @@ def test_spark_submit_decides_the_master(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=LIMIT_SECONDS,
     )
     assert "local[1] false 3" in done.stdout, done.stderr

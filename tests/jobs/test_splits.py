@@ -10,6 +10,7 @@ import pytest
 from benchmarks.generate import Shape, write_partition
 from tests.compaction.test_cleaner import batch_of, flip, write_log
 from tests.jobs.log_dirs import make_log_dir, sediment, tree
+from tests.jobs.test_plan import SAME
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.twin.batches import Record, encode_batch
 
@@ -68,6 +69,27 @@ def test_keys_that_do_not_fit_the_memory_of_a_task_are_split_and_the_plan_says_w
     cleaned = run("compact", 30_000_000)
     assert (cleaned["status"], cleaned["strategy"]) == ("compacted", "split")
     assert 0.9 * records < cleaned["messages_written"] < records
+
+
+def test_an_exact_plan_of_a_partition_that_is_cleaned_in_splits_is_what_compact_then_does(tmp_path):
+    log_dir = tmp_path / "logs"
+    shape = Shape(total_bytes=12_000_000, keys=10_000_000, value_bytes=1, segment_bytes=2_000_000)
+    write_partition(log_dir / "t-0", shape)
+    (log_dir / ".kafka_cleanshutdown").touch()
+
+    def run(command, *options):
+        keys = ("sediment.task.memory.bytes=12000000", "segment.bytes=2000000", "cleanup.policy=compact")
+        given = (f"--set={key}" for key in keys)
+        outcome = sediment(command, log_dir, "--force", "--json", "--now-ms", NOW_MS, *given, *options)
+        return outcome.partitions()["t-0"]
+
+    before = tree(log_dir)
+    planned = run("plan", "--exact")
+    assert tree(log_dir) == before
+    done = run("compact")
+    assert (planned["status"], planned["strategy"], planned["is_exact"]) == ("cleanable", "split", True)
+    assert {name: planned[name] for name in SAME} == {name: done[name] for name in SAME}
+    assert planned["bytes_back"] == done["bytes_before"] - done["bytes_after"]
 
 
 def test_transactions_that_only_the_oldest_segment_tells_of_are_walked_and_split_all_the_same(tmp_path):

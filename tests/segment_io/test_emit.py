@@ -17,13 +17,14 @@ def rebuilt(batch, kept, horizon=emit.NO_HORIZON):
     base = source.ctypes.data
     assert decode.decode_records(base, 61, len(batch), count, rows) == decode.OK
     marks = np.array(kept, dtype=np.uint8)
-    first, largest = emit.kept_timestamps(base, rows, count, marks)
+    emit.pack_kept(rows, count, marks)
+    first, largest = emit.kept_timestamps(base, rows, sum(kept))
     if horizon != emit.NO_HORIZON:
         first = horizon
-    size = 61 + emit.records_size(base, rows, count, marks, first)
+    size = 61 + emit.records_size(base, rows, sum(kept), first)
     assert size <= emit.rebuilt_bound(len(batch) - 61, count)
     target = np.zeros(size, dtype=np.uint8)
-    end = emit.write_records(target.ctypes.data + 61, base, base, rows, count, marks, first)
+    end = emit.write_records(target.ctypes.data + 61, base, base, rows, sum(kept), first)
     assert end - target.ctypes.data == size
     emit.write_header(target.ctypes.data, base, size, sum(kept), first, largest, horizon != emit.NO_HORIZON)
     return target.tobytes()

@@ -323,19 +323,24 @@ def test_swap_files_at_or_above_a_cleaned_one_are_not_read(partition):
 
 
 def test_a_replacement_in_progress_is_waited_for(partition):
-    import threading
-
     kept = swap_in_progress(partition, deleted=(0, 600))
 
-    def finish():
-        time.sleep(0.1)
-        for path in sorted(partition.glob("*.swap")):
-            path.rename(path.with_name(path.name.removesuffix(".swap")))
+    class FinishingFs(Fs):
+        """The replacement ends behind the third look at the directory."""
 
-    worker = threading.Thread(target=finish)
-    worker.start()
-    names = [segment.log_name for segment in live_segments(source_of(partition), Fs())]
-    worker.join()
+        looks = 0
+
+        def scan(self, directory):
+            entries = super().scan(directory)
+            self.looks += 1
+            if self.looks == 3:
+                for path in sorted(partition.glob("*.swap")):
+                    path.rename(path.with_name(path.name.removesuffix(".swap")))
+            else:
+                os.utime(directory)
+            return entries
+
+    names = [segment.log_name for segment in live_segments(source_of(partition), FinishingFs())]
     assert names == [f"{base:020d}.log" for base in (0, 1200, 1800)]
     assert offsets(partition, ALL) == kept + list(range(1200, 1800))
 

@@ -354,6 +354,23 @@ def test_nothing_is_stable_below_the_log_start_even_if_its_segment_is_not_verifi
     assert (view.unverified_from_offset, view.last_stable_offset, view.producers) == (10, 15, ())
 
 
+@pytest.mark.parametrize(("high_watermark", "last_stable"), [(20, 20), (30, 30), (31, 30)])
+def test_a_high_watermark_in_a_gap_at_the_log_start_bounds_what_is_stable(tmp_path, high_watermark, last_stable):
+    write_segment(tmp_path, 0, [batch_bytes(0), transactional(1, 5)])
+    write_segment(tmp_path, 30, [batch_bytes(30), batch_bytes(31)])
+    write_segment(tmp_path, 32)
+    write_snapshot(tmp_path, 32, [ProducerEntry(5, 0, 0, 1, 0, NOW_MS, transaction_first_offset=1)])
+    checkpoints = PartitionCheckpoints(log_start=20, high_watermark=high_watermark, clean_shutdown=True)
+    assert view_of(tmp_path, checkpoints).last_stable_offset == last_stable
+
+
+def test_a_high_watermark_at_the_log_start_and_no_transaction_are_no_reason_to_look_behind_a_gap(tmp_path):
+    write_segment(tmp_path, 0, many(2))
+    write_segment(tmp_path, 30, many(2, first=30))
+    checkpoints = PartitionCheckpoints(log_start=20, high_watermark=20, clean_shutdown=True)
+    assert view_of(tmp_path, checkpoints).last_stable_offset == 20
+
+
 def test_a_transaction_whose_marker_is_not_verified_is_open(tmp_path):
     write_segment(tmp_path, 0, [batch_bytes(0), transactional(1, 5)])
     write_segment(tmp_path, 2, [marker_bytes(2, COMMIT, producer_id=5)])

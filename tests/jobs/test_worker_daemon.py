@@ -1,0 +1,57 @@
+"""What a worker finds ready, and that Spark's own archives do not stand before the installed package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from sediment.jobs import worker_daemon
+
+_LIBRARY = Path(pyspark.__file__).parent / "python" / "lib"
+_SITE = str(Path(pyspark.__file__).parent.parent)
+
+
+def test_archives_of_the_installed_pyspark_come_last_and_all_else_stays_in_order() -> None:
+    own = [f"{_SITE}/pyspark/python/lib/pyspark.zip", f"{_SITE}/pyspark/python/lib/py4j-1.0-src.zip"]
+    path = ["/job", *own, "/job/more.zip", "/usr/lib/python311.zip", _SITE, "/source"]
+    assert worker_daemon.installed_first(path) == [
+        *("/job", "/job/more.zip", "/usr/lib/python311.zip", _SITE, "/source"),
+        *own,
+    ]
+
+
+def test_archives_of_a_spark_that_is_not_installed_for_python_stay_in_front() -> None:
+    path = ["/opt/spark/python/lib/pyspark.zip", "/opt/venv/pyspark/python/lib/pyspark.zip", _SITE]
+    assert worker_daemon.installed_first(path) == path
+
+
+def test_a_warmed_up_process_has_the_worker_from_the_package_and_neither_pandas_nor_arrow() -> None:
+    archives = [str(archive) for archive in sorted(_LIBRARY.glob("*.zip"))]
+    assert archives
+    program = textwrap.dedent(f"""
+        import sys
+        sys.path[:0] = {archives!r}
+        from sediment.jobs import worker_daemon
+        sys.path[:] = worker_daemon.installed_first(sys.path)
+        worker_daemon.warm_up()
+        worker = sys.modules["pyspark.worker"].__file__
+        assert ".zip" not in worker, worker
+        assert not {{"pandas", "pyarrow"}} & set(sys.modules)
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+
+
+def test_a_failed_warm_up_is_told_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker_daemon, "_KERNELS", "sediment.no_such_module")
+    worker_daemon.warm_up()
+    told = capsys.readouterr()
+    assert "no_such_module" in told.err
+    assert told.out == ""

@@ -1,0 +1,17 @@
+"""Waiting for what others bring about: it ends as soon as that is there, and the limit is for what never comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+LIMIT_SECONDS = 240.0
+_PAUSE_SECONDS = 0.01
+
+
+def wait_until(holds: Callable[[], object], *, limit_seconds: float = LIMIT_SECONDS) -> None:
+    """Return as soon as `holds()`; fail where it does not within a limit that no slow or stopped machine comes to."""
+    limit = time.monotonic() + limit_seconds
+    while not holds():
+        assert time.monotonic() < limit, "waited in vain"
+        time.sleep(_PAUSE_SECONDS)
