@@ -315,6 +315,7 @@ def _read_file(path: Path) -> dict[str, str]:
     is_brokers = not BROKER_FILE_MARKS.isdisjoint(found)
     known = {}
     for name, text in found.items():
+        shown = name.encode(errors="backslashreplace").decode()
         if name in BROKER_KEYS:
             known[name] = text
         elif name in TOPIC_KEYS and is_brokers:
@@ -325,7 +326,7 @@ def _read_file(path: Path) -> dict[str, str]:
             _LOGGER.warning("%s: %s is ignored, it changes nothing since Kafka 4.0", path, name)
         elif not is_other_broker_key(name):
             nearest = _nearest(name, [*BROKER_KEYS, *TOPIC_KEYS])
-            _LOGGER.warning("%s: unknown key %s is ignored; the nearest known key is %s", path, name, nearest)
+            _LOGGER.warning("%s: unknown key %s is ignored; the nearest known key is %s", path, shown, nearest)
     try:
         for name, text in known.items():
             _check_given(TOPIC_KEYS.get(name) or BROKER_KEYS[name], text, Origin.FILE)

@@ -92,7 +92,8 @@ class SedimentError(Exception):
         ]
         where = f" ({', '.join(places)})" if places else ""
         advice = f"; {self.advice}" if self.advice else ""
-        return f"{self.what}{where}{advice}"
+        # A file's name or content may hold what no encoding of a terminal or a report has.
+        return f"{self.what}{where}{advice}".encode(errors="backslashreplace").decode()
 
     @property
     def reason_code(self) -> str:

@@ -416,6 +416,15 @@ def test_topic_keys_in_a_brokers_file_are_ignored_as_the_broker_does(
     assert len(caplog.messages) == 1 and "log.retention.ms" in caplog.messages[0]
 
 
+def test_a_key_or_value_that_is_no_text_is_told_in_text(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        from_file(tmp_path, "\\ud800=1\n")
+    assert r"unknown key \ud800 is ignored" in caplog.text.encode().decode()
+    with pytest.raises(SettingsError) as refused:
+        from_file(tmp_path, "log.cleaner.threads=\\ud800\n")
+    assert r"\ud800" in str(refused.value).encode().decode()
+
+
 def test_unknown_and_removed_keys_in_a_file_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         from_file(tmp_path, "log.cleaner.thread=2\nlog.message.format.version=2.8\nfoo=1\n")
