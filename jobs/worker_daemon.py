@@ -13,11 +13,14 @@ import gc
 import importlib
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 _KERNELS = "sediment.compaction.warm_up"
 _WORKER = "pyspark.worker"
+
+_Worker = Callable[..., int]
 
 
 def installed_first(path: Sequence[str]) -> list[str]:
@@ -45,17 +48,31 @@ def warm_up() -> None:
             traceback.print_exc()
 
 
+def silent_once_nobody_listens(worker: _Worker) -> _Worker:
+    """`worker` without a traceback for a JVM that has gone: a session that ends does not wait for its idle workers."""
+
+    def run(*arguments: Any) -> int:
+        try:
+            return worker(*arguments)
+        except (BrokenPipeError, ConnectionResetError):
+            return 1
+
+    return run
+
+
 def main() -> None:
     """Warm up, then do what Spark says."""
     sys.path[:] = installed_first(sys.path)
     warm_up()
-    from pyspark.daemon import manager
+    from pyspark import daemon
+
+    daemon.worker = silent_once_nobody_listens(daemon.worker)
 
     # Spark collects garbage in a worker after every task.  Looking at all of this again would cost each up to a tenth
     # of a second, and touching it would copy the pages that workers share.
     gc.collect()
     gc.freeze()
-    manager()
+    daemon.manager()
 
 
 if __name__ == "__main__":

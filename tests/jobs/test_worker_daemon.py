@@ -55,3 +55,15 @@ def test_a_failed_warm_up_is_told_and_ends_nothing(
     told = capsys.readouterr()
     assert "no_such_module" in told.err
     assert told.out == ""
+
+
+def test_a_worker_whose_jvm_has_gone_ends_without_a_traceback_and_other_errors_are_its_own() -> None:
+    def worker(error: BaseException | None) -> int:
+        if error is not None:
+            raise error
+        return 0
+
+    silent = worker_daemon.silent_once_nobody_listens(worker)
+    assert (silent(None), silent(BrokenPipeError()), silent(ConnectionResetError())) == (0, 1, 1)
+    with pytest.raises(OSError, match="disk"):
+        silent(OSError("disk"))
