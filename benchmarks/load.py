@@ -37,10 +37,9 @@ from benchmarks.measure import (
     NOW_MS,
     SLOTS,
     TreePeak,
-    fill_page,
     machine,
-    markdown_table,
 )
+from benchmarks.pages import fill_page, markdown_table
 from sediment.compaction.strategy import Strategy
 
 PAGE = DOCS / "limits.md"

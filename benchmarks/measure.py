@@ -195,26 +195,3 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     """Median and range."""
     told = f"{statistics.median(values):.{digits}f}"
     return told if len(values) < 2 else f"{told} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; all columns but the first are numbers."""
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def fill_page(page: Path, mark: str, block: str) -> None:
-    """Put `block` between the page's lines `<!-- mark -->` and `<!-- /mark -->`.
-
-    Raises:
-        ValueError: the page has no such lines.
-    """
-    text, found = re.subn(
-        rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)",
-        lambda lines: f"{lines[1]}\n{block}\n\n{lines[2]}",
-        page.read_text(),
-        flags=re.DOTALL,
-    )
-    if not found:
-        raise ValueError(f"{page} has no place for {mark}")
-    page.write_text(text)

@@ -36,7 +36,7 @@ import psutil
 from rich.console import Console
 
 from benchmarks.generate import START_MS, Shape, write_partition
-from benchmarks.race_results import Outcome, Results, fill_page, terminal_table
+from benchmarks.race_results import Outcome, Results, fill_page_of_race, terminal_table
 from sediment.jobs.cleaning import CompactOptions
 from sediment.jobs.compact import compact
 from sediment.jobs.options import CommonOptions
@@ -346,7 +346,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help=f"put the results into docs/{PAGE.name}, race nothing")
     given = parser.parse_args()
     if given.report:
-        fill_page(PAGE, Results.read(given.results or RESULTS))
+        fill_page_of_race(PAGE, Results.read(given.results or RESULTS))
         return
     wanted = given.course or (QUICK if given.quick else [course.name for course in COURSES])
     scale = given.scale * (_QUICK_SCALE if given.quick else 1)

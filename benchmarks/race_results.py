@@ -15,6 +15,8 @@ from pathlib import Path
 
 from rich.table import Table
 
+from benchmarks.pages import fill_page, markdown_table
+
 MEGABYTE = 1_000_000
 
 
@@ -120,25 +122,20 @@ def terminal_table(outcomes: Iterable[Outcome]) -> Table:
     return table
 
 
-def markdown_table(outcomes: Sequence[Outcome]) -> str:
+def outcomes_table(outcomes: Sequence[Outcome]) -> str:
     """The table for a page."""
-    lines = [_line(_HEAD), _line(["---"] + ["---:"] * (len(_HEAD) - 1))]
-    return "\n".join([*lines, *(_line(_cells(outcome)) for outcome in outcomes)])
+    return markdown_table(_HEAD, [_cells(outcome) for outcome in outcomes])
 
 
 def stages_table(outcomes: Sequence[Outcome]) -> str:
     """Where the seconds went: medians of what the driver and the tasks tell; those of tasks are summed over them."""
     measured = [outcome for outcome in outcomes if outcome.stages]
     names = list(dict.fromkeys(name for outcome in measured for stages in outcome.stages for name in stages))
-    lines = [_line(("data", "all", *names)), _line(["---"] + ["---:"] * (len(names) + 1))]
+    rows = []
     for outcome in measured:
         seconds = [statistics.median(stages.get(name, 0.0) for stages in outcome.stages) for name in names]
-        lines.append(_line((outcome.title, _seconds(outcome.sediment), *(f"{value:.3f}" for value in seconds))))
-    return "\n".join(lines)
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        rows.append((outcome.title, _seconds(outcome.sediment), *(f"{value:.3f}" for value in seconds)))
+    return markdown_table(("data", "all", *names), rows)
 
 
 def _cells(outcome: Outcome) -> tuple[str, ...]:
@@ -172,7 +169,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------- page
-def fill_page(page: Path, results: Results) -> None:
+def fill_page_of_race(page: Path, results: Results) -> None:
     """Put the machine and the tables between the page's marks, `<!-- race -->` and `<!-- /race -->` and `stages`.
 
     Raises:
@@ -181,19 +178,5 @@ def fill_page(page: Path, results: Results) -> None:
     rounds = sorted({len(outcome.sediment) for outcome in results.outcomes})
     told = ", ".join(f"{key} {value}" for key, value in results.machine.items())
     counted = " or ".join(map(str, rounds))
-    text = page.read_text()
-    for name, block in (
-        ("race", f"{markdown_table(results.outcomes)}\n\n{told}; medians of {counted} rounds."),
-        ("stages", stages_table(results.outcomes)),
-    ):
-        text = _between(text, name, block, page)
-    page.write_text(text)
-
-
-def _between(text: str, name: str, block: str, page: Path) -> str:
-    start, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
-    before, found, rest = text.partition(start)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise ValueError(f"{page} has no place for {name}")
-    return f"{before}{start}{block}{end}{after}"
+    fill_page(page, "race", f"{outcomes_table(results.outcomes)}\n\n{told}; medians of {counted} rounds.")
+    fill_page(page, "stages", stages_table(results.outcomes))

@@ -37,12 +37,11 @@ from benchmarks.measure import (
     NOW_MS,
     SLOTS,
     Run,
-    fill_page,
     machine,
-    markdown_table,
     run_compact,
     spread,
 )
+from benchmarks.pages import fill_page, markdown_table
 from sediment.compaction.cleaner import SplitWork, sight_split
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning

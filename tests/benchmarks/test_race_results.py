@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.race_results import Outcome, Results, fill_page, markdown_table, stages_table
+from benchmarks.race_results import Outcome, Results, fill_page_of_race, outcomes_table, stages_table
 
 
 def outcome(course: str = "first", sediment: tuple[float, ...] = (1.0, 2.0, 1.0), target: float | None = 9) -> Outcome:
@@ -28,7 +28,7 @@ def outcome(course: str = "first", sediment: tuple[float, ...] = (1.0, 2.0, 1.0)
 def test_ratios_are_taken_round_by_round_against_the_faster_kafka() -> None:
     assert outcome().ratio() == [10.0, 8.0, 12.0]
     assert outcome().ratios(1) == [30.0, 15.0, 30.0]
-    assert "| 10.0 (8.0 to 12.0) | ≥ 9 met (≤ 2.5 × limit) |" in markdown_table([outcome()])
+    assert "| 10.0 (8.0 to 12.0) | ≥ 9 met (≤ 2.5 × limit) |" in outcomes_table([outcome()])
 
 
 @pytest.mark.parametrize(("sediment", "target", "met"), [((1, 2, 1), 11, False), ((1.3, 1.3, 1.3), 9, False)])
@@ -55,11 +55,11 @@ def test_a_page_is_filled_between_its_marks_as_often_as_one_likes(tmp_path: Path
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- race -->\nold\n<!-- /race -->\nb\n<!-- stages -->\nold\n<!-- /stages -->\nc\n")
     results = Results({"cores": "2"}, [outcome()])
-    fill_page(page, results)
+    fill_page_of_race(page, results)
     once = page.read_text()
-    assert once.startswith("a\n<!-- race -->\n| data |") and once.endswith("<!-- /stages -->\nc\n")
+    assert once.startswith("a\n<!-- race -->\n\n| data |") and once.endswith("<!-- /stages -->\nc\n")
     assert "cores 2; medians of 3 rounds." in once and "old" not in once
-    fill_page(page, results)
+    fill_page_of_race(page, results)
     assert page.read_text() == once
 
 
@@ -67,5 +67,5 @@ def test_a_page_without_a_place_is_refused_and_left_alone(tmp_path: Path) -> Non
     page = tmp_path / "page.md"
     page.write_text("nothing")
     with pytest.raises(ValueError, match="no place for race"):
-        fill_page(page, Results({}, [outcome()]))
+        fill_page_of_race(page, Results({}, [outcome()]))
     assert page.read_text() == "nothing"

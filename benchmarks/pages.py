@@ -1,0 +1,30 @@
+"""Tables of figures, and the pages of `docs/` that they are put into, between marks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; all columns but the first are numbers."""
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def fill_page(page: Path, mark: str, block: str) -> None:
+    """Put `block` between the page's lines `<!-- mark -->` and `<!-- /mark -->`.
+
+    Raises:
+        ValueError: the page has no such lines.
+    """
+    text, found = re.subn(
+        rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)",
+        lambda lines: f"{lines[1]}\n{block}\n\n{lines[2]}",
+        page.read_text(),
+        flags=re.DOTALL,
+    )
+    if not found:
+        raise ValueError(f"{page} has no place for {mark}")
+    page.write_text(text)
