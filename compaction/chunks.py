@@ -144,6 +144,12 @@ class ChunkReader:
         self._area_bytes = [0, 0]
         self._helper = lazy_pool(stack, "sediment-decompress")
         self._tools: tuple[npt.NDArray[np.int64], ...] = ()
+        self._living: ByteArray | None = None
+        self._records = 0
+
+    def leave_dead_compressed(self, living: ByteArray) -> None:
+        """Decompress no batch ahead of which no record lives; `living` is as in `sweep_chunk`."""
+        self._living = living
 
     def size_bytes(self) -> int:
         """Memory of its buffers."""
@@ -222,7 +228,10 @@ class ChunkReader:
     def _decompress_ahead(self, chunk: Chunk, number: int, newest_first: bool) -> Chunk:
         """Decompress the batches that are wanted first, until their records fill _AHEAD_CHUNKS chunks."""
         wanted = chunk.buffer[chunk.positions + (ATTRIBUTES + 1)] & CODEC_MASK != 0
-        if not wanted.any():
+        has_compressed = wanted.any()
+        if self._living is not None:
+            wanted &= self._living_batches(chunk, self._living)
+        if not has_compressed:
             return chunk
         chunk = replace(chunk, payloads=np.full((wanted.size, 2), NOT_HERE, dtype=np.int64))
         if chunk.verdicts.size:
@@ -238,6 +247,13 @@ class ChunkReader:
             room_bytes -= memoryview(content).nbytes
             chunk.decompressed[ordinal] = content
         return chunk
+
+    def _living_batches(self, chunk: Chunk, living: ByteArray) -> npt.NDArray[np.bool_]:
+        alive = np.empty(chunk.positions.size, dtype=np.bool_)
+        self._records = sweep.find_living(
+            chunk.buffer.ctypes.data, chunk.positions, chunk.verdicts, living, self._records, alive
+        )
+        return alive
 
     def _decompress_many(self, chunk: Chunk, number: int, ordinals: npt.NDArray[np.int64]) -> int:
         """Set the payloads of those of `ordinals` that compiled loops can decompress; returns the bytes of these."""

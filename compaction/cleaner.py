@@ -13,7 +13,7 @@ Three ways through a partition, each taken when the one before it finds that it 
 Where a partition is damaged and what cannot be read is to be kept, it is walked too, by rules that drop less (damage).
 
 A large partition is cleaned in splits instead: each is swept twice, first for the keys alone (`sight_split`), then,
-with what the others told of these keys, as above (`clean_split`); plain or walked, never filled.
+with what all of them told of these keys, as above but without a map (`clean_split`); plain or walked, never filled.
 
 Where 128 bits of a key's hash are not proof enough, whole keys are compared before each chunk is swept (exact_keys).
 
@@ -50,7 +50,14 @@ from sediment.compaction.group_output import GroupOutput, PartWriter
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, group_segments
 from sediment.compaction.handoff import CleanedGroup, PreparedSwap
 from sediment.compaction.offset_map import OffsetMap
-from sediment.compaction.split import RunNumber, RunVerdicts, SightRun, Split, SplitDoesNotHoldError
+from sediment.compaction.split import (
+    LivingRecords,
+    RunNumber,
+    SightRun,
+    Split,
+    SplitContents,
+    SplitDoesNotHoldError,
+)
 from sediment.compaction.transactions import UNREADABLE, ActiveProducers
 from sediment.compaction.walk import dirty_base, may_hold_transactions, walk_segments
 from sediment.segment_io import decode
@@ -190,14 +197,14 @@ def sight_split(
 def clean_split(
     work: SplitWork,
     split: Split,
-    verdicts: Sequence[RunVerdicts],
+    living: LivingRecords,
     fs: Fs,
     *,
     run_id: str,
     attempt: str,
     progress: Progress | None = None,
 ) -> tuple[CleanedGroup, ...]:
-    """Clean the groups of a split into synced `.part` files, given the fold's verdicts on its runs, newest first.
+    """Clean the groups of a split into synced `.part` files, given what the folds told of its living records.
 
     Raises:
         as `sight_split`; nothing of the split is left then.
@@ -207,7 +214,7 @@ def clean_split(
         try:
             with ExitStack() as stack:
                 cleaning = _Cleaning(work.plan, fs, stack, writer=writer, progress=progress, seed=work.seed)
-                return cleaning.clean(work, split, verdicts)
+                return cleaning.clean(work, split, living)
         except BaseException:
             writer.remove_all()
             raise
@@ -274,8 +281,8 @@ class _Cleaning:
         self._being_written_bytes = 0
         self._state = np.zeros(sweep.STATE_REGISTERS, dtype=np.int64)
         self._rules = np.zeros(sweep.RULE_REGISTERS, dtype=np.int64)
-        self._verdicts = RunVerdicts.none(2)
-        self._next_sight = self._verdicts.first_bits
+        self._living_bits = np.zeros(0, dtype=np.uint8)
+        self._digest: np.uint64 | None = None
         self._exact_keys = self._compare_keys() if exact_keys else None
 
     def run(self, *, walked: bool, filled: bool) -> PreparedSwap:
@@ -324,7 +331,7 @@ class _Cleaning:
     # -------------------------------------------------------------------------------------------------- one split of it
     def sight(self, work: SplitWork, split: Split, splits: int) -> Iterator[SightRun]:
         """The runs of a split, one of `splits`; a run is yielded when the chunk in which it ended is done."""
-        self._begin_split(work, split, None)
+        self._begin_split(work, split)
         above = splits - 1 - split.number
         for group in reversed(split.groups):
             for chunk in self._read(group.segments, work.cuts, newest_first=True):
@@ -332,26 +339,27 @@ class _Cleaning:
                 self._drive(chunk, self._sight_call)
                 yield from self._taken(above)
         self._check_split_start(split)
-        if self._state[sweep.SIGHTS] > 0:
-            self._end_run()
-            yield from self._taken(above)
+        self._end_run()
+        yield from self._taken(above)
 
-    def clean(self, work: SplitWork, split: Split, verdicts: Sequence[RunVerdicts]) -> tuple[CleanedGroup, ...]:
+    def clean(self, work: SplitWork, split: Split, living: LivingRecords) -> tuple[CleanedGroup, ...]:
         """The groups of a split."""
-        self._begin_split(work, split, verdicts)
+        self._begin_split(work, split)
+        self._living_bits = living.bits
+        self._reader.leave_dead_compressed(living.bits)
         cleaned = self._clean_groups(split.groups, work.cuts)
         self._check_split_start(split)
-        self._end_run()
+        if self._met() != living.of:
+            raise self._changed()
         return cleaned
 
-    def _begin_split(self, work: SplitWork, split: Split, verdicts: Sequence[RunVerdicts] | None) -> None:
+    def _begin_split(self, work: SplitWork, split: Split) -> None:
         self._set_rules(work.plan.end_offset, sweep.IN_SPLIT)
         self._rules[sweep.RUN_LIMIT] = work.run_limit
         self._state[sweep.LAST_BASE_OFFSET] = INT64_MAX if split.end_offset is None else split.end_offset
-        self._sighting = verdicts is None
-        self._coming_verdicts = iter(verdicts or ())
-        self._no_verdicts = RunVerdicts.none(work.ranges)
-        self._runs: list[tuple[npt.NDArray[np.uint64], ByteArray]] = []
+        self._state[sweep.RECORDS] = 0
+        self._digest = np.uint64(work.seed)
+        self._runs: list[tuple[npt.NDArray[np.uint64], ByteArray, npt.NDArray[np.int64]]] = []
         self._runs_taken = 0
         self._begin_run()
 
@@ -359,25 +367,28 @@ class _Cleaning:
         self._map = OffsetMap(with_offsets=False)
         self._state[sweep.HEADROOM] = 0
         self._state[sweep.SIGHTS] = 0
-        self._verdicts = next(self._coming_verdicts, self._no_verdicts)
-        self._next_sight = self._verdicts.first_bits.copy()
 
     def _end_run(self) -> None:
-        """Keep what was sighted; or see that this sweep met just what the verdicts are about."""
-        if self._sighting:
-            sights = int(self._state[sweep.SIGHTS])
-            self._runs.append((self._scratch.sighted[:sights].copy(), self._scratch.mapped[:sights].copy()))
-        elif not np.array_equal(self._next_sight - self._verdicts.first_bits, self._verdicts.sights):
-            raise SourceChangedError(
-                "the segments do not hold the keys that an earlier sweep saw in them",
-                path=str(self._directory),
-                advice="another process writes to this directory; stop it and run again",
-            )
+        """Keep what was sighted."""
+        scratch, sights = self._scratch, int(self._state[sweep.SIGHTS])
+        found = scratch.sighted[:sights].copy(), scratch.mapped[:sights].copy(), scratch.places[:sights].copy()
+        self._runs.append(found)
         self._begin_run()
 
+    def _met(self) -> SplitContents:
+        assert self._digest is not None
+        return SplitContents(int(self._state[sweep.RECORDS]), int(self._digest))
+
+    def _changed(self) -> SourceChangedError:
+        return SourceChangedError(
+            "the segments do not hold the batches that an earlier sweep saw in them",
+            path=str(self._directory),
+            advice="another process writes to this directory; stop it and run again",
+        )
+
     def _taken(self, splits_above: int) -> Iterator[SightRun]:
-        for sighted, mapped in self._runs:
-            yield SightRun(RunNumber(splits_above, self._runs_taken), sighted, mapped)
+        for sighted, mapped, places in self._runs:
+            yield SightRun(RunNumber(splits_above, self._runs_taken), sighted, mapped, places, self._met())
             self._runs_taken += 1
         self._runs.clear()
 
@@ -402,6 +413,7 @@ class _Cleaning:
                 scratch.hashes,
                 scratch.sighted,
                 scratch.mapped,
+                scratch.places,
                 self._state,
             )
         )
@@ -505,6 +517,8 @@ class _Cleaning:
 
     def _begin_chunk(self, chunk: Chunk) -> None:
         self._state[sweep.CURSOR] = chunk.positions.size
+        if self._digest is not None:
+            self._digest = np.uint64(sweep.digest_of(chunk.source, chunk.origins, self._digest))
 
     def _sweep_call(self, chunk: Chunk, output: ByteArray) -> int:
         scratch = self._scratch
@@ -525,8 +539,7 @@ class _Cleaning:
                 scratch.hashes,
                 scratch.kept,
                 scratch.raw,
-                self._verdicts.superseded,
-                self._next_sight,
+                self._living_bits,
                 output,
                 self._state,
             )
@@ -567,6 +580,8 @@ class _Cleaning:
                 self._end_run()
             elif status == sweep.OFFSETS_NOT_INCREASING:
                 raise WayDoesNotHoldError(status)
+            elif status == sweep.BEYOND_SIGHTED:
+                raise self._changed()
             else:
                 raise self._reader.error(status, chunk, self._current(chunk, forward=forward))
 
@@ -575,7 +590,7 @@ class _Cleaning:
             map_bytes += self._exact_keys.size_bytes() if keys_bytes is None else keys_bytes
         swept_bytes = 0 if output is None else output.buffer.size - int(self._state[sweep.OUT_START])
         held_bytes = swept_bytes + self._being_written_bytes
-        buffer_bytes = self._scratch.size_bytes() + self._reader.size_bytes()
+        buffer_bytes = self._scratch.size_bytes() + self._reader.size_bytes() + self._living_bits.nbytes
         limit_bytes = self._config.task_memory_bytes
         if map_bytes + held_bytes + buffer_bytes > limit_bytes:
             raise MemoryBudgetError(
@@ -617,6 +632,7 @@ class _Scratch:
         self.raw = padded_buffer(0)
         self.sighted = np.zeros((0, 2), dtype=np.uint64)
         self.mapped = np.zeros(0, dtype=np.uint8)
+        self.places = np.zeros(0, dtype=np.int64)
         self.make_records_room(_FIRST_RECORDS)
 
     def make_records_room(self, rows: int) -> None:
@@ -627,11 +643,13 @@ class _Scratch:
 
     def make_sights_room(self, rows: int) -> None:
         rows = 1 << (rows - 1).bit_length()
-        sighted, mapped = self.sighted, self.mapped
+        sighted, mapped, places = self.sighted, self.mapped, self.places
         self.sighted = np.zeros((rows, 2), dtype=np.uint64)
         self.mapped = np.zeros(rows, dtype=np.uint8)
+        self.places = np.zeros(rows, dtype=np.int64)
         self.sighted[: len(sighted)] = sighted
         self.mapped[: len(mapped)] = mapped
+        self.places[: len(places)] = places
 
     def make_raw_room(self, size_bytes: int) -> None:
         self.raw = padded_buffer(2 * size_bytes)

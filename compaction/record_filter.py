@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.offset_map import SET_SLOT_BYTES, fill_slot, find_slot, get_offset, range_of
+from sediment.compaction.offset_map import SET_SLOT_BYTES, fill_slot, find_slot, get_offset
 from sediment.segment_io.decode import KEY_BYTES, OFFSET_DELTA, VALUE_BYTES
 from sediment.segment_io.jit import kernel
 
@@ -50,46 +50,45 @@ def keep_first_sight(
 
 
 @kernel
-def keep_in_split(
-    records: npt.NDArray[np.int64],
-    hashes: npt.NDArray[np.uint64],
-    count: int,
-    base_offset: int,
-    first_mapped_offset: int,
-    tombstones_expired: bool,
-    directory: npt.NDArray[np.int64],
-    superseded: npt.NDArray[np.uint8],
-    next_sight: npt.NDArray[np.int64],
-    kept: npt.NDArray[np.uint8],
-) -> tuple[int, int]:
-    """As `keep_first_sight`, for a run of a split: a key's first sight in it is superseded if a newer run says so.
+def lives(living: npt.NDArray[np.uint8], number: int) -> bool:
+    """Bit `number` of `living`."""
+    return bool((living[number >> 3] >> (number & 7)) & 1)
 
-    `next_sight`, int64[ranges], is for each range of hashes the index of the bit in `superseded` that tells of its next
-    first sight; ranges are as in `range_of`.  Returns (number kept, first sights).
+
+@kernel
+def count_living(living: npt.NDArray[np.uint8], first: int, count: int) -> int:
+    """How many of `count` bits of `living` are set, from bit `first` on."""
+    total = 0
+    number = first
+    while number < first + count:
+        if number & 7 == 0 and living[number >> 3] == 0:
+            number += 8
+        else:
+            total += lives(living, number)
+            number += 1
+    return total
+
+
+@kernel
+def keep_living(
+    records: npt.NDArray[np.int64],
+    rows: int,
+    count: int,
+    tombstones_expired: bool,
+    living: npt.NDArray[np.uint8],
+    first: int,
+    kept: npt.NDArray[np.uint8],
+) -> int:
+    """Judge a batch of `count` records by the bits of `living` from `first` on, which stand from its last record down.
+
+    `rows` of them are decoded: all, or those that live.  Returns the number kept.
     """
     total = 0
-    sights = 0
-    for index in range(count - 1, -1, -1):
-        kept[index] = 0
-        if records[index, KEY_BYTES] < 0:
-            continue
-        low = hashes[index, 0]
-        high = hashes[index, 1]
-        found, address = find_slot(directory, SET_SLOT_BYTES, low, high)
-        if found:
-            continue
-        if base_offset + records[index, OFFSET_DELTA] >= first_mapped_offset:
-            fill_slot(directory, address, low, high)
-        sights += 1
-        bit = next_sight[range_of(high, next_sight.size)]
-        next_sight[range_of(high, next_sight.size)] = bit + 1
-        if (superseded[bit >> 3] >> (bit & 7)) & 1:
-            continue
-        if records[index, VALUE_BYTES] < 0 and tombstones_expired:
-            continue
-        kept[index] = 1
-        total += 1
-    return total, sights
+    for index in range(rows):
+        lives_on = rows < count or lives(living, first + count - 1 - index)
+        kept[index] = lives_on and not (tombstones_expired and records[index, VALUE_BYTES] < 0)
+        total += kept[index]
+    return total
 
 
 @kernel
@@ -100,14 +99,16 @@ def note_sights(
     base_offset: int,
     first_mapped_offset: int,
     directory: npt.NDArray[np.int64],
+    first: int,
     sights: int,
     sighted: npt.NDArray[np.uint64],
     mapped: npt.NDArray[np.uint8],
+    places: npt.NDArray[np.int64],
 ) -> int:
-    """Note the keys of a batch that `keep_in_split` will see for the first time in a run, in its order.
+    """Note the records of a batch that `keep_first_sight` would find to be the first of their key, in its order.
 
-    `sighted`, uint64[n, 2], and `mapped`, uint8[n], receive the hash and whether the key enters the map, from `sights`
-    on.  Returns the number noted so far.
+    `sighted`, uint64[n, 2], `mapped`, uint8[n], and `places`, int64[n], receive the hash, whether the key enters the
+    map, and the record's number, from `sights` on; the last record's is `first`.  Returns the number noted so far.
     """
     for index in range(count - 1, -1, -1):
         if records[index, KEY_BYTES] < 0:
@@ -123,6 +124,7 @@ def note_sights(
         sighted[sights, 0] = low
         sighted[sights, 1] = high
         mapped[sights] = enters
+        places[sights] = first + count - 1 - index
         sights += 1
     return sights
 

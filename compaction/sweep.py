@@ -13,6 +13,8 @@ Invariants
 * Nothing is dropped before the CRC of its batch was checked (`scan_chunk` precedes `sweep_chunk` on every chunk).
 * Every batch is judged exactly once: a batch that needs something is not touched before it has everything.
 * What comes of messages of magic 0 and 1 are batches without a checksum; each of them is rebuilt.
+* A split is swept twice.  `sight_chunk` decodes every record that can go, and so finds whatever is wrong with it;
+  `sweep_chunk` then looks at no more than lives, and the caller sees by `digest_of` that it met the same batches.
 * Offsets fall strictly as the sweep goes; where they do not, it stops with OFFSETS_NOT_INCREASING and the caller
   takes the careful path (a filled map with offsets), for which the order of records does not matter.
 """
@@ -30,7 +32,15 @@ from sediment.compaction.offset_map import (
     prefetch_slot,
     put_offset,
 )
-from sediment.compaction.record_filter import keep_all, keep_by_offset, keep_first_sight, keep_in_split, note_sights
+from sediment.compaction.record_filter import (
+    count_living,
+    keep_all,
+    keep_by_offset,
+    keep_first_sight,
+    keep_living,
+    lives,
+    note_sights,
+)
 from sediment.compaction.transactions import (
     DISCARD,
     LEAVES_HEADER,
@@ -44,11 +54,15 @@ from sediment.compaction.transactions import (
 )
 from sediment.segment_io.decode import (
     BAD_RECORD_COUNT,
+    BAD_VARINT,
     KEY_BYTES,
     KEY_START,
     LEGACY_MAGIC,
     OFFSET_DELTA,
     OK,
+    RECORD_ENDS_EARLY,
+    RECORD_TOO_LONG,
+    RECORDS_REMAIN,
     VALUE_BYTES,
     batch_at,
     check_crc,
@@ -76,9 +90,11 @@ from sediment.segment_io.format import (
     CONTROL_BIT,
     CRC,
     DELETE_HORIZON_BIT,
+    FIRST_MAGIC_WITH_PRODUCERS,
     INT64_MAX,
     LAST_OFFSET_DELTA,
     LOG_OVERHEAD_BYTES,
+    MAGIC,
     MIN_RECORD_BYTES,
     PRODUCER_EPOCH,
     PRODUCER_ID,
@@ -87,8 +103,8 @@ from sediment.segment_io.format import (
 )
 from sediment.segment_io.hashing import hash_key
 from sediment.segment_io.jit import kernel
-from sediment.segment_io.legacy import check_legacy_crc
-from sediment.segment_io.memory import copy_bytes, load_i16, load_i32, load_i64, load_u32, store_i32, store_i64
+from sediment.segment_io.legacy import LEGACY_CRC, check_legacy_crc
+from sediment.segment_io.memory import copy_bytes, load_i8, load_i16, load_i32, load_i64, load_u32, store_i32, store_i64
 from sediment.segment_io.payloads import NOT_HERE
 
 # ---------------------------------------------------------------- what a call can answer besides a decoder's status
@@ -104,9 +120,10 @@ TRANSACTIONS_MET = 108  # control or transactional batches, and no verdicts were
 CUT_MISSED = 109  # the chunk does not end where a batch ends
 MAP_FULL = 110
 RUN_FULL = 111  # the run of first sights is complete: take what it holds, begin a new one with an empty map, call again
-NEEDS_SIGHT_ROOM = 112  # enlarge `sighted` and `mapped` to NEEDED rows
+NEEDS_SIGHT_ROOM = 112  # enlarge `sighted`, `mapped` and `places` to NEEDED rows
 NEEDS_ORIGINAL = 113  # place the bytes that the batch at CURSOR was read from, step past it, call again
 LEGACY_MET = 114  # messages of magic 0 or 1 are among the batches
+BEYOND_SIGHTED = 115  # there are more records than were sighted
 
 # ---------------------------------------------------------------------------------- registers, int64[STATE_REGISTERS]
 CURSOR = 0  # batches of the chunk still to do
@@ -128,7 +145,8 @@ TOMBSTONES_WAITING = 15  # kept, and the first and the last delete horizon of th
 FIRST_HORIZON_MS = 16
 LAST_HORIZON_MS = 17
 SIGHTS = 18  # keys met for the first time in the run that is going on
-STATE_REGISTERS = 19
+RECORDS = 19  # met in the split, from its end on
+STATE_REGISTERS = 20
 
 # ------------------------------------------------------------------------------------ settings, int64[RULE_REGISTERS]
 FIRST_MAPPED_OFFSET = 0  # keys below are only looked up
@@ -143,11 +161,14 @@ RULE_REGISTERS = 8
 
 _SMALL_BATCH_RECORDS = 4
 _BATCHES_AHEAD = 8
+_FEW_LIVE = 4  # records in each living one, from which on it is quicker to step over the others
+_DIGEST_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_DIGEST_SHIFT = np.uint64(29)
 
 # What a record is judged by
 BY_SIGHT = 0  # a map of the keys seen nearer to the log's end
 BY_OFFSET = 1  # a filled map with offsets
-IN_SPLIT = 2  # by sight within a run of this split, and by what newer runs told of each key's first sight
+IN_SPLIT = 2  # by a bit for each record of the split, set from what all splits sighted
 
 
 @kernel
@@ -294,7 +315,7 @@ def _offsets_increase(records: npt.NDArray[np.int64], count: int, last_delta: in
 
 @kernel
 def _run_is_full(count: int, rules: npt.NDArray[np.int64], state: npt.NDArray[np.int64]) -> bool:
-    """Whether a batch of `count` records begins a new run; `sight_chunk` and `sweep_chunk` must cut alike."""
+    """Whether a batch of `count` records begins a new run."""
     return bool(state[SIGHTS] > 0 and state[SIGHTS] + count > rules[RUN_LIMIT])
 
 
@@ -306,6 +327,70 @@ def _begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int
         records[index, OFFSET_DELTA] -= first_delta
     store_i64(header + BASE_OFFSET, load_i64(header + BASE_OFFSET) + first_delta)
     store_i32(header + LAST_OFFSET_DELTA, records[count - 1, OFFSET_DELTA])
+
+
+@kernel
+def _decode_living(
+    base: int, size_bytes: int, count: int, living: npt.NDArray[np.uint8], first: int, records: npt.NDArray[np.int64]
+) -> tuple[int, int]:
+    """(status, rows): decode those of `count` records that live, as `lives` says, and step over the others."""
+    address = base
+    limit = base + size_bytes
+    rows = 0
+    for index in range(count):
+        if address >= limit:
+            return RECORD_ENDS_EARLY, 0
+        length, body = read_varint(address)
+        if body == 0:
+            return BAD_VARINT, 0
+        if length < 0 or length > limit - body:
+            return RECORD_TOO_LONG, 0
+        if lives(living, first + count - 1 - index):
+            status = decode_records(base, address - base, body + length - base, 1, records[rows:])
+            if status != OK:
+                return status, 0
+            rows += 1
+        address = body + length
+    return (OK if address == limit else RECORDS_REMAIN), rows
+
+
+@kernel
+def find_living(
+    base: int,
+    positions: npt.NDArray[np.int64],
+    verdicts: npt.NDArray[np.uint8],
+    living: npt.NDArray[np.uint8],
+    first: int,
+    alive: npt.NDArray[np.bool_],
+) -> int:
+    """Set `alive`, bool[batches], to whether `sweep_chunk` will look at records of each batch, IN_SPLIT.
+
+    `first` is RECORDS before the chunk; returns what it is behind it.
+    """
+    number = first
+    for ordinal in range(positions.size - 1, -1, -1):
+        alive[ordinal] = True
+        if verdicts.size and verdicts[ordinal] & UNREADABLE:
+            continue
+        header = base + positions[ordinal]
+        count = load_i32(header + RECORD_COUNT)
+        if number + count <= living.size * 8 and not load_i16(header + ATTRIBUTES) & CONTROL_BIT:
+            alive[ordinal] = count_living(living, number, count) > 0
+        number += count
+    return number
+
+
+@kernel
+def digest_of(source: npt.NDArray[np.uint8], origins: npt.NDArray[np.int64], digest: np.uint64) -> np.uint64:
+    """`digest` and the batches or messages that begin at `origins`, last first: their offsets, lengths and CRCs."""
+    base = source.ctypes.data
+    for ordinal in range(origins.size - 1, -1, -1):
+        address = base + origins[ordinal]
+        crc = load_u32(address + (CRC if load_i8(address + MAGIC) >= FIRST_MAGIC_WITH_PRODUCERS else LEGACY_CRC))
+        for word in (load_i64(address + BASE_OFFSET), (load_i32(address + BATCH_LENGTH) << 32) ^ crc):
+            digest = (digest ^ np.uint64(word)) * _DIGEST_FACTOR
+            digest ^= digest >> _DIGEST_SHIFT
+    return digest
 
 
 @kernel
@@ -333,16 +418,15 @@ def sweep_chunk(
     hashes: npt.NDArray[np.uint64],
     kept: npt.NDArray[np.uint8],
     raw: npt.NDArray[np.uint8],
-    superseded: npt.NDArray[np.uint8],
-    next_sight: npt.NDArray[np.int64],
+    living: npt.NDArray[np.uint8],
     output: npt.NDArray[np.uint8],
     state: npt.NDArray[np.int64],
 ) -> int:
     """Judge and emit the batches below CURSOR, last first; returns DONE, what it needs, or a decoder's status.
 
     `verdicts` is uint8[batches] or empty (all zero); `payloads`, int64[batches, 2], says where the decompressed records
-    of compressed batches are, address and bytes, or NOT_HERE; `producer_*` are ActiveProducers' columns.  `superseded`
-    and `next_sight` are of use IN_SPLIT only, see `keep_in_split`.
+    of compressed batches are, address and bytes, or NOT_HERE; `producer_*` are ActiveProducers' columns.  `living`
+    is of use IN_SPLIT only: a bit for each record of the split, numbered as RECORDS counts them, 1 where its key lives.
     """
     base = chunk.ctypes.data
     out = output.ctypes.data
@@ -374,7 +458,7 @@ def sweep_chunk(
             return OFFSETS_NOT_INCREASING
         discard = (verdict & DISCARD) != 0 and (not is_control or horizon_passed)
         retain_empty = last_offset + 1 == rules[UPPER_BOUND_OFFSET] or (verdict & LEAVES_HEADER) != 0
-        if count <= _SMALL_BATCH_RECORDS and ordinal >= _BATCHES_AHEAD:
+        if count <= _SMALL_BATCH_RECORDS and ordinal >= _BATCHES_AHEAD and not in_split:
             ahead = ordinal - _BATCHES_AHEAD
             if verdicts.size == 0 or verdicts[ahead] & UNREADABLE == 0:
                 _prefetch_first_key(base + positions[ahead], seed, secrets_address, directory, slot_bytes)
@@ -389,12 +473,19 @@ def sweep_chunk(
                 last_offset,
                 is_control,
             )
-        if discard or count == 0:
+        alive = count
+        if in_split:
+            if state[RECORDS] + count > living.size * 8:
+                return BEYOND_SIGHTED
+            if not is_control:
+                alive = count_living(living, state[RECORDS], count)
+        if discard or count == 0 or (alive == 0 and not is_legacy):
             if state[OUT_START] < BATCH_HEADER_BYTES:
                 state[NEEDED] = BATCH_HEADER_BYTES
                 return NEEDS_OUTPUT_ROOM
             if not discard or retain_empty:
                 state[MESSAGES_READ] += count
+            state[RECORDS] += count
             state[LAST_BASE_OFFSET] = base_offset
             state[CURSOR] = ordinal
             if retain_empty:
@@ -405,9 +496,6 @@ def sweep_chunk(
             else:
                 state[CHANGED] = 1
             continue
-
-        if in_split and not is_control and _run_is_full(count, rules, state):
-            return RUN_FULL
 
         # everything the batch needs, before it is judged
         status, records_base, payload_bytes = _records_of(header, size_bytes, codec, count, ordinal, payloads)
@@ -420,16 +508,23 @@ def sweep_chunk(
         if state[OUT_START] < bound:
             state[NEEDED] = bound
             return NEEDS_OUTPUT_ROOM
-        mapped = 0 if by_offset else count
-        status = _decode_batch(records_base, payload_bytes, count, mapped, directory, records, state)
+        few_live = alive * _FEW_LIVE <= count
+        if few_live and alive <= records.shape[0]:
+            status, rows = _decode_living(records_base, payload_bytes, count, living, state[RECORDS], records)
+        else:
+            mapped = count if not by_offset and not in_split else 0
+            status = _decode_batch(records_base, payload_bytes, count, mapped, directory, records, state)
+            rows = count
         if status != OK:
             return status
-        if not by_offset and not _offsets_increase(records, count, last_delta):
+        if not by_offset and not _offsets_increase(records, rows, last_delta):
             return OFFSETS_NOT_INCREASING
 
         # judge it
         if is_control:
             retained = keep_all(count, kept)
+        elif in_split:
+            retained = keep_living(records, rows, count, tombstones_go, living, state[RECORDS], kept)
         else:
             _hash_keys(records_base, records, count, seed, secrets_address, directory, slot_bytes, hashes)
             if by_offset:
@@ -438,27 +533,13 @@ def sweep_chunk(
                 )
             else:
                 first_mapped = INT64_MAX if verdict & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
-                if in_split:
-                    retained, sights = keep_in_split(
-                        records,
-                        hashes,
-                        count,
-                        base_offset,
-                        first_mapped,
-                        tombstones_go,
-                        directory,
-                        superseded,
-                        next_sight,
-                        kept,
-                    )
-                    state[SIGHTS] += sights
-                else:
-                    retained = keep_first_sight(
-                        records, hashes, count, base_offset, first_mapped, tombstones_go, directory, kept
-                    )
+                retained = keep_first_sight(
+                    records, hashes, count, base_offset, first_mapped, tombstones_go, directory, kept
+                )
                 state[HEADROOM] -= count
         state[MESSAGES_READ] += count
         state[MESSAGES_WRITTEN] += retained
+        state[RECORDS] += count
         state[LAST_BASE_OFFSET] = base_offset
 
         # emit it
@@ -472,8 +553,8 @@ def sweep_chunk(
                 state[OUT_START] -= BATCH_HEADER_BYTES
                 write_empty_batch(out + state[OUT_START], header)
         else:
-            if retained < count:
-                pack_kept(records, count, kept)
+            if retained < rows:
+                pack_kept(records, rows, kept)
             tombstones = _tombstones(records, retained)
             needs_horizon = not has_horizon and ((is_control and (verdict & MARKS_NOTHING) != 0) or tombstones > 0)
             if tombstones > 0 and not is_control:
@@ -612,11 +693,13 @@ def sight_chunk(
     hashes: npt.NDArray[np.uint64],
     sighted: npt.NDArray[np.uint64],
     mapped: npt.NDArray[np.uint8],
+    places: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Note the first sight of every key below CURSOR, last batch first: what `sweep_chunk` will look at IN_SPLIT.
+    """Note the first sight of every key below CURSOR, last batch first: records that may live IN_SPLIT.
 
-    `sighted`, uint64[n, 2], and `mapped`, uint8[n], receive hash and whether the key enters the map, from SIGHTS on.
+    `sighted`, uint64[n, 2], `mapped`, uint8[n], and `places`, int64[n], receive hash, whether the key enters the map,
+    and the record's number as RECORDS counts, from SIGHTS on.
     """
     base = chunk.ctypes.data
     while state[CURSOR] > 0:
@@ -651,9 +734,20 @@ def sight_chunk(
             _hash_keys(records_base, records, count, seed, secrets.ctypes.data, directory, SET_SLOT_BYTES, hashes)
             first_mapped = INT64_MAX if verdict & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
             state[SIGHTS] = note_sights(
-                records, hashes, count, base_offset, first_mapped, directory, state[SIGHTS], sighted, mapped
+                records,
+                hashes,
+                count,
+                base_offset,
+                first_mapped,
+                directory,
+                state[RECORDS],
+                state[SIGHTS],
+                sighted,
+                mapped,
+                places,
             )
             state[HEADROOM] -= count
+        state[RECORDS] += count
         state[LAST_BASE_OFFSET] = base_offset
         state[CURSOR] = ordinal
     return DONE

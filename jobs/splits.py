@@ -1,8 +1,8 @@
 """One large partition cleaned by many tasks: the shuffles between the two sweeps of its splits.
 
-    sight        a task a split      its runs' first sights, by range of hashes    16 bytes and a bit a key
+    sight        a task a split      its runs' first sights, by range of hashes    16 bytes and one or two a key
       shuffle    by range
-    fold         a task a range      which sights a newer run supersedes           a bit a key
+    fold         a task a range      which of these records live                   a byte or two a living record
       shuffle    by split
     clean        a task a split      synced `.part` files
 
@@ -23,8 +23,9 @@ from sediment.compaction.handoff import CleanedGroup, PreparedSwap
 from sediment.compaction.split import (
     RunNumber,
     Split,
+    SplitContents,
     SplitDoesNotHoldError,
-    collect_verdicts,
+    collect_living,
     cut_into_splits,
     fold_range,
     pack_run,
@@ -51,7 +52,7 @@ Environment = Callable[[], AbstractContextManager[tuple[Fs, Callable[[int], None
 """Opens what a task works with: its file operations, and what it calls with the bytes that it read."""
 
 SPLITS_PER_SLOT = 2  # more of them would share the work more evenly, and see every key more often
-_SIGHT_BYTES = 100  # of a task's memory for a first sight: a slot of its map, a row of its run, and the row's copy
+_SIGHT_BYTES = 120  # of a task's memory for a first sight: a slot of its map, a row of its run, and the row's copy
 _DEFAULT_BUDGET_BYTES = 1 << 30
 _LEAST_RECORD_BYTES = 64  # with its share of a batch's header; what is smaller only means more passes of a fold
 
@@ -159,8 +160,17 @@ class SplitJob:
     open_environment: Environment
 
 
-_Told = tuple[RunNumber, bytes] | SplitFailure
-_RANGE_OF_FAILURES = 0
+@dataclass(frozen=True, slots=True)
+class SplitMet:
+    """What the first sweep met in the split of this number; it goes by way of a fold."""
+
+    number: int
+    contents: SplitContents
+
+
+_Told = tuple[RunNumber, bytes] | SplitMet | SplitFailure
+_Answer = bytes | SplitMet | SplitFailure
+_RANGE_OF_THE_REST = 0
 
 
 def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> tuple[CleanedGroup, ...]:
@@ -206,8 +216,10 @@ class _Sight:
                 for run in sight_split(job.work, job.splits[index], len(job.splits), fs, progress=used):
                     for number, blob in pack_run(run, job.work.ranges):
                         yield number, (run.number, blob)
+                    met = SplitMet(index, run.met)
+            yield _RANGE_OF_THE_REST, met
         except (SplitDoesNotHoldError, SedimentError, OSError) as error:
-            yield _RANGE_OF_FAILURES, SplitFailure(error)
+            yield _RANGE_OF_THE_REST, SplitFailure(error)
 
 
 class _Fold:
@@ -217,21 +229,25 @@ class _Fold:
         self._splits = len(job.splits)
         self._budget_bytes = job.budget_bytes
 
-    def __call__(
-        self, index: int, rows: Iterable[tuple[int, _Told]]
-    ) -> Iterator[tuple[int, tuple[int, RunNumber, bytes] | SplitFailure]]:
+    def __call__(self, _index: int, rows: Iterable[tuple[int, _Told]]) -> Iterator[tuple[int, _Answer]]:
         failures: list[SplitFailure] = []
-        answers = fold_range(_blobs(rows, failures), budget_bytes=self._budget_bytes)
+        met: list[SplitMet] = []
+        answers = fold_range(_blobs(rows, failures, met), budget_bytes=self._budget_bytes)
         for failure in failures[:1]:
             yield from ((number, failure) for number in range(self._splits))
-        for run, answer in answers:
-            yield self._splits - 1 - run.splits_above, (index, run, answer)
+        yield from ((split.number, split) for split in met)
+        for splits_above, answer in answers:
+            yield self._splits - 1 - splits_above, answer
 
 
-def _blobs(rows: Iterable[tuple[int, _Told]], failures: list[SplitFailure]) -> Iterator[tuple[RunNumber, bytes]]:
+def _blobs(
+    rows: Iterable[tuple[int, _Told]], failures: list[SplitFailure], met: list[SplitMet]
+) -> Iterator[tuple[RunNumber, bytes]]:
     for _, told in rows:
         if isinstance(told, SplitFailure):
             failures.append(told)
+        elif isinstance(told, SplitMet):
+            met.append(told)
         else:
             yield told
 
@@ -243,21 +259,25 @@ class _Clean:
         self._job = job
 
     def __call__(
-        self, index: int, rows: Iterable[tuple[int, tuple[int, RunNumber, bytes] | SplitFailure]]
+        self, index: int, rows: Iterable[tuple[int, _Answer]]
     ) -> Iterator[Sequence[CleanedGroup] | SplitFailure]:
         job = self._job
-        answers = []
+        answers: list[bytes] = []
+        contents = SplitContents(0, 0)
         for _, told in rows:
             if isinstance(told, SplitFailure):
                 yield told
                 return
-            answers.append(told)
+            if isinstance(told, SplitMet):
+                contents = told.contents
+            else:
+                answers.append(told)
         try:
             with job.open_environment() as (fs, used):
                 yield clean_split(
                     job.work,
                     job.splits[index],
-                    collect_verdicts(answers, job.work.ranges),
+                    collect_living(answers, contents),
                     fs,
                     run_id=job.run_id,
                     attempt=attempt_name(),

@@ -15,7 +15,7 @@ from sediment.compaction.cleaner import clean_log
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.fs import Fs
 from tests.compaction.test_cleaner import Round, clean_both, flip, prepare, put_in_place, write_log
-from tests.compaction.test_split import Way, assert_same_as_whole, plan_of
+from tests.compaction.test_split import Way, assert_another_content_is_noticed, assert_same_as_whole, plan_of
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.twin import cleaner as twin
 from tests.twin.batches import Record, encode_batch
@@ -129,6 +129,17 @@ def cleaned_log(directory: Path, given: Round) -> list[object]:
 
 
 NOW = Round(START_MS + 1_000_000)
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_message_that_is_another_than_the_one_sighted_changes_nothing(tmp_path, magic, codec):
+    def entries(key: bytes) -> bytes:
+        records = [Record(offset, START_MS, key if offset == 4 else b"k", b"v") for offset in range(10)]
+        return encode_legacy(records, magic=magic, codec=codec)
+
+    directory = legacy_log(tmp_path / "t-0", entries(b"a"), end=10)
+    assert_another_content_is_noticed(directory, 0, entries(b"b"))
 
 
 @pytest.mark.parametrize("codec", [0, 1])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,15 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sediment.compaction.chunks import ChunkReader
 from sediment.compaction.cleaner import SplitWork, clean_log, clean_split, sight_split, walk_log
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, plan_cleaning
 from sediment.compaction.handoff import CleanedGroup
 from sediment.compaction.policy import cleanable_range
 from sediment.compaction.split import (
+    LivingRecords,
     RunNumber,
     SightRun,
+    Split,
+    SplitContents,
     SplitDoesNotHoldError,
-    collect_verdicts,
+    collect_living,
     cut_into_splits,
     fold_range,
     pack_run,
@@ -32,9 +38,14 @@ from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import SegmentRef, list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
+from sediment.segment_io.payloads import NOT_HERE
 from sediment.segment_io.view import open_view
 from tests.compaction.test_cleaner import ALL_CODECS, PARTITION, Round, batch_of, flip, write_log
 from tests.logs import START_MS, LogShape, write_random_log
+from tests.twin.batches import Record, encode_batch
+
+EMPTY = SplitContents(0, 0)
+NOTHING = LivingRecords(np.zeros(0, dtype=np.uint8), EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +79,33 @@ def clean_in_splits(plan: CleaningPlan, way: Way) -> tuple[CleanedGroup, ...]:
     cuts = walk_log(plan, fs, only_if_needed=not way.walked)
     work = SplitWork(plan, cuts, seed=7, run_limit=way.run_limit, ranges=way.ranges)
     by_range: dict[int, list[tuple[RunNumber, bytes]]] = {}
-    split_of: dict[int, int] = {}
+    met: dict[int, SplitContents] = {}
     for split in splits:
         for run in sight_split(work, split, len(splits), fs):
-            split_of[run.number.splits_above] = split.number
+            met[split.number] = run.met
             for number, blob in pack_run(run, way.ranges):
                 by_range.setdefault(number, []).append((run.number, blob))
-    answers: dict[int, list[tuple[int, RunNumber, bytes]]] = {split.number: [] for split in splits}
-    for number, blobs in by_range.items():
-        for run_number, bits in fold_range(blobs, budget_bytes=way.budget_bytes):
-            answers[split_of[run_number.splits_above]].append((number, run_number, bits))
+    answers: dict[int, list[bytes]] = {split.number: [] for split in splits}
+    for blobs in by_range.values():
+        for splits_above, answer in fold_range(blobs, budget_bytes=way.budget_bytes):
+            answers[len(splits) - 1 - splits_above].append(answer)
     groups: list[CleanedGroup] = []
     for split in splits:
-        verdicts = collect_verdicts(answers[split.number], way.ranges)
-        groups.extend(clean_split(work, split, verdicts, fs, run_id="split", attempt="0"))
+        living = collect_living(answers[split.number], met[split.number])
+        groups.extend(clean_split(work, split, living, fs, run_id="split", attempt="0"))
     return tuple(groups)
+
+
+def living_of(work: SplitWork, split: Split) -> LivingRecords:
+    """What the fold of the only split of a log answers."""
+    runs = list(sight_split(work, split, 1, Fs()))
+    told = [(number, (run.number, blob)) for run in runs for number, blob in pack_run(run, work.ranges)]
+    answers = [
+        answer
+        for which in range(work.ranges)
+        for _, answer in fold_range((blob for number, blob in told if number == which), budget_bytes=1 << 30)
+    ]
+    return collect_living(answers, runs[-1].met)
 
 
 def contents(directory: Path, groups: tuple[CleanedGroup, ...]) -> list[dict[str, bytes]]:
@@ -114,6 +137,7 @@ def test_any_cuts_runs_ranges_and_budgets_give_the_bytes_of_the_whole(tmp_path, 
             keys=chooser.choice([4, 12, 60]),
             batches=chooser.choice([40, 120]),
             segment_bytes=900,
+            most_records=chooser.choice([8, 40]),
         )
         directory = tmp_path / f"t-{seed}"
         end_offset = write_random_log(directory, seed, shape)
@@ -174,15 +198,62 @@ def test_offsets_that_do_not_increase_are_not_split(tmp_path, offsets):
     assert not raised.value.needs_walk
 
 
-def test_a_sweep_that_does_not_meet_what_was_folded_changes_nothing(tmp_path):
-    directory = write_log(tmp_path / "t-0", {10 * n: [batch_of(10 * n + m, b"k") for m in range(10)] for n in range(4)})
+def four_segments() -> dict[int, list[bytes]]:
+    return {10 * n: [batch_of(10 * n + m, b"k") for m in range(10)] for n in range(4)}
+
+
+def test_a_sweep_that_meets_more_records_than_were_sighted_changes_nothing(tmp_path):
+    directory = write_log(tmp_path / "t-0", four_segments())
     plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=800))
     assert plan is not None
     work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
     (split,) = splits_at(plan.groups, ())
-    with pytest.raises(SourceChangedError):
-        clean_split(work, split, (), Fs(), run_id="r", attempt="0")
+    with pytest.raises(SourceChangedError, match="earlier sweep"):
+        clean_split(work, split, NOTHING, Fs(), run_id="r", attempt="0")
     assert not list(directory.glob("*.part"))
+
+
+def assert_another_content_is_noticed(directory: Path, base_offset: int, content: bytes) -> None:
+    """Between the two sweeps of a log its segment at `base_offset` changes, but for its size and its time."""
+    plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=800))
+    assert plan is not None
+    work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
+    (split,) = splits_at(plan.groups, ())
+    living = living_of(work, split)
+    changed = directory / f"{base_offset:020d}.log"
+    stamp = changed.stat()
+    assert len(content) == stamp.st_size
+    changed.write_bytes(content)
+    os.utime(changed, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    with pytest.raises(SourceChangedError, match="earlier sweep"):
+        clean_split(work, split, living, Fs(), run_id="r", attempt="0")
+    assert not list(directory.glob("*.part"))
+
+
+def test_a_batch_that_is_another_than_the_one_sighted_changes_nothing(tmp_path):
+    directory = write_log(tmp_path / "t-0", four_segments())
+    batches = [batch_of(10 + m, b"j" if m == 4 else b"k") for m in range(10)]
+    assert_another_content_is_noticed(directory, 10, b"".join(batches))
+
+
+def test_compressed_batches_without_a_living_record_are_not_decompressed_ahead(tmp_path):
+    def packed(offset: int, keys: str) -> bytes:
+        records = [Record(offset + n, START_MS, key.encode(), b"v") for n, key in enumerate(keys)]
+        return encode_batch(records, base_offset=offset, leader_epoch=0, codec=4)
+
+    batches = [packed(0, "ab"), packed(2, "cd"), batch_of(4, b"e"), packed(5, "ca"), packed(7, "a")]
+    directory = write_log(tmp_path / "t-0", {0: batches})
+    plan = plan_of(directory, Round(START_MS + 1_000_000))
+    assert plan is not None
+    work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
+    (split,) = splits_at(plan.groups, ())
+    living = living_of(work, split)
+    assert np.unpackbits(living.bits, bitorder="little").tolist() == [1, 0, 1, 1, 1, 0, 1, 0]
+    with ExitStack() as stack:
+        reader = ChunkReader(directory, Fs(), 1 << 20, 0, stack)
+        reader.leave_dead_compressed(np.packbits([1, 0, 0, 1, 0, 0, 1, 0], bitorder="little"))
+        (chunk,) = reader.chunks(split.groups[0].segments, {}, newest_first=True)
+        assert (chunk.payloads[:, 1] != NOT_HERE).tolist() == [True, False, False, False, True]
 
 
 def test_a_segment_that_went_away_is_told_as_a_changed_source(tmp_path):
@@ -202,16 +273,15 @@ def test_a_corrupt_batch_is_named_and_no_part_is_left(tmp_path):
     directory = write_log(tmp_path / "t-0", {10 * n: [batch_of(10 * n + m, b"k") for m in range(10)] for n in range(4)})
     plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=800))
     assert plan is not None
-    stamp = (directory / f"{0:020d}.log").stat()
-    flip(directory / f"{0:020d}.log", 4 * len(batch_of(0, b"k")) + 66)
-    import os
-
-    os.utime(directory / f"{0:020d}.log", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
     (split,) = splits_at(plan.groups, ())
+    living = living_of(work, split)
+    stamp = (directory / f"{0:020d}.log").stat()
+    flip(directory / f"{0:020d}.log", 4 * len(batch_of(0, b"k")) + 66)
+    os.utime(directory / f"{0:020d}.log", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     for sweep_of_it in (
         lambda: list(sight_split(work, split, 1, Fs())),
-        lambda: clean_split(work, split, (), Fs(), run_id="r", attempt="0"),
+        lambda: clean_split(work, split, living, Fs(), run_id="r", attempt="0"),
     ):
         with pytest.raises(CorruptBatchError) as raised:
             sweep_of_it()
@@ -220,6 +290,11 @@ def test_a_corrupt_batch_is_named_and_no_part_is_left(tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------- the pure pieces
+def places_of(run: int, sights: int) -> list[int]:
+    """Ascending numbers of records, with steps that take one to three bytes; the second run of a split goes on."""
+    return [run % 2 * 50_000 + (index * index if index < 30 else 870 + 300 * index) for index in range(sights)]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_size=60), min_size=1, max_size=6),
@@ -231,33 +306,27 @@ def test_the_fold_tells_what_entered_the_map_in_a_newer_run(runs, ranges, budget
     by_range: dict[int, list[tuple[RunNumber, bytes]]] = {}
     for index, sights in enumerate(runs):
         number = RunNumber(index // 2, index % 2)
-        run = SightRun(number, hashes[[key for key, _ in sights]], np.array([m for _, m in sights], dtype=np.uint8))
+        mapped = np.array([entered for _, entered in sights], dtype=np.uint8)
+        places = np.array(places_of(index, len(sights)), dtype=np.int64)
+        run = SightRun(number, hashes[[key for key, _ in sights]], mapped, places, EMPTY)
         for which, blob in pack_run(run, ranges):
             by_range.setdefault(which, []).append((number, blob))
     entered: set[int] = set()
-    expected = {}
+    expected: dict[int, list[int]] = {}
     for index, sights in enumerate(runs):
-        told = []
-        for key, mapped in sights:
-            told.append(key in entered)
+        for place, (key, mapped) in zip(places_of(index, len(sights)), sights, strict=True):
+            if key not in entered:
+                expected.setdefault(index // 2, []).append(place)
             if mapped:
                 entered.add(key)
-        expected[RunNumber(index // 2, index % 2)] = told
-    answers = [
-        (which, number, bits)
-        for which, blobs in by_range.items()
-        for number, bits in fold_range(blobs, budget_bytes=budget_bytes)
-    ]
-    verdicts = collect_verdicts(answers, ranges)
-    assert len(verdicts) == len(runs)
-    for index, (sights, verdict) in enumerate(zip(runs, verdicts, strict=True)):
-        following = verdict.first_bits.copy()
-        found = []
-        for key, _ in sights:
-            which = (int(hashes[key, 1]) * ranges) >> 64
-            found.append(bool(verdict.superseded[following[which] >> 3] >> (following[which] & 7) & 1))
-            following[which] += 1
-        assert found == expected[RunNumber(index // 2, index % 2)]
+    answers: dict[int, list[bytes]] = {}
+    for blobs in by_range.values():
+        for splits_above, answer in fold_range(blobs, budget_bytes=budget_bytes):
+            answers.setdefault(splits_above, []).append(answer)
+    for splits_above in range((len(runs) + 1) // 2):
+        living = collect_living(answers[splits_above], SplitContents(100_000, 0))
+        found = np.flatnonzero(np.unpackbits(living.bits, bitorder="little"))
+        assert found.tolist() == expected.get(splits_above, [])
 
 
 def random_runs(runs: int, sights: int) -> list[SightRun]:
@@ -265,7 +334,8 @@ def random_runs(runs: int, sights: int) -> list[SightRun]:
     chooser = np.random.default_rng(3)
     hashes = chooser.integers(1, 2**64, size=((runs + 1) * sights // 2, 2), dtype=np.uint64)
     mapped = chooser.integers(0, 2, size=sights, dtype=np.uint8)
-    return [SightRun(RunNumber(n, 0), hashes[n * sights // 2 :][:sights], mapped) for n in range(runs)]
+    places = np.arange(sights, dtype=np.int64)
+    return [SightRun(RunNumber(n, 0), hashes[n * sights // 2 :][:sights], mapped, places, EMPTY) for n in range(runs)]
 
 
 def test_a_range_that_exceeds_its_memory_goes_to_a_file_and_is_folded_in_passes(tmp_path):
@@ -290,13 +360,14 @@ def test_pieces_of_a_run_are_small_and_may_come_in_any_order():
     runs, ranges = random_runs(2, 150_000), 2
     blobs = [(run.number, blob) for run in runs for number, blob in pack_run(run, ranges) if number == 0]
     assert len(blobs) > len(runs)
-    assert max(len(blob) for _, blob in blobs) < 1_100_000
+    assert max(len(blob) for _, blob in blobs) < 1_200_000
     expected = fold_range(blobs, budget_bytes=1 << 30)
-    assert [number for number, _ in expected] == [run.number for run in runs]
+    assert [splits_above for splits_above, _ in expected] == [run.number.splits_above for run in runs]
     random.Random(1).shuffle(blobs)
     assert fold_range(blobs, budget_bytes=1 << 30) == expected
     # Half of the newer run's keys entered the map, and half of the older run's keys are among them.
-    superseded = np.unpackbits(np.frombuffer(expected[1][1], dtype=np.uint8, offset=8)).sum()
+    living = collect_living([expected[1][1]], SplitContents(150_000, 0)).bits
+    superseded = (runs[1].sighted[:, 1] >> 63 == 0).sum() - np.unpackbits(living).sum()
     assert superseded == np.count_nonzero(runs[0].mapped[75_000:][(runs[0].sighted[75_000:, 1] >> 63) == 0])
 
 
