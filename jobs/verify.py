@@ -48,7 +48,7 @@ from sediment.jobs.verify_report import (
 )
 from sediment.jobs.verify_rows import AFTER, BEFORE, load_aborted, load_batches, load_records
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, SourceChangedError, UsageError
-from sediment.segment_io.format import INT64_MAX
+from sediment.segment_io.format import INT32_MAX, INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.locate import Source, locate
 from sediment.segment_io.log_dir import LogDirCheckpoints, read_checkpoints
@@ -75,6 +75,11 @@ class _Side:
     @property
     def size_bytes(self) -> int:
         return sum(segment.ref.log_bytes for segment in self.segments)
+
+    @property
+    def readable_bytes(self) -> int:
+        """At most so many: positions in a segment have 32 bits, and what is larger may be sparse."""
+        return sum(min(segment.ref.log_bytes, INT32_MAX) for segment in self.segments)
 
     def facts(self, found: Mapping[int, Row], first_open: int | None) -> LogFacts:
         """By its listing and what the batches tell of each segment."""
@@ -324,7 +329,7 @@ class _Run:
             {number: self._rules(one, legacy.get(number, -INT64_MAX)) for number, one in enumerate(judged)},
             self._spark,
         )
-        size_bytes = sum(pair.before.size_bytes + pair.after.size_bytes for pair in self._pairs)
+        size_bytes = _readable_bytes(self._pairs)
         partitions = max(_slots(self._spark, size_bytes), size_bytes // _SHUFFLED_BYTES)
         self._spark.conf.set(_SHUFFLE_PARTITIONS, str(partitions))
         has_producers = any(row.of_producers for row in rows)
@@ -388,6 +393,10 @@ def _perform(work: FilesWork, attempt: str) -> list[Difference] | Exception:
         return check_files(work, attempt)
     except (SedimentError, OSError) as error:
         return error
+
+
+def _readable_bytes(pairs: Sequence[_Pair]) -> int:
+    return sum(pair.before.readable_bytes + pair.after.readable_bytes for pair in pairs)
 
 
 def _slots(spark: SparkSession, size_bytes: int) -> int:
@@ -504,7 +513,7 @@ def _over_tcp(given: Mapping[str, str]) -> dict[str, str]:
 @contextmanager
 def _session(options: CommonOptions, pairs: Sequence[_Pair]) -> Iterator[SparkSession]:
     """A session that starts fast where there is little to read, and reads fast where there is much."""
-    size_bytes = sum(pair.before.size_bytes + pair.after.size_bytes for pair in pairs)
+    size_bytes = _readable_bytes(pairs)
     start = _quick_session if size_bytes <= _SMALL_BYTES else create_session
     with start(options.master, "sediment verify") as spark:
         wanted = {_SHUFFLE_PARTITIONS: str(_slots(spark, size_bytes))}

@@ -23,7 +23,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sediment.segment_io.errors import IndexFullError, IndexOffsetOverflowError, IndexOrderError, SettingsError
+from sediment.segment_io.errors import (
+    CorruptIndexError,
+    IndexFullError,
+    IndexOffsetOverflowError,
+    IndexOrderError,
+    SettingsError,
+)
 from sediment.segment_io.format import (
     INT32_MAX,
     NO_TIMESTAMP,
@@ -209,9 +215,23 @@ class MappedOffsetIndex(_MappedIndex):
         self.extend(OFFSET_ENTRY_STRUCT.pack(relative_offset(offset, self.base_offset), position))
 
     def lookup(self, target_offset: int) -> OffsetPosition:
-        """The entry with the largest offset ≤ `target_offset`; (base offset, 0) where there is none."""
+        """The entry with the largest offset ≤ `target_offset`; (base offset, 0) where there is none.
+
+        Raises:
+            CorruptIndexError: its position is negative, which nobody looked for when the log was opened clean.
+        """
         slot = self._slot(target_offset - self.base_offset)
-        return self[slot] if slot >= 0 else OffsetPosition(self.base_offset, 0)
+        if slot < 0:
+            return OffsetPosition(self.base_offset, 0)
+        entry = self[slot]
+        if entry.position < 0:
+            raise CorruptIndexError(
+                f"entry {slot} leads to position {entry.position}",
+                path=str(self.path),
+                offset=entry.offset,
+                advice="close the log and delete this file: the next opening makes it anew",
+            )
+        return entry
 
     def fetch_upper_bound(self, position: int) -> OffsetPosition | None:
         """The first entry at or above byte `position`: no offset of a fetch that ends there is larger."""

@@ -12,6 +12,7 @@ happens to its name meanwhile does not matter.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -451,11 +452,18 @@ def _spans(piece: Piece, descriptor: int) -> Iterator[tuple[Piece, BatchSpan] | 
 
 
 def _only_zeros(descriptor: int, position: int, end: int) -> bool:
+    zeros = bytes(1 << 20)
     while position < end:
-        chunk = os.pread(descriptor, min(1 << 20, end - position), position)
-        if not chunk or chunk.count(0) != len(chunk):
-            return not chunk
-        position += len(chunk)
+        try:  # holes are not read: a file may be preallocated, or be sparse and huge
+            position = os.lseek(descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return True
+            raise
+        chunk = os.pread(descriptor, min(len(zeros), max(end - position, 0)), position)
+        if not zeros.startswith(chunk):
+            return False
+        position += max(len(chunk), 1)
     return True
 
 

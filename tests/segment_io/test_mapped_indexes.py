@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sediment.segment_io.errors import IndexFullError, IndexOffsetOverflowError, IndexOrderError, SettingsError
+from sediment.segment_io.errors import (
+    CorruptIndexError,
+    IndexFullError,
+    IndexOffsetOverflowError,
+    IndexOrderError,
+    SettingsError,
+)
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import (
     AbortedTransaction,
@@ -39,6 +45,15 @@ def test_ix_01_an_offset_index_fills_and_is_searched(tmp_path: Path) -> None:
     assert index.is_full
     with pytest.raises(IndexFullError):
         index.append(90, 90)
+
+
+def test_a_position_that_is_negative_on_disk_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.log").touch()
+    (tmp_path / "a.index").write_bytes(bytes(8) + (7).to_bytes(4, "big") + (-1).to_bytes(4, "big", signed=True))
+    index = MappedOffsetIndex(tmp_path / "a.index", 45, Fs(), max_bytes=240, entries=2)
+    assert index.lookup(51) == OffsetPosition(45, 0)
+    with pytest.raises(CorruptIndexError, match="position -1"):
+        index.lookup(52)
 
 
 def test_ix_02_offsets_do_not_go_back(tmp_path: Path) -> None:
