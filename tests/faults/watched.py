@@ -176,19 +176,22 @@ class Watch:
     # ------------------------------------------------------------------------------------------------------- operations
     def _write_new(self, real: Callable[..., int], fs: Fs, path: Path, chunks: Iterable[Buffer]) -> int:
         content = b"".join(bytes(chunk) for chunk in chunks)
-        return self._written(path, content, lambda part: real(fs, path, [part]))
+        return self._written(path, content, lambda part: real(fs, path, [part]), lambda disk: disk.created(path))
 
     def _store_write(self, real: Callable[..., int], store: Store, name: str, chunks: Iterable[Buffer]) -> int:
         assert store.local_path is not None
         content = b"".join(bytes(chunk) for chunk in chunks)
-        return self._written(store.local_path / name, content, lambda part: real(store, name, [part]))
+        # A store syncs the file before it returns, which is a step of its own, and it is found there.
+        return self._written(
+            store.local_path / name, content, lambda part: real(store, name, [part]), lambda disk: None
+        )
 
-    def _written(self, path: Path, content: bytes, write: Callable[[bytes], int]) -> int:
+    def _written(self, path: Path, content: bytes, write: Callable[[bytes], int], tell: Callable[[Disk], None]) -> int:
         return self._step(
             f"write {path.name}",
             path,
             lambda: write(content),
-            lambda disk: disk.created(path),
+            tell,
             torn=(Crash.TORN_WRITE, lambda: {self._name(path): (content[: len(content) // 2], 0)}),
             when_full=lambda: write(content[: len(content) // 2]),
         )
