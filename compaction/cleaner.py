@@ -46,10 +46,10 @@ from sediment.compaction.chunks import (
 )
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.damage import Damage, find_damage, isolate, walk_damaged
-from sediment.compaction.group_output import GroupOutput, PartWriter
+from sediment.compaction.group_output import OUTPUT_PAGES, GroupOutput, PartWriter
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, group_segments
 from sediment.compaction.handoff import CleanedGroup, PreparedSwap
-from sediment.compaction.offset_map import OffsetMap
+from sediment.compaction.offset_map import TABLE_PAGES, OffsetMap
 from sediment.compaction.split import (
     LivingRecords,
     RunNumber,
@@ -266,6 +266,8 @@ class _Cleaning:
         self._plan = plan
         self._damage = damage or Damage({}, frozenset())
         self._config: CompactionConfig = plan.config
+        if self._config.task_memory_bytes < INT64_MAX:
+            _give_back_memory()
         self._fs = fs
         self._progress = progress or _no_progress
         self._directory = plan.view.listing.path
@@ -622,6 +624,12 @@ class _Cleaning:
             if status == sweep.DONE:
                 return
             output.grow(self._state, int(self._state[sweep.NEEDED]))
+
+
+def _give_back_memory() -> None:
+    """Hold nothing for other partitions: this one has a limit."""
+    TABLE_PAGES.clear()
+    OUTPUT_PAGES.clear()
 
 
 class _Scratch:

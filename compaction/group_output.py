@@ -17,13 +17,15 @@ from sediment.compaction.chunks import CHUNK_BYTES, ByteArray
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import SegmentGroup
 from sediment.compaction.handoff import CleanedGroup, CleanStats, PartSegment, UnreadableBatch
+from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import AbortedTransaction
 from sediment.segment_io.listing import SegmentRef
 from sediment.segment_io.names import SegmentFileKind, segment_file_name
-from sediment.segment_io.pages import anonymous_memory
+from sediment.segment_io.pages import PageReserve, anonymous_memory
 from sediment.segment_io.writer import SegmentImage, lay_out_segments, write_segment
 
+OUTPUT_PAGES = PageReserve()  # of all groups of this process
 _LARGE_OUTPUT_BYTES = 16 << 20  # smaller groups leave little, and a large page is zeroed whole
 
 
@@ -119,7 +121,7 @@ class GroupOutput:
         self._kept_ends: list[tuple[int, int]] = []
         self._aborted = aborted
         self._writer = writer
-        self.buffer = _anonymous(group.log_bytes + CHUNK_BYTES)
+        self.buffer = self._memory(group.log_bytes + CHUNK_BYTES)
         self._start = self.buffer.size
         self._changed = False
         self._stats = CleanStats()
@@ -128,7 +130,7 @@ class GroupOutput:
         """Move what is there to the end of a larger buffer in which `needed` bytes are free."""
         start = int(state[sweep.OUT_START])
         used = self.buffer[start:]
-        larger = _anonymous(2 * self.buffer.size + needed)
+        larger = self._memory(2 * self.buffer.size + needed)
         state[sweep.OUT_START] = larger.size - used.size
         larger[larger.size - used.size :] = used
         self.buffer = larger
@@ -174,6 +176,8 @@ class GroupOutput:
         cleaned = self._writer.finish(self._group, batches, self._changed, self._aborted, self._stats, spans)
         return replace(cleaned, unreadable=self._unreadable)
 
-
-def _anonymous(size_bytes: int) -> ByteArray:
-    return anonymous_memory(size_bytes, in_large_pages=size_bytes >= _LARGE_OUTPUT_BYTES)
+    def _memory(self, size_bytes: int) -> ByteArray:
+        """Memory to fill downward; fresh where a task has a limit, so that no more is held than is used."""
+        if size_bytes >= _LARGE_OUTPUT_BYTES and self._writer.config.task_memory_bytes == INT64_MAX:
+            return OUTPUT_PAGES.take_any(size_bytes)
+        return anonymous_memory(size_bytes, in_large_pages=size_bytes >= _LARGE_OUTPUT_BYTES)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.jit import kernel
 from sediment.segment_io.memory import load_i64, load_word64, prefetch, store_i64, swap_word64
-from sediment.segment_io.pages import LARGE_PAGE_BYTES, anonymous_memory
+from sediment.segment_io.pages import LARGE_PAGE_BYTES, PageReserve
 
 TABLES = 64
 _TABLE_SHIFT = np.uint64(58)
@@ -34,6 +34,8 @@ USED = 2
 LIMIT = 3
 
 NOT_FOUND = -1
+
+TABLE_PAGES = PageReserve()  # of all maps of this process
 
 
 @kernel
@@ -185,7 +187,7 @@ class OffsetMap:
     def _room_for(self, table: int, size_bytes: int) -> npt.NDArray[np.uint8]:
         """Zeroed room from the block that was begun last, or from a new one."""
         if self._newest_block.size - self._newest_used_bytes < size_bytes:
-            self._newest_block = anonymous_memory(max(size_bytes, LARGE_PAGE_BYTES), in_large_pages=True)
+            self._newest_block = TABLE_PAGES.take_zeroed(max(size_bytes, LARGE_PAGE_BYTES))
             self._newest_used_bytes = 0
         start = self._newest_used_bytes
         self._newest_used_bytes += size_bytes

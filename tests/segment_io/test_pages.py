@@ -24,3 +24,47 @@ def test_large_pages_begin_where_the_memory_does():
 def test_a_system_without_large_pages_gives_plain_ones(monkeypatch):
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
     assert pages.anonymous_memory(5000, in_large_pages=True).size == 5000
+
+
+def test_memory_that_nobody_looks_into_any_more_is_handed_out_again():
+    reserve = pages.PageReserve()
+    first = reserve.take_any(3 * pages.LARGE_PAGE_BYTES)
+    part, address = first[100:200][10:], first.ctypes.data
+    del first
+    second = reserve.take_any(3 * pages.LARGE_PAGE_BYTES)
+    assert second.ctypes.data != address, "a part of it is still looked at"
+    del part
+    assert reserve.take_any(3 * pages.LARGE_PAGE_BYTES).ctypes.data == address
+
+
+def test_memory_that_was_used_is_zeroed_where_that_is_asked_for():
+    reserve = pages.PageReserve()
+    first = reserve.take_zeroed(pages.LARGE_PAGE_BYTES)
+    first[:] = 7
+    address = first.ctypes.data
+    del first
+    second = reserve.take_zeroed(pages.LARGE_PAGE_BYTES)
+    assert second.ctypes.data == address
+    assert not second.any()
+
+
+def test_less_than_before_is_the_end_of_what_was_touched():
+    reserve = pages.PageReserve()
+    first = reserve.take_any(4 * pages.LARGE_PAGE_BYTES)
+    end = first.ctypes.data + first.size
+    del first
+    second = reserve.take_any(1000)
+    assert (second.size, second.ctypes.data + second.size) == (1000, end)
+
+
+def test_no_more_is_kept_than_was_in_use_at_one_time():
+    reserve = pages.PageReserve()
+    for units in range(1, 6):
+        reserve.take_zeroed(units * pages.LARGE_PAGE_BYTES)
+        assert reserve.kept_bytes() <= units * pages.LARGE_PAGE_BYTES
+    held = [reserve.take_zeroed(pages.LARGE_PAGE_BYTES) for _ in range(5)]
+    assert reserve.kept_bytes() == 0
+    held.clear()
+    assert reserve.kept_bytes() == 5 * pages.LARGE_PAGE_BYTES
+    reserve.clear()
+    assert reserve.kept_bytes() == 0
