@@ -25,8 +25,7 @@ from sediment.segment_io.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.pages import PageReserve, anonymous_memory
 from sediment.segment_io.writer import SegmentImage, lay_out_segments, write_segment
 
-OUTPUT_PAGES = PageReserve()  # of all groups of this process
-_LARGE_OUTPUT_BYTES = 16 << 20  # smaller groups leave little, and a large page is zeroed whole
+OUTPUT_PAGES = PageReserve(in_large_pages=False)  # of all groups of this process
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +177,6 @@ class GroupOutput:
 
     def _memory(self, size_bytes: int) -> ByteArray:
         """Memory to fill downward; fresh where a task has a limit, so that no more is held than is used."""
-        if size_bytes >= _LARGE_OUTPUT_BYTES and self._writer.config.task_memory_bytes == INT64_MAX:
+        if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)
-        return anonymous_memory(size_bytes, in_large_pages=size_bytes >= _LARGE_OUTPUT_BYTES)
+        return anonymous_memory(size_bytes, in_large_pages=False)

@@ -35,7 +35,7 @@ LIMIT = 3
 
 NOT_FOUND = -1
 
-TABLE_PAGES = PageReserve()  # of all maps of this process
+TABLE_PAGES = PageReserve(in_large_pages=True)  # of all maps of this process
 
 
 @kernel

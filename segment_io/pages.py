@@ -1,10 +1,11 @@
-"""Memory in large pages, for what is filled at once or looked at everywhere, and a reserve of it.
+"""Memory in plain and in large pages, and a reserve of it.
 
 A page of memory costs a fault when it is first touched and an entry of the CPU's address cache for as long as it is
-used; of 2 MiB pages there are 512 times fewer.  A system without them gives plain pages.
+used; of 2 MiB pages there are 512 times fewer, which pays where memory is looked at everywhere.  A system without them
+gives plain pages.
 
 In a virtual machine whose host takes back what is free, a page's first touch may cost twenty times as much as zeroing
-it.  A process that cleans one partition after the other therefore uses its memory again.
+it, a large one's most of all.  A process that cleans one partition after the other therefore uses its memory again.
 """
 
 from __future__ import annotations
@@ -53,14 +54,15 @@ def _map_pages(size_bytes: int, *, in_large_pages: bool) -> _Pages:
 
 
 class PageReserve:
-    """Memory in large pages, handed out again once nobody looks into it any more.
+    """Memory that is handed out again once nobody looks into it any more.
 
     It comes back by itself, with the last array that looks into it.
 
     Invariant: what is in use and what is kept together are never more than what was in use at one time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_large_pages: bool) -> None:
+        self._in_large_pages = in_large_pages
         self._lock = threading.Lock()
         # Arrays end on any thread and in the middle of anything, so what comes back is only noted then.
         self._returned: deque[_Pages] = deque()
@@ -69,7 +71,7 @@ class PageReserve:
         self._most_bytes = 0
 
     def take_zeroed(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Zeroed uint8[size_bytes]; large pages begin at its start."""
+        """Zeroed uint8[size_bytes]; large pages begin where it does."""
         memory, is_fresh = self._take(size_bytes, most_bytes=size_bytes)
         if not is_fresh:
             memory[:] = 0
@@ -105,7 +107,7 @@ class PageReserve:
             found = min(fitting, key=lambda pages: pages.size_bytes, default=None)
             if found is not None:
                 self._kept.remove(found)
-            pages = found or _map_pages(max(size_bytes, 1), in_large_pages=True)
+            pages = found or _map_pages(max(size_bytes, 1), in_large_pages=self._in_large_pages)
             self._in_use_bytes += pages.size_bytes
             self._most_bytes = max(self._most_bytes, self._in_use_bytes)
             self._drop_surplus()

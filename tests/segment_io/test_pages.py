@@ -27,7 +27,7 @@ def test_a_system_without_large_pages_gives_plain_ones(monkeypatch):
 
 
 def test_memory_that_nobody_looks_into_any_more_is_handed_out_again():
-    reserve = pages.PageReserve()
+    reserve = pages.PageReserve(in_large_pages=True)
     first = reserve.take_any(3 * pages.LARGE_PAGE_BYTES)
     part, address = first[100:200][10:], first.ctypes.data
     del first
@@ -38,7 +38,7 @@ def test_memory_that_nobody_looks_into_any_more_is_handed_out_again():
 
 
 def test_memory_that_was_used_is_zeroed_where_that_is_asked_for():
-    reserve = pages.PageReserve()
+    reserve = pages.PageReserve(in_large_pages=True)
     first = reserve.take_zeroed(pages.LARGE_PAGE_BYTES)
     first[:] = 7
     address = first.ctypes.data
@@ -49,7 +49,7 @@ def test_memory_that_was_used_is_zeroed_where_that_is_asked_for():
 
 
 def test_less_than_before_is_the_end_of_what_was_touched():
-    reserve = pages.PageReserve()
+    reserve = pages.PageReserve(in_large_pages=True)
     first = reserve.take_any(4 * pages.LARGE_PAGE_BYTES)
     end = first.ctypes.data + first.size
     del first
@@ -58,7 +58,7 @@ def test_less_than_before_is_the_end_of_what_was_touched():
 
 
 def test_no_more_is_kept_than_was_in_use_at_one_time():
-    reserve = pages.PageReserve()
+    reserve = pages.PageReserve(in_large_pages=True)
     for units in range(1, 6):
         reserve.take_zeroed(units * pages.LARGE_PAGE_BYTES)
         assert reserve.kept_bytes() <= units * pages.LARGE_PAGE_BYTES
