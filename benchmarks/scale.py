@@ -266,7 +266,16 @@ class Results:
         return sorted(found, key=lambda there: (there.point.log_bytes, there.point.keys, there.point.partitions))
 
 
-HEAD = ("log", "keys that live", "strategy", "seconds", "seconds per GB", "processor s", "peak of a worker, MB")
+HEAD = (
+    "log",
+    "keys that live",
+    "strategy",
+    "seconds",
+    "seconds per GB",
+    "processor s",
+    "peak of a worker, MB",
+    "grown in this run",
+)
 
 
 def rows(results: Results) -> list[tuple[str, ...]]:
@@ -280,6 +289,7 @@ def rows(results: Results) -> list[tuple[str, ...]]:
             f"{statistics.median(there.seconds_per_gb):.2f}",
             f"{there.median(lambda run: run.cpu_seconds):.1f}",
             f"{max(run.worker_bytes for run in there.runs) / MEGABYTE:.0f}",
+            f"{max(run.grown_bytes for run in there.runs) / MEGABYTE:.0f}",
         )
         for there in results.measured
     ]
@@ -364,16 +374,19 @@ def plot(results: Results, folder: Path) -> list[str]:
     mpl.rcParams["svg.hashsalt"] = "sediment"
     from matplotlib import pyplot
 
-    across: tuple[tuple[str, str, Callable[[Measured], float]], ...] = (
-        ("size", "GB of log, a tenth as many keys as records", lambda there: there.point.log_bytes / GIGABYTE),
-        ("keys", "keys (the most of them with values of 4 bytes)", lambda there: there.point.keys),
-        ("partitions", "partitions that hold 1 GB together", lambda there: there.point.partitions),
+    # The session that serves all sizes is as large as the largest so far; one for each number of keys serves both ways.
+    peak, growth = ("worker_bytes", "peak of a worker, MB"), ("grown_bytes", "a worker grows by, MB")
+    across: tuple[tuple[str, str, tuple[str, str], Callable[[Measured], float]], ...] = (
+        ("size", "GB of log, a tenth as many keys as records", peak, lambda there: there.point.log_bytes / GIGABYTE),
+        ("keys", "keys (the most of them with values of 4 bytes)", growth, lambda there: there.point.keys),
+        ("partitions", "partitions that hold 1 GB together", peak, lambda there: there.point.partitions),
     )
     drawn = []
-    for sweep, label, place in across:
+    for sweep, label, (measure, memory_label), place in across:
         if not results.curve(sweep):
             continue
         drawn.append(sweep)
+        ticks = sorted({place(there) for there in results.curve(sweep)})
         figure, (speed, memory) = pyplot.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
         for strategy in (WHOLE, SPLIT):
             if curve := results.curve(sweep, strategy):
@@ -383,12 +396,14 @@ def plot(results: Results, folder: Path) -> list[str]:
                 below = [pace - min(there.seconds_per_gb) for pace, there in zip(paces, curve, strict=True)]
                 above = [max(there.seconds_per_gb) - pace for pace, there in zip(paces, curve, strict=True)]
                 speed.errorbar(xs, paces, yerr=(below, above), fmt="o-", capsize=3, label=strategy)
-                peaks = [max(run.worker_bytes for run in there.runs) / MEGABYTE for there in curve]
+                peaks = [max(getattr(run, measure) for run in there.runs) / MEGABYTE for there in curve]
                 memory.plot(xs, peaks, "o-", label=strategy)
-        for axes, name in ((speed, "seconds per GB"), (memory, "peak of a worker, MB")):
+        for axes, name in ((speed, "seconds per GB"), (memory, memory_label)):
             axes.set_xlabel(label)
             axes.set_ylabel(name)
             axes.set_xscale("log")
+            axes.set_xticks(ticks, [f"{tick:,g}" if tick < 1_000_000 else f"{tick / 1_000_000:,g}M" for tick in ticks])
+            axes.minorticks_off()
             axes.set_ylim(bottom=0)
             axes.grid(visible=True, alpha=0.3)
             axes.legend()
@@ -415,7 +430,7 @@ def fill(results: Results) -> None:
         f"Measured with `{results.command}` on {results.machine}; medians, in brackets the smallest and the largest."
     )
     plots = "\n\n".join(
-        f"![seconds per GB, and the peak of a worker, over the {sweep}](scale-{sweep}.svg)"
+        f"![seconds per GB, and the memory of a worker, over the {sweep}](scale-{sweep}.svg)"
         for sweep in plot(results, DOCS)
     )
     fill_page(PAGE, "figures", f"{plots}\n\n{markdown_table(HEAD, rows(results))}\n\n{where}")
