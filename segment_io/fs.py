@@ -9,6 +9,7 @@ what it holds through an `OpenFile`.
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import shutil
@@ -25,6 +26,10 @@ from sediment.segment_io.format import MAX_SEGMENT_BYTES
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _READ_AND_WRITE = 0o666
+_PAST_CACHE: int = getattr(os, "O_DIRECT", 0)  # not on every system
+_BLOCK_BYTES = 4096  # what addresses, positions and sizes of such writes are multiples of
+_DIRECT_WRITE_BYTES = 1 << 20
+_LARGE_WRITE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +190,20 @@ class Fs:
         return file
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
-        """Create `path` (it must not exist), write `chunks`, return the bytes written.  Not yet durable."""
+        """Create `path` (it must not exist), write `chunks`, return the bytes written.  Not yet durable.
+
+        Large chunks are written past the page cache where the filesystem can do that: who cleans a directory reads
+        hundreds of times what a cache holds, and what a broker has there should stay.
+        """
         written = 0
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             for chunk in chunks:
                 view = memoryview(chunk).cast("B")
+                if len(view) >= _LARGE_WRITE_BYTES and written % _BLOCK_BYTES == 0:
+                    count = _write_past_cache(descriptor, view)
+                    written += count
+                    view = view[count:]
                 while view:
                     count = os.write(descriptor, view)
                     written += count
@@ -337,6 +350,34 @@ def open_to_read(path: Path) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "Not a regular file", str(path))
+
+
+def _write_past_cache(descriptor: int, content: memoryview) -> int:
+    """Write the whole blocks at the begin of `content` straight to the device.
+
+    Returns the bytes written, which may be fewer or none where the filesystem does not do that; the rest is to be
+    written as usual.  The file's position must be at a block.
+    """
+    whole_bytes = len(content) - len(content) % _BLOCK_BYTES
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    written = 0
+    # Memory of its own, since the device wants it at a block's address.
+    block = mmap.mmap(-1, _DIRECT_WRITE_BYTES)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _PAST_CACHE)
+        with memoryview(block) as aligned:
+            while written < whole_bytes and written % _BLOCK_BYTES == 0:
+                size_bytes = min(_DIRECT_WRITE_BYTES, whole_bytes - written)
+                aligned[:size_bytes] = content[written : written + size_bytes]
+                with aligned[:size_bytes] as wanted:
+                    written += os.write(descriptor, wanted)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+        block.close()
+    return written
 
 
 def _entry(name: str, status: os.stat_result) -> FileEntry:

@@ -1,0 +1,83 @@
+"""New files: whole whatever their chunks' sizes and whatever the filesystem can do."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+
+import numpy as np
+import pytest
+
+from sediment.segment_io import fs as fs_module
+from sediment.segment_io.fs import Fs
+
+MIB = 1 << 20
+
+
+def bytes_of(size: int, seed: int = 1) -> bytes:
+    return np.random.default_rng(seed).bytes(size)
+
+
+@pytest.mark.parametrize("sizes", [(MIB - 1,), (MIB,), (MIB + 1,), (3 * MIB + 4097,), (2 * MIB, 2 * MIB + 5, MIB), ()])
+def test_a_new_file_holds_its_chunks_whatever_their_sizes(tmp_path, sizes):
+    chunks = [bytes_of(size, number) for number, size in enumerate(sizes)]
+    assert Fs().write_new(tmp_path / "f", chunks) == sum(sizes)
+    assert (tmp_path / "f").read_bytes() == b"".join(chunks)
+
+
+def test_a_large_chunk_behind_a_small_one_is_written_as_it_is(tmp_path):
+    chunks = [b"abc", bytes_of(2 * MIB)]
+    assert Fs().write_new(tmp_path / "f", chunks) == 3 + 2 * MIB
+    assert (tmp_path / "f").read_bytes() == b"".join(chunks)
+
+
+def test_a_large_chunk_may_begin_at_any_address(tmp_path):
+    content = np.frombuffer(bytes_of(2 * MIB + 7), dtype=np.uint8)[7:]
+    assert Fs().write_new(tmp_path / "f", [content]) == 2 * MIB
+    assert (tmp_path / "f").read_bytes() == content.tobytes()
+
+
+def test_a_filesystem_that_cannot_pass_the_page_cache_by_gets_the_same_file(tmp_path, monkeypatch):
+    real, refused = fcntl.fcntl, []
+
+    def set_flags(descriptor, command, *arguments):
+        if command == fcntl.F_SETFL and arguments[0] & os.O_DIRECT:
+            refused.append(descriptor)
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(descriptor, command, *arguments)
+
+    monkeypatch.setattr(fs_module.fcntl, "fcntl", set_flags)
+    content = bytes_of(2 * MIB + 5)
+    assert Fs().write_new(tmp_path / "f", [content]) == len(content)
+    assert refused
+    assert (tmp_path / "f").read_bytes() == content
+
+
+@pytest.mark.parametrize("taken", [0, 4096, 1000])
+def test_a_device_that_stops_taking_blocks_gets_the_rest_through_the_page_cache(tmp_path, monkeypatch, taken):
+    """`taken`: bytes of its second write that it takes; with none it refuses."""
+    real, calls = os.write, []
+
+    def write(descriptor, content):
+        calls.append(len(content))
+        if len(calls) != 2:
+            return real(descriptor, content)
+        if not taken:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_DIRECT)
+        return real(descriptor, content[:taken])
+
+    monkeypatch.setattr(fs_module.os, "write", write)
+    content = bytes_of(4 * MIB + 9)
+    assert Fs().write_new(tmp_path / "f", [content]) == len(content)
+    assert (tmp_path / "f").read_bytes() == content
+
+
+def test_what_a_full_disk_says_is_not_taken_for_a_filesystem_that_cannot(tmp_path, monkeypatch):
+    def write(descriptor, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(fs_module.os, "write", write)
+    with pytest.raises(OSError, match="No space left"):
+        Fs().write_new(tmp_path / "f", [bytes_of(2 * MIB)])
