@@ -62,6 +62,7 @@ from sediment.compaction.transactions import UNREADABLE, ActiveProducers
 from sediment.compaction.walk import dirty_base, may_hold_transactions, walk_segments
 from sediment.segment_io import decode
 from sediment.segment_io.codecs import compress
+from sediment.segment_io.compressors import COMPRESSOR_REGISTERS, find_compressors
 from sediment.segment_io.errors import (
     CorruptBatchError,
     HashCollisionError,
@@ -285,6 +286,8 @@ class _Cleaning:
         self._rules = np.zeros(sweep.RULE_REGISTERS, dtype=np.int64)
         self._living_bits = np.zeros(0, dtype=np.uint8)
         self._digest: np.uint64 | None = None
+        self._compressors = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
+        self._has_compressors = False
         self._exact_keys = self._compare_keys() if exact_keys else None
 
     def run(self, *, walked: bool, filled: bool) -> PreparedSwap:
@@ -434,7 +437,7 @@ class _Cleaning:
             self._exact_keys.check(
                 chunk,
                 first_mapped_offset,
-                lambda keys_bytes: self._check_memory(self._map.size_bytes(), output, keys_bytes),
+                lambda keys_bytes: self._check_memory(output, keys_bytes=keys_bytes),
             )
 
     # ------------------------------------------------------------------------------------------- filling a map forward
@@ -506,7 +509,7 @@ class _Cleaning:
             self._check_keys(chunk, output)
             self._begin_chunk(chunk)
             self._drive(chunk, lambda chunk: self._sweep_call(chunk, output.buffer), output=output)
-            self._check_memory(self._map.size_bytes(), output)
+            self._check_memory(output)
         output.take(state)
         return output
 
@@ -543,6 +546,7 @@ class _Cleaning:
                 scratch.raw,
                 self._living_bits,
                 output,
+                self._compressors,
                 self._state,
             )
         )
@@ -564,7 +568,7 @@ class _Cleaning:
             elif status == sweep.NEEDS_COMPRESSION and output is not None:
                 self._compress(chunk, output)
             elif status == sweep.NEEDS_MAP_ROOM:
-                self._check_memory(self._map.size_bytes_with(needed), output)
+                self._check_memory(output, more_keys=needed)
                 self._map.reserve(needed)
             elif status == sweep.NEEDS_RECORD_ROOM:
                 self._scratch.make_records_room(needed)
@@ -587,13 +591,17 @@ class _Cleaning:
             else:
                 raise self._reader.error(status, chunk, self._current(chunk, forward=forward))
 
-    def _check_memory(self, map_bytes: int, output: GroupOutput | None, keys_bytes: int | None = None) -> None:
+    def _check_memory(self, output: GroupOutput | None, *, more_keys: int = 0, keys_bytes: int | None = None) -> None:
+        """That what is held, with room for `more_keys`, stays within the task's limit, if it has one."""
+        limit_bytes = self._config.task_memory_bytes
+        if limit_bytes == INT64_MAX:
+            return
+        map_bytes = self._map.size_bytes_with(more_keys) if more_keys else self._map.size_bytes()
         if self._exact_keys is not None:
             map_bytes += self._exact_keys.size_bytes() if keys_bytes is None else keys_bytes
         swept_bytes = 0 if output is None else output.buffer.size - int(self._state[sweep.OUT_START])
         held_bytes = swept_bytes + self._being_written_bytes
         buffer_bytes = self._scratch.size_bytes() + self._reader.size_bytes() + self._living_bits.nbytes
-        limit_bytes = self._config.task_memory_bytes
         if map_bytes + held_bytes + buffer_bytes > limit_bytes:
             raise MemoryBudgetError(
                 f"cleaning needs more than the {limit_bytes} bytes of memory of a task: {map_bytes} for "
@@ -616,6 +624,9 @@ class _Cleaning:
         chunk.payloads[ordinal] = self._scratch.hold_payload(content)
 
     def _compress(self, chunk: Chunk, output: GroupOutput) -> None:
+        if not self._has_compressors:
+            # The next ones are compressed by the sweep itself, where it can.
+            self._compressors, self._has_compressors = find_compressors(), True
         codec, _ = chunk.payload_at(self._current(chunk, forward=False))
         raw = self._scratch.raw.data[: int(self._state[sweep.RAW_BYTES])]
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)

@@ -52,6 +52,7 @@ from sediment.compaction.transactions import (
     UNREADABLE,
     is_last_of_producer,
 )
+from sediment.segment_io.compressors import NOT_COMPRESSED, compress_records, compressed_bound
 from sediment.segment_io.decode import (
     BAD_RECORD_COUNT,
     BAD_VARINT,
@@ -105,6 +106,7 @@ from sediment.segment_io.hashing import hash_key
 from sediment.segment_io.jit import kernel
 from sediment.segment_io.legacy import LEGACY_CRC, check_legacy_crc
 from sediment.segment_io.memory import copy_bytes, load_i8, load_i16, load_i32, load_i64, load_u32, store_i32, store_i64
+from sediment.segment_io.native import Tools
 from sediment.segment_io.payloads import NOT_HERE
 
 # ---------------------------------------------------------------- what a call can answer besides a decoder's status
@@ -402,6 +404,24 @@ def _tombstones(records: npt.NDArray[np.int64], count: int) -> int:
 
 
 @kernel
+def _place_compressed(header: int, payload: int, size_bytes: int, out: int, state: npt.NDArray[np.int64]) -> None:
+    """Place what became of the batch at `header`, which the PENDING registers describe; it has room."""
+    new_bytes = BATCH_HEADER_BYTES + size_bytes
+    state[OUT_START] -= new_bytes
+    target = out + state[OUT_START]
+    copy_bytes(target + BATCH_HEADER_BYTES, payload, size_bytes)
+    write_header(
+        target,
+        header,
+        new_bytes,
+        state[PENDING_KEPT],
+        state[PENDING_BASE_TIMESTAMP],
+        state[PENDING_MAX_TIMESTAMP],
+        state[PENDING_HAS_HORIZON] != 0,
+    )
+
+
+@kernel
 def sweep_chunk(
     chunk: npt.NDArray[np.uint8],
     positions: npt.NDArray[np.int64],
@@ -420,12 +440,14 @@ def sweep_chunk(
     raw: npt.NDArray[np.uint8],
     living: npt.NDArray[np.uint8],
     output: npt.NDArray[np.uint8],
+    compressors: Tools,
     state: npt.NDArray[np.int64],
 ) -> int:
     """Judge and emit the batches below CURSOR, last first; returns DONE, what it needs, or a decoder's status.
 
     `verdicts` is uint8[batches] or empty (all zero); `payloads`, int64[batches, 2], says where the decompressed records
-    of compressed batches are, address and bytes, or NOT_HERE; `producer_*` are ActiveProducers' columns.  `living`
+    of compressed batches are, address and bytes, or NOT_HERE; `compressors` is what `find_compressors` gives, or zeros;
+    `producer_*` are ActiveProducers' columns.  `living`
     is of use IN_SPLIT only: a bit for each record of the split, numbered as RECORDS counts them, 1 where its key lives.
     """
     base = chunk.ctypes.data
@@ -502,9 +524,12 @@ def sweep_chunk(
         if status != OK:
             return status
         bound = max(size_bytes, rebuilt_bound(payload_bytes, count))
-        if codec != 0 and raw.size < bound:
-            state[NEEDED] = bound
-            return NEEDS_RAW_ROOM
+        if codec != 0:
+            packed_bound = compressed_bound(bound)
+            if raw.size < bound + packed_bound:
+                state[NEEDED] = bound + packed_bound
+                return NEEDS_RAW_ROOM
+            bound = BATCH_HEADER_BYTES + packed_bound
         if state[OUT_START] < bound:
             state[NEEDED] = bound
             return NEEDS_OUTPUT_ROOM
@@ -576,13 +601,19 @@ def sweep_chunk(
                     first_timestamp = load_i64(header + BASE_TIMESTAMP)
                 if codec != 0:
                     target = raw.ctypes.data
-                    end = write_records(target, header, records_base, records, retained, first_timestamp)
-                    state[RAW_BYTES] = end - target
+                    packed = write_records(target, header, records_base, records, retained, first_timestamp)
+                    state[RAW_BYTES] = packed - target
                     state[PENDING_KEPT] = retained
                     state[PENDING_BASE_TIMESTAMP] = first_timestamp
                     state[PENDING_MAX_TIMESTAMP] = max_timestamp
                     state[PENDING_HAS_HORIZON] = 1 if needs_horizon or has_horizon else 0
-                    return NEEDS_COMPRESSION
+                    room_bytes = raw.size - state[RAW_BYTES]
+                    new_bytes = compress_records(codec, target, state[RAW_BYTES], packed, room_bytes, compressors)
+                    if new_bytes == NOT_COMPRESSED:
+                        return NEEDS_COMPRESSION
+                    _place_compressed(header, packed, new_bytes, out, state)
+                    state[CURSOR] = ordinal
+                    continue
                 new_bytes = BATCH_HEADER_BYTES + records_size(header, records, retained, first_timestamp)
                 state[OUT_START] -= new_bytes
                 target = out + state[OUT_START]
@@ -603,23 +634,12 @@ def emit_compressed(
     state: npt.NDArray[np.int64],
 ) -> int:
     """Place the batch that NEEDS_COMPRESSION was about, with `compressed` as its payload, and step past it."""
-    new_bytes = BATCH_HEADER_BYTES + compressed.size
-    if state[OUT_START] < new_bytes:
-        state[NEEDED] = new_bytes
+    if state[OUT_START] < BATCH_HEADER_BYTES + compressed.size:
+        state[NEEDED] = BATCH_HEADER_BYTES + compressed.size
         return NEEDS_OUTPUT_ROOM
     ordinal = state[CURSOR] - 1
-    state[OUT_START] -= new_bytes
-    target = output.ctypes.data + state[OUT_START]
-    copy_bytes(target + BATCH_HEADER_BYTES, compressed.ctypes.data, compressed.size)
-    write_header(
-        target,
-        chunk.ctypes.data + positions[ordinal],
-        new_bytes,
-        state[PENDING_KEPT],
-        state[PENDING_BASE_TIMESTAMP],
-        state[PENDING_MAX_TIMESTAMP],
-        state[PENDING_HAS_HORIZON] != 0,
-    )
+    header = chunk.ctypes.data + positions[ordinal]
+    _place_compressed(header, compressed.ctypes.data, compressed.size, output.ctypes.data, state)
     state[CURSOR] = ordinal
     return DONE
 

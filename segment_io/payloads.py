@@ -13,11 +13,6 @@ and its padding, nothing read behind a payload and the PADDING_BYTES behind the 
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
-import weakref
-from functools import cache
-
 import numpy as np
 import numpy.typing as npt
 
@@ -45,6 +40,7 @@ from sediment.segment_io.memory import (
     load_word64,
     store_i8,
 )
+from sediment.segment_io.native import LIBDEFLATE, LZ4, ZSTD, address_of, take_tool
 
 NOT_HERE = -1
 _NO_ROOM = -2
@@ -79,48 +75,17 @@ _ZSTD_SINGLE_SEGMENT = 0x20
 _ZSTD_MAX_WINDOW_EXPONENT = 17  # of a window of 128 MiB, the largest that streaming readers take
 
 
-@cache
-def _library(module: str) -> ctypes.CDLL | None:
-    """The shared object of an extension module, without importing it."""
-    try:
-        found = importlib.util.find_spec(module)
-        return ctypes.CDLL(found.origin) if found is not None and found.origin else None
-    except (ImportError, OSError):
-        return None
-
-
-def _address(library: ctypes.CDLL | None, name: str) -> int:
-    function = getattr(library, name, None)
-    return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
-
-
 def find_tools() -> npt.NDArray[np.int64]:
     """The libraries' functions with contexts of their own, int64[TOOL_REGISTERS], which serve one thread at a time.
 
     The contexts live as long as the array.
     """
     tools = np.zeros(TOOL_REGISTERS, dtype=np.int64)
-    tools[_LZ4_DECOMPRESS] = _address(_library("lz4.block._block"), "LZ4_decompress_safe")
-    zstd = _library("zstandard._cffi")
-    _take(tools, zstd, _ZSTD_DECOMPRESS, "ZSTD_decompressDCtx", "ZSTD_createDCtx", "ZSTD_freeDCtx")
-    libdeflate = _library("deflate._deflate")
+    tools[_LZ4_DECOMPRESS] = address_of(LZ4, "LZ4_decompress_safe")
+    take_tool(tools, _ZSTD_DECOMPRESS, ZSTD, "ZSTD_decompressDCtx", "ZSTD_createDCtx", "ZSTD_freeDCtx")
     function, make = "libdeflate_gzip_decompress_ex", "libdeflate_alloc_decompressor"
-    _take(tools, libdeflate, _GZIP_DECOMPRESS, function, make, "libdeflate_free_decompressor")
+    take_tool(tools, _GZIP_DECOMPRESS, LIBDEFLATE, function, make, "libdeflate_free_decompressor")
     return tools
-
-
-def _take(
-    tools: npt.NDArray[np.int64], library: ctypes.CDLL | None, register: int, function: str, make: str, free: str
-) -> None:
-    """Set a function's register, and the one behind it to a context."""
-    if library is None or not all(_address(library, name) for name in (function, make, free)):
-        return
-    maker = library[make]
-    maker.restype = ctypes.c_void_p
-    context = maker()
-    if context:
-        weakref.finalize(tools, library[free], ctypes.c_void_p(context))
-        tools[register], tools[register + 1] = _address(library, function), context
 
 
 @kernel

@@ -15,7 +15,7 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.handoff import PreparedSwap
 from sediment.compaction.policy import cleanable_range
-from sediment.segment_io import payloads
+from sediment.segment_io import native
 from sediment.segment_io.errors import CorruptBatchError, MapFullError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.fs import Fs, PretendingFs
 from sediment.segment_io.listing import list_log
@@ -381,7 +381,7 @@ def test_a_batch_that_expands_beyond_the_bound_is_an_error(tmp_path):
 def test_compressed_batches_come_out_the_same_without_the_libraries_that_loops_call(
     tmp_path, monkeypatch, ahead_chunks
 ):
-    monkeypatch.setattr(payloads, "_library", lambda module: None)
+    monkeypatch.setattr(native, "_library", lambda module: None)
     monkeypatch.setattr(chunks, "_AHEAD_CHUNKS", ahead_chunks)
     for seed in range(4):
         directory = tmp_path / f"t-{seed}"

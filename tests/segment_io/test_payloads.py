@@ -10,7 +10,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sediment.segment_io import payloads
+from sediment.segment_io import native, payloads
 from sediment.segment_io.codecs import compress, decompress
 from sediment.segment_io.decode import PADDING_BYTES
 from sediment.segment_io.errors import CorruptBatchError
@@ -145,6 +145,6 @@ def test_lz4_frames_of_other_shapes_and_several_gzip_members_are_left_out():
 
 
 def test_without_libraries_all_but_snappy_is_left_out(monkeypatch):
-    monkeypatch.setattr(payloads, "_library", lambda module: None)
+    monkeypatch.setattr(native, "_library", lambda module: None)
     batches = [batch(codec, compress(codec, b"records" * 100)) for codec in CODECS]
     assert decompressed(batches, tools=payloads.find_tools()) == [None, b"records" * 100, None, None]
