@@ -28,7 +28,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 _READ_AND_WRITE = 0o666
 _PAST_CACHE: int = getattr(os, "O_DIRECT", 0)  # not on every system
 _BLOCK_BYTES = 4096  # what addresses, positions and sizes of such writes are multiples of
-_DIRECT_WRITE_BYTES = 1 << 20
+_DIRECT_WRITE_BYTES = 4 << 20
 _LARGE_WRITE_BYTES = 1 << 20
 
 
@@ -362,7 +362,7 @@ def _write_past_cache(descriptor: int, content: memoryview) -> int:
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     written = 0
     # Memory of its own, since the device wants it at a block's address.
-    block = mmap.mmap(-1, _DIRECT_WRITE_BYTES)
+    block = mmap.mmap(-1, min(_DIRECT_WRITE_BYTES, whole_bytes))
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _PAST_CACHE)
         with memoryview(block) as aligned:

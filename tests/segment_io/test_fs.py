@@ -19,7 +19,9 @@ def bytes_of(size: int, seed: int = 1) -> bytes:
     return np.random.default_rng(seed).bytes(size)
 
 
-@pytest.mark.parametrize("sizes", [(MIB - 1,), (MIB,), (MIB + 1,), (3 * MIB + 4097,), (2 * MIB, 2 * MIB + 5, MIB), ()])
+@pytest.mark.parametrize(
+    "sizes", [(MIB - 1,), (MIB,), (MIB + 1,), (4 * MIB,), (9 * MIB + 4097,), (2 * MIB, 5 * MIB + 5, MIB), ()]
+)
 def test_a_new_file_holds_its_chunks_whatever_their_sizes(tmp_path, sizes):
     chunks = [bytes_of(size, number) for number, size in enumerate(sizes)]
     assert Fs().write_new(tmp_path / "f", chunks) == sum(sizes)
@@ -69,7 +71,7 @@ def test_a_device_that_stops_taking_blocks_gets_the_rest_through_the_page_cache(
         return real(descriptor, content[:taken])
 
     monkeypatch.setattr(fs_module.os, "write", write)
-    content = bytes_of(4 * MIB + 9)
+    content = bytes_of(12 * MIB + 9)
     assert Fs().write_new(tmp_path / "f", [content]) == len(content)
     assert (tmp_path / "f").read_bytes() == content
 
