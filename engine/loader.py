@@ -22,7 +22,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -49,6 +49,7 @@ from sediment.segment_io.format import (
     TIME_ENTRY_BYTES,
     TIME_ENTRY_STRUCT,
 )
+from sediment.segment_io.framing import batch_ends
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import (
     AbortedTransaction,
@@ -67,7 +68,7 @@ from sediment.segment_io.names import (
     segment_file_name,
 )
 from sediment.segment_io.producers import ProducerState
-from sediment.segment_io.reader import HeaderWalk, Rows
+from sediment.segment_io.reader import Rows
 from sediment.segment_io.scan import SegmentScan, look_behind, scan_segment
 
 _COPIED_BYTES = 1 << 20
@@ -647,23 +648,23 @@ class _Loading:
     def _walk_end(self, segment: _Segment) -> tuple[int, int]:
         """(offset behind the last whole batch, position behind it), from the last offset index entry on.
 
-        From the segment's start where that entry does not hold.
+        From the segment's start where that entry does not hold.  Damage inside a batch does not matter: the offsets of
+        what stays on disk must not be given out again.
 
         Source: kafka-log 05 §3 (readNextOffset).
         """
         position, offset = self._last_offset_entry(segment)
         for start, largest in ((position, offset), (0, None)):
-            walk = HeaderWalk(self._path(segment), start, size_bytes=segment.ref.log_bytes, fs=self.fs)
-            next_offset: int | None = None
-            try:
-                for rows in walk:
-                    if next_offset is None and largest is not None and rows[0]["last_offset"] > largest:
+            next_offset, end_position = None, start
+            with suppress(CorruptBatchError):
+                for last_offset, behind in batch_ends(
+                    self._path(segment), self.fs, position=start, size_bytes=segment.ref.log_bytes
+                ):
+                    if next_offset is None and largest is not None and last_offset > largest:
                         break
-                    next_offset = int(rows[-1]["last_offset"]) + 1
-            except CorruptBatchError:
-                pass
+                    next_offset, end_position = last_offset + 1, behind
             if next_offset is not None and next_offset > segment.base_offset:
-                return next_offset, walk.end_position
+                return next_offset, end_position
         return segment.base_offset, 0
 
     def _last_offset_entry(self, segment: _Segment) -> tuple[int, int | None]:
@@ -681,7 +682,7 @@ class _Loading:
     def _settle_ends(self) -> tuple[int, int]:
         """(recovery point, log end offset), with at least one segment.  Source: kafka-log 05 §3 steps 3 to 5."""
         if self.segments:
-            log_end_offset = self._next_offset(self.segments[-1])
+            log_end_offset, _ = self._end(self.segments[-1])
             if log_end_offset >= self.log_start_checkpoint:
                 if self.is_clean:
                     return log_end_offset, log_end_offset
@@ -694,8 +695,11 @@ class _Loading:
         self._create_segment(self.log_start_checkpoint)
         return min(self.recovery_point_checkpoint, self.log_start_checkpoint), self.log_start_checkpoint
 
-    def _next_offset(self, segment: _Segment) -> int:
-        return self._walk_end(segment)[0] if segment.scan is None else segment.scan.next_offset
+    def _end(self, segment: _Segment) -> tuple[int, int]:
+        """(offset behind the last batch, position behind it), also behind damage that is left where it is."""
+        if segment.scan is None or segment.scan.good_bytes < segment.ref.log_bytes:
+            return self._walk_end(segment)
+        return segment.scan.next_offset, segment.scan.good_bytes
 
     def _loaded(self, segment: _Segment) -> LoadedSegment:
         ref = segment.ref
@@ -705,7 +709,7 @@ class _Loading:
             log_bytes=ref.log_bytes,
             offset_index_entries=(ref.offset_index_bytes or 0) // OFFSET_ENTRY_BYTES,
             time_index_entries=(ref.time_index_bytes or 0) // TIME_ENTRY_BYTES,
-            next_offset=self._next_offset(segment),
+            next_offset=self._end(segment)[0],
             largest_timestamp_ms=largest_ms if largest_ms >= 0 else ref.mtime_ns // _NS_PER_MS,
         )
 
@@ -746,8 +750,10 @@ class _Loading:
         """The producers at the end of the log, with the snapshots that a start leaves.  Source: kafka-log 05 §2, §6."""
         manager = self._manager()
         manager.remove_stray_snapshots([segment.base_offset for segment in self.segments])
+        *earlier, last = self.segments
+        replayed_last = replace(self._replayed(last), log_bytes=self._end(last)[1])
         manager.rebuild(
-            [self._replayed(segment) for segment in self.segments],
+            [*map(self._replayed, earlier), replayed_last],
             log_start_offset,
             log_end_offset,
             reload_from_clean_shutdown=self.is_clean,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sediment.engine.swap import Repair
 from sediment.segment_io.errors import CorruptSnapshotError
+from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.producers import (
@@ -212,6 +213,7 @@ class ProducerStateManager:
         is_empty_before = not self.state.entries and not self.state.completed and self.map_end_offset >= end_offset
         self.truncate_and_reload(log_start_offset, end_offset)
         if end_offset > self.map_end_offset and not is_empty_before:
+            end_base_offset = max((s.base_offset for s in segments if s.base_offset <= end_offset), default=end_offset)
             for segment in _from_offset(segments, self.map_end_offset):
                 if segment.base_offset >= end_offset:
                     break
@@ -219,14 +221,24 @@ class ProducerStateManager:
                 self.map_end_offset = start_offset
                 if segment.base_offset in marks:
                     self.take_snapshot()
-                self._replay_range(segment, start_offset, end_offset)
+                holds_end = segment.base_offset == end_base_offset
+                self._replay_range(segment, start_offset, end_offset if holds_end else INT64_MAX)
         self.map_end_offset = end_offset
         self.take_snapshot()
 
     def _replay_range(self, segment: ReplayedSegment, start_offset: int, end_offset: int) -> None:
+        """Fold the batches from the first that ends at or behind `start_offset` to the first that does of `end_offset`.
+
+        What lies between counts whatever its offset: no checksum covers it, and a broker counts it too.
+        """
+        has_begun = False
         for rows in segment.batches():
-            last_offsets = rows["last_offset"]
-            self.replay(rows[(last_offsets >= start_offset) & (last_offsets < end_offset)])
+            first = 0 if has_begun else _first_at_or_behind(rows, start_offset)
+            has_begun = has_begun or first < len(rows)
+            behind = first + _first_at_or_behind(rows[first:], end_offset)
+            self.replay(rows[first:behind])
+            if behind < len(rows):
+                return
 
     def forget_completed(self) -> None:
         """Let go of the transactions that ended so far; the producers stay."""
@@ -236,6 +248,12 @@ class ProducerStateManager:
         """Drop the snapshots that belong to no segment, except one behind all of them.  Source: kafka-log 05 §6."""
         for offset in stray_snapshots(self._snapshots.offsets(), base_offsets):
             self._snapshots.drop(offset, "no segment begins there")
+
+
+def _first_at_or_behind(rows: Rows, offset: int) -> int:
+    """Index of the first row whose last offset is `offset` or more; the number of rows where there is none."""
+    found = rows["last_offset"] >= offset
+    return int(found.argmax()) if found.any() else len(rows)
 
 
 def _from_offset(segments: Sequence[ReplayedSegment], offset: int) -> Sequence[ReplayedSegment]:

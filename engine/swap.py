@@ -24,22 +24,12 @@ from pathlib import Path
 from sediment.compaction.handoff import CleanedGroup, PartFile, PreparedSwap
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
-    CorruptBatchError,
     CorruptDataError,
     SourceChangedError,
     UsageError,
 )
-from sediment.segment_io.format import (
-    BASE_OFFSET,
-    BATCH_HEADER_BYTES,
-    BATCH_LENGTH,
-    INT64_MAX,
-    LAST_OFFSET_DELTA,
-    LEGACY_MIN_LENGTH,
-    LOG_OVERHEAD_BYTES,
-    MAGIC,
-    MAGIC_PREFIX_BYTES,
-)
+from sediment.segment_io.format import INT64_MAX, OFFSET_ENTRY_BYTES, OFFSET_ENTRY_STRUCT
+from sediment.segment_io.framing import batch_ends
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import SegmentRef, list_log
 from sediment.segment_io.names import (
@@ -58,7 +48,6 @@ _LEADING_OFFSET = re.compile(r"([0-9]+)\.")
 _KINDS = tuple(SegmentFileKind)
 _LOG = SegmentFileKind.LOG
 _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
-_WINDOW_BYTES = 1 << 16
 
 
 # --------------------------------------------------------------------------------------------------------------- commit
@@ -336,8 +325,8 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     `.part` files of any run go: a run that could still commit them would hold the lock.
 
     Beyond Kafka's rules: an index of the old segment goes when the new segment of the same base has none of that kind,
-    also where the new log is empty and Kafka's range with it.  Kafka would keep a transaction index whose markers are
-    gone, and consumers would take later transactions of those producers for aborted.
+    also where the new log is empty or torn and Kafka's range is empty.  Kafka would keep a transaction index whose
+    markers are gone, and consumers would take later transactions of those producers for aborted.
 
     Calling it again, also after it was cut off anywhere, ends in the same directory.
 
@@ -392,10 +381,28 @@ def _replaced_names(directory: Path, names: Sequence[str], swaps: Sequence[str],
     logs = [name for name in swaps if name.endswith(SegmentFileKind.LOG + SWAP_SUFFIX)]
     bases = [_offset_of(directory, name) for name in logs]
     lowest = min(bases, default=0)
-    end = max((next_offset_of(directory / name, base, fs) for name, base in zip(logs, bases, strict=True)), default=0)
+    end = max((_covered_end(directory / name, base, fs) for name, base in zip(logs, bases, strict=True)), default=0)
     covered = {segment_file_name(base, kind) for base in bases for kind in _INDEX_KINDS}
     covered -= {name.removesuffix(SWAP_SUFFIX) for name in swaps}
     return [name for name in names if name in covered or lowest <= _leading_offset(name) < end]
+
+
+def _covered_end(swap: Path, base_offset: int, fs: Fs) -> int:
+    """The offset up to which a `.log.swap` covers old files: behind its last batch.
+
+    `base_offset` where the log ends before the last entry of its offset index: what it lacks, old files may still have.
+
+    Source: kafka-log 05 §2, §3 (readNextOffset).
+    """
+    next_offset = next_offset_of(swap, base_offset, fs)
+    name = segment_file_name(base_offset, SegmentFileKind.OFFSET_INDEX) + SWAP_SUFFIX
+    index = fs.entry(swap.with_name(name))
+    count = 0 if index is None else index.size_bytes // OFFSET_ENTRY_BYTES
+    if not count:
+        return next_offset
+    entry = fs.read_range(swap.with_name(name), (count - 1) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+    relative_offset, _ = OFFSET_ENTRY_STRUCT.unpack(entry)
+    return next_offset if base_offset + relative_offset < next_offset else base_offset
 
 
 def _leading_offset(name: str) -> int:
@@ -448,30 +455,9 @@ def next_offset_of(path: Path, base_offset: int, fs: Fs) -> int:
 
     Source: kafka-log 01 §2.2, 05 §3 (readNextOffset).
     """
-    entry = fs.entry(path)
-    size_bytes = 0 if entry is None else entry.size_bytes
     next_offset = base_offset
-    window, start, position = b"", 0, 0
-    while position < size_bytes - MAGIC_PREFIX_BYTES:
-        if position + BATCH_HEADER_BYTES > start + len(window):
-            window, start = fs.read_range(path, position, _WINDOW_BYTES), position
-        header = window[position - start : position - start + BATCH_HEADER_BYTES]
-        first = int.from_bytes(header[BASE_OFFSET : BASE_OFFSET + 8], "big", signed=True)
-        length = int.from_bytes(header[BATCH_LENGTH : BATCH_LENGTH + 4], "big", signed=True)
-        magic = int.from_bytes(header[MAGIC : MAGIC + 1], "big", signed=True)
-        if length < LEGACY_MIN_LENGTH:
-            raise CorruptBatchError(
-                f"a batch says that it has {length} bytes",
-                path=str(path),
-                position=position,
-                offset=first,
-                advice="a broker refuses to load this partition; restore it from a replica or a backup",
-            )
-        if position > size_bytes - LOG_OVERHEAD_BYTES - length:
-            break
-        delta = header[LAST_OFFSET_DELTA : LAST_OFFSET_DELTA + 4] if magic >= 2 else b""
-        next_offset = first + int.from_bytes(delta, "big", signed=True) + 1
-        position += LOG_OVERHEAD_BYTES + length
+    for last_offset, _ in batch_ends(path, fs):
+        next_offset = last_offset + 1
     return next_offset
 
 

@@ -120,9 +120,11 @@ class HeaderWalk:
                 at = behind
                 if status != decode.ROWS_FULL:
                     break
+            if needed > size_bytes - self.end_position:
+                return  # a torn tail, whatever its magic
             if status != decode.INCOMPLETE:
                 raise self._error(status, buffer, at)
-            if start + filled >= size_bytes or needed > size_bytes - self.end_position:
+            if start + filled >= size_bytes:
                 return
             if filled < wanted:
                 raise SourceChangedError(

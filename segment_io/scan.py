@@ -139,6 +139,22 @@ def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 
 
 @kernel
+def _goes_back(last_offset: int, timestamp: int, progress: npt.NDArray[np.int64]) -> bool:
+    """Whether an entry that is due at this batch, of either index, would lie behind the one before it."""
+    if progress[_OFFSET_ENTRIES] > 0 and last_offset <= progress[_INDEXED_OFFSET]:
+        return True
+    largest, largest_offset = progress[_LARGEST_TIMESTAMP], progress[_LARGEST_TIMESTAMP_OFFSET]
+    if timestamp > largest:
+        largest, largest_offset = timestamp, last_offset
+    goes_back: bool = (
+        progress[_TIME_ENTRIES] > 0
+        and largest > progress[_INDEXED_TIMESTAMP]
+        and largest_offset < progress[_INDEXED_TIMESTAMP_OFFSET]
+    )
+    return goes_back
+
+
+@kernel
 def _append_entries(
     last_offset: int,
     position: int,
@@ -146,12 +162,10 @@ def _append_entries(
     progress: npt.NDArray[np.int64],
     offset_entries: npt.NDArray[np.uint8],
     time_entries: npt.NDArray[np.uint8],
-) -> int:
-    """Entries of both indexes for the batch at byte `position` of the segment; OK or _OFFSET_GOES_BACK."""
-    status = OK
-    if progress[_OFFSET_ENTRIES] > 0 and last_offset <= progress[_INDEXED_OFFSET]:
-        status = _OFFSET_GOES_BACK
-    elif (progress[_OFFSET_ENTRIES] + 1) * OFFSET_ENTRY_BYTES <= offset_entries.size:
+) -> None:
+    """Entries of both indexes for the batch at byte `position` of the segment, but for one that would go back."""
+    goes_back = progress[_OFFSET_ENTRIES] > 0 and last_offset <= progress[_INDEXED_OFFSET]
+    if not goes_back and (progress[_OFFSET_ENTRIES] + 1) * OFFSET_ENTRY_BYTES <= offset_entries.size:
         entry = offset_entries.ctypes.data + progress[_OFFSET_ENTRIES] * OFFSET_ENTRY_BYTES
         store_i32(entry, last_offset - segment_base_offset)
         store_i32(entry + 4, position)
@@ -159,30 +173,28 @@ def _append_entries(
         progress[_INDEXED_OFFSET] = last_offset
     # The last slot of a time index is for the entry that ends it.
     if (progress[_TIME_ENTRIES] + 2) * TIME_ENTRY_BYTES <= time_entries.size:
-        status = max(status, _append_time_entry(segment_base_offset, progress, time_entries))
+        _append_time_entry(segment_base_offset, progress, time_entries)
     progress[_SINCE_ENTRY_BYTES] = 0
-    return status
 
 
 @kernel
 def _append_time_entry(
     segment_base_offset: int, progress: npt.NDArray[np.int64], time_entries: npt.NDArray[np.uint8]
-) -> int:
-    """An entry for the largest timestamp so far unless it has one; OK or _OFFSET_GOES_BACK."""
+) -> None:
+    """An entry for the largest timestamp so far, unless it has one or its offset goes back."""
     count = progress[_TIME_ENTRIES]
     if (count + 1) * TIME_ENTRY_BYTES > time_entries.size:
-        return OK
+        return
     if progress[_LARGEST_TIMESTAMP] <= progress[_INDEXED_TIMESTAMP]:
-        return OK
+        return
     if count > 0 and progress[_LARGEST_TIMESTAMP_OFFSET] < progress[_INDEXED_TIMESTAMP_OFFSET]:
-        return _OFFSET_GOES_BACK
+        return
     entry = time_entries.ctypes.data + count * TIME_ENTRY_BYTES
     store_i64(entry, progress[_LARGEST_TIMESTAMP])
     store_i32(entry + 8, progress[_LARGEST_TIMESTAMP_OFFSET] - segment_base_offset)
     progress[_TIME_ENTRIES] = count + 1
     progress[_INDEXED_TIMESTAMP] = progress[_LARGEST_TIMESTAMP]
     progress[_INDEXED_TIMESTAMP_OFFSET] = progress[_LARGEST_TIMESTAMP_OFFSET]
-    return OK
 
 
 @kernel
@@ -259,15 +271,16 @@ def _scan_batches(
             )
             if filled == 0:
                 return status, position, size_bytes
+        is_entry_due = progress[_SINCE_ENTRY_BYTES] > interval_bytes
+        if is_entry_due and stop_where_offsets_go_back and _goes_back(last_offset, timestamp, progress):
+            return _OFFSET_GOES_BACK, position, size_bytes
         if timestamp > progress[_LARGEST_TIMESTAMP]:
             progress[_LARGEST_TIMESTAMP] = timestamp
             progress[_LARGEST_TIMESTAMP_OFFSET] = last_offset
-        if progress[_SINCE_ENTRY_BYTES] > interval_bytes:
-            status = _append_entries(
+        if is_entry_due:
+            _append_entries(
                 last_offset, file_position + position, segment_base_offset, progress, offset_entries, time_entries
             )
-            if status == _OFFSET_GOES_BACK and stop_where_offsets_go_back:
-                return status, position, size_bytes
         progress[_SINCE_ENTRY_BYTES] += size_bytes
         progress[_NEXT_OFFSET] = last_offset + 1
         if not is_legacy:

@@ -528,6 +528,37 @@ def test_a_tail_that_is_no_batch_goes_from_a_trusted_segment_if_the_next_goes_on
     assert [(damage.name, damage.offset) for damage in log.damage] == [("00000000000000000000.log", 2)]
 
 
+@pytest.mark.parametrize("has_index", [True, False])
+@pytest.mark.parametrize("position", [8 * 71 + 57, 9 * 71 + 57, 9 * 71 + 65])
+def test_damage_that_stays_in_the_last_segment_does_not_free_its_offsets(tmp_path, position, has_index):
+    write_log(tmp_path, 0, end=10, snapshots=(10,))
+    flip(path_of(tmp_path, 0), position, bit=6)
+    if not has_index:
+        path_of(tmp_path, 0, ".index").unlink()
+    log = load(tmp_path, clean=True, verify=True)
+    assert (log.log_end_offset, list_snapshots(tmp_path)) == (10, [10])
+    assert [damage.offset for damage in log.damage] == [position // 71]
+
+
+def test_a_damaged_batch_before_a_tail_that_is_no_batch_keeps_no_log_from_loading(tmp_path):
+    write_log(tmp_path, 0, end=3, snapshots=(9,))
+    flip(path_of(tmp_path, 0), 71 + 65)
+    with path_of(tmp_path, 0).open("ab") as file:
+        file.write(b"\0" * 100)
+    log = load(tmp_path, clean=True)
+    assert (log.log_end_offset, [damage.offset for damage in log.damage]) == (3, [1])
+
+
+def test_producers_are_known_behind_a_torn_tail_of_an_unknown_magic(tmp_path):
+    write_segment(tmp_path, 0, [batch_bytes(0, producer_id=1)])
+    torn = bytearray(record(1))
+    torn[16] = 0xD5
+    with path_of(tmp_path, 0).open("ab") as file:
+        file.write(torn[:-1])
+    write_segment(tmp_path, 1)
+    assert sorted(load(tmp_path, recovery_point=1).producers.entries) == [1]
+
+
 # ----------------------------------------------------------------------------------------------- leader epochs and ends
 def test_rc_19_leader_epochs_are_rebuilt_from_the_batches(tmp_path):
     epochs = {104: 0, 106: 1, 108: 1, 110: 2}

@@ -88,3 +88,15 @@ def test_a_state_is_rebuilt_from_the_newest_snapshot_and_the_batches_behind_it(t
     assert sorted(manager.state.entries) == [2, 3, 4, 7]
     assert (manager.map_end_offset, list_snapshots(tmp_path)) == (5, [2, 4, 5])
     assert sorted(parse_snapshot((tmp_path / f"{4:020d}.snapshot").read_bytes())) == [2, 3, 7]
+
+
+def test_a_batch_counts_whatever_its_offset_unless_it_lies_before_the_start_or_behind_the_end(tmp_path, repairs):
+    offsets = {0: [0, 1, 2**30, 0, 3], 4: [4, 5, 4]}
+    segments = []
+    for base, found in offsets.items():
+        batches = [batch_bytes(offset, producer_id=10 * base + place) for place, offset in enumerate(found)]
+        log = write_segment(tmp_path, base, batches)
+        segments.append(ReplayedSegment(base, log, log.stat().st_size, Fs()))
+    manager = manager_of(snapshots_of(tmp_path, repairs, 1))
+    manager.rebuild(segments, 0, 5, reload_from_clean_shutdown=False)
+    assert sorted(manager.state.entries) == [1, 2, 3, 4, 40]

@@ -189,6 +189,17 @@ def test_an_empty_replacement_takes_the_names_of_the_first_source_and_leaves_the
     assert offsets_of(directory / name(2, ".log")) == [2, 3]
 
 
+def test_a_replacement_that_is_torn_off_before_its_last_index_entry_covers_no_second_source(directory: Path):
+    segment(directory, 0, [1, 3, 5], ".swap")
+    segment(directory, 0, [0, 1])
+    segment(directory, 2, [2, 3, 5])
+    (directory / name(0, ".txnindex")).write_bytes(b"of the old log")
+    (directory / name(0, ".log.swap")).write_bytes(batch_bytes(1) + batch_bytes(3))
+    finish_interrupted(directory, Fs())
+    assert names(directory) == segment_names(0, 2)
+    assert [offsets_of(directory / name(base, ".log")) for base in (0, 2)] == [[1, 3], [2, 3, 5]]
+
+
 @pytest.mark.parametrize("odd", ["x.log.cleaned", "x.index.swap", f"{2**63}.log.swap"])
 def test_a_leftover_without_an_offset_stops_before_anything_is_touched(odd: str, directory: Path):
     segment(directory, 0, [0], ".deleted")

@@ -236,6 +236,14 @@ def test_an_offset_that_goes_back_is_a_stop_where_an_entry_would_go_back(tmp_pat
     assert [entry[0] for entry in struct.iter_unpack(">ii", whole.offset_index)] == [5, 6, 7]
 
 
+def test_a_batch_that_goes_back_leaves_nothing_in_the_indexes(tmp_path):
+    good = [batch_bytes(offset, timestamp=NOW_MS + offset) for offset in (0, 5, 6)]
+    found = scan(log_of(tmp_path, *good, batch_bytes(6, timestamp=NOW_MS + 9)), index_interval_bytes=0)
+    expected = scan(log_of(tmp_path, *good), index_interval_bytes=0)
+    assert (found.offset_index, found.time_index) == (expected.offset_index, expected.time_index)
+    assert found.largest_timestamp_ms == NOW_MS + 6
+
+
 def test_a_control_record_that_cannot_be_read_ends_the_good_batches(tmp_path):
     marker = bytearray(marker_bytes(1, ControlType.COMMIT, producer_id=1))
     key_length = marker.rindex(struct.pack(">hh", 0, 1)) - 1
