@@ -88,6 +88,8 @@ class PartWriter:
         (image,) = images if len(images) == 1 else (None,)
         if image is None or image.log.size != segment.log_bytes:
             return False
+        if segment.transaction_index_bytes == 0:
+            return False  # a cleaned segment has no empty one
         sizes = {
             SegmentFileKind.OFFSET_INDEX: (segment.offset_index_bytes, image.offset_index),
             SegmentFileKind.TIME_INDEX: (segment.time_index_bytes, image.time_index),

@@ -177,14 +177,22 @@ def _numbers(steps: bytes, count: int) -> npt.NDArray[np.int64]:
 
 # ------------------------------------------------------------------------------------------------------ what runs tell
 @kernel
-def _sort_by_range(sighted: npt.NDArray[np.uint64], edges: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> None:
-    """Set `order` to the sights by range and then by age, `edges`, int64[ranges + 1], to where ranges begin in it."""
+def _sort_by_range(
+    sighted: npt.NDArray[np.uint64],
+    edges: npt.NDArray[np.int64],
+    following: npt.NDArray[np.int64],
+    order: npt.NDArray[np.int64],
+) -> None:
+    """Set `order` to the sights by range and then by age, `edges`, int64[ranges + 1], to where ranges begin in it.
+
+    `edges` are zeros before; `following`, int64[ranges], is room to work in.
+    """
     ranges = edges.size - 1
     for index in range(order.size):
         edges[range_of(sighted[index, 1], ranges) + 1] += 1
     for number in range(ranges):
+        following[number] = edges[number]
         edges[number + 1] += edges[number]
-    following = edges.copy()
     for index in range(order.size):
         number = range_of(sighted[index, 1], ranges)
         order[following[number]] = index
@@ -200,7 +208,7 @@ def pack_run(run: SightRun, ranges: int) -> Iterator[tuple[int, bytes]]:
     piece_sights = _piece_sights(ranges)
     edges = np.zeros(ranges + 1, dtype=np.int64)
     order = np.empty(len(run.sighted), dtype=np.int64)
-    _sort_by_range(run.sighted, edges, order)
+    _sort_by_range(run.sighted, edges, np.empty(ranges, dtype=np.int64), order)
     for number in range(ranges):
         for piece, start in enumerate(range(edges[number], edges[number + 1], piece_sights)):
             chosen = order[start : min(start + piece_sights, edges[number + 1])]

@@ -62,13 +62,14 @@ def _slot_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
 
 
 @kernel
-def _state_of(states: npt.NDArray[np.int64], producer_id: int) -> npt.NDArray[np.int64]:
-    row = states[_slot_of(states, producer_id)]
-    if row[_PRODUCER] == _EMPTY:
-        row[_PRODUCER] = producer_id
-        row[_ABORTED] = _NONE
-        row[_SEEN] = 0
-        row[_COMMITTED] = 0
+def _state_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
+    """The row of a producer, which is begun if it has none."""
+    row = _slot_of(states, producer_id)
+    if states[row, _PRODUCER] == _EMPTY:
+        states[row, _PRODUCER] = producer_id
+        states[row, _ABORTED] = _NONE
+        states[row, _SEEN] = 0
+        states[row, _COMMITTED] = 0
     return row
 
 
@@ -97,9 +98,9 @@ def judge_batches(
         last_offset = row["last_offset"]
         while cursor < aborted.shape[0] and aborted[cursor, 1] <= last_offset:
             state = _state_of(states, aborted[cursor, 0])
-            if state[_ABORTED] == _NONE:
-                state[_ABORTED] = cursor
-                state[_SEEN] = 0
+            if states[state, _ABORTED] == _NONE:
+                states[state, _ABORTED] = cursor
+                states[state, _SEEN] = 0
             cursor += 1
         verdicts[index] = 0
         if row["magic"] < FIRST_MAGIC_WITH_PRODUCERS:
@@ -109,25 +110,25 @@ def judge_batches(
                 verdicts[index] = DISCARD | MARKS_NOTHING
             elif row["control_type"] == CONTROL_ABORT:
                 state = _state_of(states, row["producer_id"])
-                if state[_ABORTED] != _NONE and state[_SEEN]:
+                if states[state, _ABORTED] != _NONE and states[state, _SEEN]:
                     kept_aborts[kept, 0] = index
-                    kept_aborts[kept, 1] = state[_ABORTED]
+                    kept_aborts[kept, 1] = states[state, _ABORTED]
                     kept += 1
                 else:
                     verdicts[index] = DISCARD | MARKS_NOTHING
-                state[_ABORTED] = _NONE
+                states[state, _ABORTED] = _NONE
             elif row["control_type"] == CONTROL_COMMIT:
                 state = _state_of(states, row["producer_id"])
-                if not state[_COMMITTED]:
+                if not states[state, _COMMITTED]:
                     verdicts[index] = DISCARD | MARKS_NOTHING
-                state[_COMMITTED] = 0
+                states[state, _COMMITTED] = 0
         elif row["attributes"] & TRANSACTIONAL_BIT:
             state = _state_of(states, row["producer_id"])
-            if state[_ABORTED] != _NONE:
-                state[_SEEN] = 1
+            if states[state, _ABORTED] != _NONE:
+                states[state, _SEEN] = 1
                 verdicts[index] = DISCARD
             else:
-                state[_COMMITTED] = 1
+                states[state, _COMMITTED] = 1
     return cursor, kept
 
 

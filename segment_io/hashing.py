@@ -24,6 +24,8 @@ _SECRET = np.frombuffer(
     ),
     dtype=np.uint8,
 )
+_Lanes = tuple[np.uint64, ...]  # eight
+
 _PRIME32_1 = np.uint64(0x9E3779B1)
 _PRIME32_2 = np.uint64(0x85EBCA77)
 _PRIME32_3 = np.uint64(0xC2B2AE3D)
@@ -198,44 +200,73 @@ def _hash_129_to_240(address: int, length: int, seed: np.uint64, secret: int) ->
 
 
 @kernel
-def _accumulate(lanes: npt.NDArray[np.uint64], address: int, secret: int) -> None:
-    for lane in range(8):
-        word = load_word64(address + 8 * lane)
-        keyed = word ^ load_word64(secret + 8 * lane)
-        lanes[lane ^ 1] += word
-        lanes[lane] += (keyed & _LOW32) * (keyed >> np.uint64(32))
+def _accumulated(lane: np.uint64, index: int, address: int, secret: int) -> np.uint64:
+    keyed = load_word64(address + 8 * index) ^ load_word64(secret + 8 * index)
+    return lane + load_word64(address + 8 * (index ^ 1)) + (keyed & _LOW32) * (keyed >> np.uint64(32))
 
 
 @kernel
-def _merge(lanes: npt.NDArray[np.uint64], secret: int, start: np.uint64) -> np.uint64:
-    for pair in range(4):
-        start += _fold(
-            lanes[2 * pair] ^ load_word64(secret + 16 * pair), lanes[2 * pair + 1] ^ load_word64(secret + 16 * pair + 8)
-        )
+def _accumulate(lanes: _Lanes, address: int, secret: int) -> _Lanes:
+    return (
+        _accumulated(lanes[0], 0, address, secret),
+        _accumulated(lanes[1], 1, address, secret),
+        _accumulated(lanes[2], 2, address, secret),
+        _accumulated(lanes[3], 3, address, secret),
+        _accumulated(lanes[4], 4, address, secret),
+        _accumulated(lanes[5], 5, address, secret),
+        _accumulated(lanes[6], 6, address, secret),
+        _accumulated(lanes[7], 7, address, secret),
+    )
+
+
+@kernel
+def _scrambled(lane: np.uint64, secret: int) -> np.uint64:
+    return (lane ^ (lane >> np.uint64(47)) ^ load_word64(secret)) * _PRIME32_1
+
+
+@kernel
+def _scramble(lanes: _Lanes, secret: int) -> _Lanes:
+    return (
+        _scrambled(lanes[0], secret),
+        _scrambled(lanes[1], secret + 8),
+        _scrambled(lanes[2], secret + 16),
+        _scrambled(lanes[3], secret + 24),
+        _scrambled(lanes[4], secret + 32),
+        _scrambled(lanes[5], secret + 40),
+        _scrambled(lanes[6], secret + 48),
+        _scrambled(lanes[7], secret + 56),
+    )
+
+
+@kernel
+def _merge(lanes: _Lanes, secret: int, start: np.uint64) -> np.uint64:
+    start += _fold(lanes[0] ^ load_word64(secret), lanes[1] ^ load_word64(secret + 8))
+    start += _fold(lanes[2] ^ load_word64(secret + 16), lanes[3] ^ load_word64(secret + 24))
+    start += _fold(lanes[4] ^ load_word64(secret + 32), lanes[5] ^ load_word64(secret + 40))
+    start += _fold(lanes[6] ^ load_word64(secret + 48), lanes[7] ^ load_word64(secret + 56))
     return _avalanche(start)
 
 
 @kernel
 def _hash_long(address: int, length: int, secret: int) -> tuple[np.uint64, np.uint64]:
-    lanes = np.empty(8, dtype=np.uint64)
-    lanes[0] = _PRIME32_3
-    lanes[1] = _PRIME64_1
-    lanes[2] = _PRIME64_2
-    lanes[3] = _PRIME64_3
-    lanes[4] = _PRIME64_4
-    lanes[5] = _PRIME32_2
-    lanes[6] = _PRIME64_5
-    lanes[7] = _PRIME32_1
+    lanes: _Lanes = (
+        _PRIME32_3,
+        _PRIME64_1,
+        _PRIME64_2,
+        _PRIME64_3,
+        _PRIME64_4,
+        _PRIME32_2,
+        _PRIME64_5,
+        _PRIME32_1,
+    )
     last_secret = secret + _SECRET_BYTES - _STRIPE_BYTES
     stripes = (length - 1) // _STRIPE_BYTES
     for stripe in range(stripes):
         in_block = stripe % (_BLOCK_BYTES // _STRIPE_BYTES)
-        _accumulate(lanes, address + stripe * _STRIPE_BYTES, secret + 8 * in_block)
+        lanes = _accumulate(lanes, address + stripe * _STRIPE_BYTES, secret + 8 * in_block)
         if in_block == _BLOCK_BYTES // _STRIPE_BYTES - 1:
-            for lane in range(8):
-                word = lanes[lane]
-                lanes[lane] = (word ^ (word >> np.uint64(47)) ^ load_word64(last_secret + 8 * lane)) * _PRIME32_1
-    _accumulate(lanes, address + length - _STRIPE_BYTES, last_secret - 7)
+            lanes = _scramble(lanes, last_secret)
+    lanes = _accumulate(lanes, address + length - _STRIPE_BYTES, last_secret - 7)
     low = _merge(lanes, secret + 11, np.uint64(length) * _PRIME64_1)
     high = _merge(lanes, last_secret - 11, ~(np.uint64(length) * _PRIME64_2))
     return low, high

@@ -1,9 +1,9 @@
 """How compiled loops are compiled and cached.
 
-Invariants: a kernel takes arrays, addresses and integers, never raises and never holds the interpreter lock; it answers
-with a status code.  The cache folder carries a digest of every file that holds a kernel or a constant of one, because
-numba looks only at the file of the function it loads and would miss a change in a helper.  Constants that a kernel uses
-stand in a file of kernels or in `format`.
+Invariants: a kernel takes arrays, addresses and integers, allocates nothing, never raises and never holds the
+interpreter lock; it answers with a status code.  The cache folder carries a digest of every file that holds a kernel or
+a constant of one, because numba looks only at the file of the function it loads and would miss a change in a helper.
+Constants that a kernel uses stand in a file of kernels or in `format`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ def kernel(function: _Function) -> _Function:
     """Compile `function` at first use, without the interpreter lock, from the cache where one can be written."""
     folder = _cache_folder()
     config: Any = numba.config
+    njit: Any = numba.njit  # whose stub does not know all of its options
     before = config.CACHE_DIR
     try:
         if folder is not None:
             # numba's own folder is named after where the sources lie; without one it looks beside them.
             config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
-        compiled: Any = numba.njit(nogil=True, cache=folder is not None, error_model="numpy")(function)
+        # Without numba's runtime: references to arrays are not counted, which at every call of one kernel by another
+        # would take an atomic instruction for each array, and whoever calls the outermost one holds them all anyway.
+        compiled: Any = njit(nogil=True, cache=folder is not None, error_model="numpy", _nrt=False)(function)
     finally:
         config.CACHE_DIR = before
     return cast(_Function, compiled)

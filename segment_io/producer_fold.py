@@ -74,7 +74,8 @@ def fold_rows(
                 entry[TXN_FIRST_OFFSET] = base_offset
                 place = queued
                 while place > head and queue[place - 1, 0] > base_offset:
-                    queue[place] = queue[place - 1]
+                    queue[place, 0] = queue[place - 1, 0]
+                    queue[place, 1] = queue[place - 1, 1]
                     place -= 1
                 queue[place, 0] = base_offset
                 queue[place, 1] = slot

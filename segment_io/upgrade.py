@@ -143,12 +143,13 @@ def _upgrade_batches(
     wrappers: npt.NDArray[np.int64],
     target: int,
     upgraded: npt.NDArray[np.int64],
+    record: npt.NDArray[np.int64],
 ) -> tuple[int, int]:
     """Write the batches at `positions` one after another to `target`; returns (status, where it ended).
 
-    `upgraded` receives where each begins.  With a status other than OK the second is the index of the bad message.
+    `upgraded` receives where each begins; `record`, int64[RECORD_FIELDS], is room to work in.  With a status other than
+    OK the second is the index of the bad message.
     """
-    record = np.zeros(RECORD_FIELDS, dtype=np.int64)
     start = target
     for index in range(positions.size):
         upgraded[index] = target - start
@@ -243,7 +244,14 @@ def upgrade_batches(
     growth_bytes = positions.size * (BATCH_HEADER_BYTES + _RECORD_GROWTH_BYTES)
     target = np.zeros(size_bytes + growth_bytes + PADDING_BYTES, dtype=np.uint8)
     status, end = _upgrade_batches(
-        buffer.ctypes.data, positions, sizes, skipped, wrappers, target.ctypes.data, upgraded
+        buffer.ctypes.data,
+        positions,
+        sizes,
+        skipped,
+        wrappers,
+        target.ctypes.data,
+        upgraded,
+        np.zeros(RECORD_FIELDS, dtype=np.int64),
     )
     if status != OK:
         raise CorruptBatchError(STATUS_TEXT[status], position=int(positions[end]))
