@@ -22,6 +22,7 @@ import platformdirs
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_ALSO = ("format.py", "jit.py")  # constants, and how it is compiled
 _COMPILED = re.compile(r"^@(kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
@@ -96,4 +97,4 @@ def kernel_files() -> list[Path]:
     """The files that compiled code depends on."""
     root = Path(__file__).resolve().parent.parent
     sources = sorted(source for package in ("segment_io", "compaction") for source in (root / package).glob("*.py"))
-    return [source for source in sources if source.name == "format.py" or _COMPILED.search(source.read_text("utf-8"))]
+    return [source for source in sources if source.name in _ALSO or _COMPILED.search(source.read_text("utf-8"))]
