@@ -75,14 +75,22 @@ class HeaderWalk:
     `size_bytes` the walk ends there, else at the file's length when it began.
 
     Raises:
-        CorruptBatchError: while iterating, for a batch that is malformed in its header (CRCs are not computed).
+        CorruptBatchError: while iterating, for a batch that is malformed in its header (CRCs are not computed); with
+            `torn_whatever_its_magic` not for one of an unknown magic that would end behind the walk's end.
         SourceChangedError: while iterating, where the file became shorter than it was.
     """
 
     def __init__(
-        self, path: Path, start_position: int = 0, *, size_bytes: int | None = None, fs: Fs | None = None
+        self,
+        path: Path,
+        start_position: int = 0,
+        *,
+        size_bytes: int | None = None,
+        fs: Fs | None = None,
+        torn_whatever_its_magic: bool = False,
     ) -> None:
         self._path = path
+        self._torn_whatever_its_magic = torn_whatever_its_magic
         self._fs = fs or Fs()
         self._size_bytes = size_bytes
         self.end_position = start_position
@@ -120,11 +128,11 @@ class HeaderWalk:
                 at = behind
                 if status != decode.ROWS_FULL:
                     break
-            if needed > size_bytes - self.end_position:
-                return  # a torn tail, whatever its magic
+            if self._torn_whatever_its_magic and needed > size_bytes - self.end_position:
+                return
             if status != decode.INCOMPLETE:
                 raise self._error(status, buffer, at)
-            if start + filled >= size_bytes:
+            if start + filled >= size_bytes or needed > size_bytes - self.end_position:
                 return
             if filled < wanted:
                 raise SourceChangedError(

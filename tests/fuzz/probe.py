@@ -193,7 +193,8 @@ def probe_many(
         if seen[signature] == 0 and freshes < fresh_ends.size:
             before = fresh_ends[freshes - 1] if freshes else 0
             if size > 17 and before + size <= fresh.size:
-                fresh[before : before + size] = scratch[:size]
+                for index in range(size):
+                    fresh[before + index] = scratch[index]
                 fresh_ends[freshes] = before + size
                 freshes += 1
         seen[signature] += 1
