@@ -110,7 +110,7 @@ COURSES = (
     Course("gzip", "506 MB, gzip", records(506, codec=f.CODEC_GZIP), target=5),
     Course("single", "300 MB, batches of one record", records(300, batch_records=1), target=5),
     Course("transactional", "506 MB, transactional", records(506, transaction_batches=10), target=8),
-    Course("keys", "1.4 GB with 8M distinct keys", _MANY_KEYS, target=8, map_bytes=256 << 20),
+    Course("keys", "1.4 GB with 8M distinct keys", _MANY_KEYS, rounds=5, target=8, map_bytes=256 << 20),
     Course("small", "2,000 partitions of 100 KB", records(0.1), 2000, (2,), target=1),
     Course("large", "10 GB in one partition", records(10_000), target=1, map_bytes=256 << 20),
 )

@@ -201,7 +201,8 @@ def probe_many(
         if signature >= 256 and goods < good_ends.size:
             before = good_ends[goods - 1] if goods else 0
             if before + size <= good.size:
-                good[before : before + size] = scratch[:size]
+                for index in range(size):
+                    good[before + index] = scratch[index]
                 good_ends[goods] = before + size
                 goods += 1
     return count, goods, freshes, 0
