@@ -262,6 +262,15 @@ def test_a_group_whose_index_would_come_out_differently_is_rewritten(tmp_path):
     assert len(swap.groups[0].parts) == 1
 
 
+def test_a_group_with_an_empty_transaction_index_is_rewritten_without_one(tmp_path):
+    directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"k%d" % n) for n in range(40)]})
+    (directory / f"{0:020d}.txnindex").touch()
+    swap = prepare(directory, NOW)
+    assert swap is not None
+    (part,) = swap.groups[0].parts
+    assert {file.final_name.partition(".")[2] for file in part.files} == {"log", "index", "timeindex"}
+
+
 def test_two_segments_with_nothing_to_drop_are_merged_as_kafka_merges_them(tmp_path):
     directory = write_log(
         tmp_path / "t-0",
