@@ -42,6 +42,7 @@ from sediment.segment_io.errors import (
     UnsupportedDataError,
 )
 from sediment.segment_io.format import (
+    INT32_MAX,
     MAX_SEGMENT_BYTES,
     NO_LEADER_EPOCH,
     OFFSET_ENTRY_BYTES,
@@ -242,6 +243,7 @@ class _Loading:
         self.damage: list[Damage] = []
         self.snapshots = Snapshots(directory, (), fs, like=self._like, repairs=self.repairs)
         self.snapshots_found: tuple[int, ...] = ()
+        self._walked_ends: dict[tuple[int, int, int | None], tuple[int, int]] = {}
 
     def load(self) -> LoadedLog:
         self._check_names()
@@ -653,6 +655,12 @@ class _Loading:
 
         Source: kafka-log 05 §3 (readNextOffset).
         """
+        state = segment.base_offset, segment.ref.log_bytes, segment.ref.offset_index_bytes
+        if state not in self._walked_ends:
+            self._walked_ends[state] = self._walk_to_end(segment)
+        return self._walked_ends[state]
+
+    def _walk_to_end(self, segment: _Segment) -> tuple[int, int]:
         position, offset = self._last_offset_entry(segment)
         for start, largest in ((position, offset), (0, None)):
             next_offset, end_position = None, start
@@ -662,7 +670,9 @@ class _Loading:
                 ):
                     if next_offset is None and largest is not None and last_offset > largest:
                         break
-                    next_offset, end_position = last_offset + 1, behind
+                    if last_offset - segment.base_offset <= INT32_MAX:
+                        next_offset = max(next_offset or 0, last_offset + 1)
+                    end_position = behind
             if next_offset is not None and next_offset > segment.base_offset:
                 return next_offset, end_position
         return segment.base_offset, 0
@@ -697,9 +707,13 @@ class _Loading:
 
     def _end(self, segment: _Segment) -> tuple[int, int]:
         """(offset behind the last batch, position behind it), also behind damage that is left where it is."""
-        if segment.scan is None or segment.scan.good_bytes < segment.ref.log_bytes:
+        if segment.scan is None:
             return self._walk_end(segment)
-        return segment.scan.next_offset, segment.scan.good_bytes
+        next_offset, position = segment.scan.next_offset, segment.scan.good_bytes
+        if position < segment.ref.log_bytes:
+            walked_offset, walked_position = self._walk_end(segment)
+            return max(next_offset, walked_offset), max(position, walked_position)
+        return next_offset, position
 
     def _loaded(self, segment: _Segment) -> LoadedSegment:
         ref = segment.ref

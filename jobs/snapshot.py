@@ -14,6 +14,7 @@ that cannot be read keeps its rows and its progress, the others go on.
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,6 +70,8 @@ REBUILT = "rebuilt"
 UNCHANGED = "unchanged"
 
 _KIND_PROPERTY = "sediment.snapshot"
+_DELTA_LOG = "_delta_log"
+_UNFINISHED_COMMIT = re.compile(r"\..*\.tmp")  # written before it gets its name
 _APPLICATION = "sediment-snapshot"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
@@ -340,6 +343,7 @@ class _SnapshotTable:
         from delta.tables import DeltaTable
         from pyspark.sql.types import StructType
 
+        self._remove_unborn_log()
         columns = cast("StructType", StructType.fromDDL(SPARK_SCHEMA))
         progress = Progress(kind, "", 0, {})
         with _commit_settings(self._spark, progress):
@@ -353,6 +357,26 @@ class _SnapshotTable:
                 .execute()
             )
         return progress
+
+    def _remove_unborn_log(self) -> None:
+        """Remove a table's log that holds no commit: a creation that failed left it, and Delta takes it for a table."""
+        context = self._spark.sparkContext
+        assert context._jvm is not None
+        folder = context._jvm.org.apache.hadoop.fs.Path(self.path, _DELTA_LOG)
+        files = folder.getFileSystem(context._jsc.hadoopConfiguration())
+        if not files.exists(folder):
+            return
+
+        def holds_nothing(status: Any) -> bool:
+            if status.isDirectory():
+                return len(files.listStatus(status.getPath())) == 0
+            return _UNFINISHED_COMMIT.fullmatch(status.getPath().getName()) is not None
+
+        left = files.listStatus(folder)
+        if all(map(holds_nothing, left)):
+            # Each by itself, and none with what is in it: somebody else may create the table at this moment.
+            for path in [*(status.getPath() for status in left), folder]:
+                files.delete(path, False)
 
     def _forgotten_progress(self) -> Progress:
         """That of a table whose log no longer reaches back to a commit of ours: all has to be read again.

@@ -540,6 +540,24 @@ def test_damage_that_stays_in_the_last_segment_does_not_free_its_offsets(tmp_pat
     assert [damage.offset for damage in log.damage] == [position // 71]
 
 
+@pytest.mark.parametrize("log_start_offset", [0, 105])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_damaged_base_offset_of_the_last_batch_does_not_free_the_offsets_before_it(
+    tmp_path, is_kept, log_start_offset
+):
+    write_log(tmp_path, 0, 100, end=110)
+    log = path_of(tmp_path, 100)
+    content = bytearray(log.read_bytes())
+    content[9 * 71 : 9 * 71 + 8] = bytes(8)
+    content[-1] ^= 0xFF
+    log.write_bytes(content)
+    if not is_kept:
+        path_of(tmp_path, 100, ".index").unlink()
+    loaded = load(tmp_path, clean=True, log_start=log_start_offset)
+    assert loaded.log_end_offset >= 109
+    assert log.read_bytes() == content
+
+
 def test_a_damaged_batch_before_a_tail_that_is_no_batch_keeps_no_log_from_loading(tmp_path):
     write_log(tmp_path, 0, end=3, snapshots=(9,))
     flip(path_of(tmp_path, 0), 71 + 65)

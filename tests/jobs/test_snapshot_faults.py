@@ -82,6 +82,8 @@ def rows(spark, path: Path):
     """(key, value, offset) of the table as a reader sees it; None where there is none."""
     from delta.tables import DeltaTable
 
+    # A reader of this session would be told what it was told before the table was there.
+    spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     if not DeltaTable.isDeltaTable(spark, str(path)):
         return None
     found = spark.read.format("delta").load(str(path)).select("key", "value", "offset").collect()
