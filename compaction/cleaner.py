@@ -84,6 +84,7 @@ _MAP_SLOT_BYTES = 24  # what Kafka counts a key as: log.cleaner.dedupe.buffer.si
 _FIRST_RECORDS = 4096
 _MOST_SEEDS = 8  # under which two keys may collide before it is no chance any more
 _NS_PER_MS = 1_000_000
+_NO_COMPRESSORS = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +287,7 @@ class _Cleaning:
         self._rules = np.zeros(sweep.RULE_REGISTERS, dtype=np.int64)
         self._living_bits = np.zeros(0, dtype=np.uint8)
         self._digest: np.uint64 | None = None
-        self._compressors = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
-        self._has_compressors = False
+        self._compressors = _NO_COMPRESSORS
         self._exact_keys = self._compare_keys() if exact_keys else None
 
     def run(self, *, walked: bool, filled: bool) -> PreparedSwap:
@@ -624,9 +624,9 @@ class _Cleaning:
         chunk.payloads[ordinal] = self._scratch.hold_payload(content)
 
     def _compress(self, chunk: Chunk, output: GroupOutput) -> None:
-        if not self._has_compressors:
+        if self._compressors is _NO_COMPRESSORS:
             # The next ones are compressed by the sweep itself, where it can.
-            self._compressors, self._has_compressors = find_compressors(), True
+            self._compressors = find_compressors()
         codec, _ = chunk.payload_at(self._current(chunk, forward=False))
         raw = self._scratch.raw.data[: int(self._state[sweep.RAW_BYTES])]
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)

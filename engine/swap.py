@@ -395,12 +395,12 @@ def _covered_end(swap: Path, base_offset: int, fs: Fs) -> int:
     Source: kafka-log 05 §2, §3 (readNextOffset).
     """
     next_offset = next_offset_of(swap, base_offset, fs)
-    name = segment_file_name(base_offset, SegmentFileKind.OFFSET_INDEX) + SWAP_SUFFIX
-    index = fs.entry(swap.with_name(name))
-    count = 0 if index is None else index.size_bytes // OFFSET_ENTRY_BYTES
+    index = swap.with_name(segment_file_name(base_offset, SegmentFileKind.OFFSET_INDEX) + SWAP_SUFFIX)
+    found = fs.entry(index)
+    count = 0 if found is None else found.size_bytes // OFFSET_ENTRY_BYTES
     if not count:
         return next_offset
-    entry = fs.read_range(swap.with_name(name), (count - 1) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+    entry = fs.read_range(index, (count - 1) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
     relative_offset, _ = OFFSET_ENTRY_STRUCT.unpack(entry)
     return next_offset if base_offset + relative_offset < next_offset else base_offset
 

@@ -30,14 +30,22 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
-from sediment.segment_io.format import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
+from sediment.segment_io.format import (
+    CODEC_GZIP,
+    CODEC_LZ4,
+    CODEC_NONE,
+    CODEC_SNAPPY,
+    CODEC_ZSTD,
+    LZ4_BLOCK_BYTES,
+    LZ4_FRAME_HEADER,
+    LZ4_STORED,
+)
 from sediment.segment_io.fs import Buffer
 
 GZIP_LEVEL = 6  # what deflate's default, Kafka's level -1, stands for
 LZ4_LEVEL = 9  # Kafka's name for the fast compressor; other levels are those of the high compressor
 ZSTD_LEVEL = 3
 SNAPPY_BLOCK_BYTES = 32 << 10
-LZ4_BLOCK_BYTES = 64 << 10
 
 _ADVICE = "restore the segment from a replica or a backup, or leave this partition out"
 
@@ -201,10 +209,8 @@ def _compress_snappy(payload: memoryview) -> bytes:
 
 # -------------------------------------------------------------------------------------------------------- lz4 (§6.3)
 
-_LZ4_MAGIC = bytes.fromhex("04224d18")
-_LZ4_HEADER = _LZ4_MAGIC + bytes.fromhex("604082")
+_LZ4_MAGIC = LZ4_FRAME_HEADER[:4]
 _LZ4_END_MARK = bytes(4)
-_LZ4_STORED = 1 << 31
 _LZ4_CHECKSUM_BYTES = 4
 _LZ4_CONTENT_SIZE_BYTES = 8
 _LZ4_MAX_RATIO = 255  # a length byte of 255 is the densest that an lz4 block holds
@@ -229,7 +235,7 @@ def _decompress_lz4(payload: memoryview, limit_bytes: int, *, verify_header: boo
     while True:
         word = _lz4_word(payload, position)
         position += _LZ4_WORD.size
-        length = word & ~_LZ4_STORED
+        length = word & ~LZ4_STORED
         if length == 0:
             break
         if length > max_block_bytes:
@@ -242,7 +248,7 @@ def _decompress_lz4(payload: memoryview, limit_bytes: int, *, verify_header: boo
             if _lz4_word(payload, position) != xxhash.xxh32_intdigest(block):
                 raise _corrupt("lz4 block fails its checksum")
             position += _LZ4_CHECKSUM_BYTES
-        part = block if word & _LZ4_STORED else _lz4_block(block, max_block_bytes)
+        part = block if word & LZ4_STORED else _lz4_block(block, max_block_bytes)
         if len(part) > room:
             raise _too_large(limit_bytes)
         parts.append(part)
@@ -254,7 +260,7 @@ def _decompress_lz4(payload: memoryview, limit_bytes: int, *, verify_header: boo
 
 def _lz4_header(payload: memoryview, *, verify_header: bool) -> tuple[int, int, int]:
     """Frame flags, largest block in bytes, and where the first block begins."""
-    if len(payload) < len(_LZ4_HEADER):
+    if len(payload) < len(LZ4_FRAME_HEADER):
         raise _lz4_ends_early()
     if payload[: len(_LZ4_MAGIC)] != _LZ4_MAGIC:
         raise _corrupt("lz4 stream does not begin with the frame magic")
@@ -295,7 +301,7 @@ def _lz4_block(block: memoryview, max_block_bytes: int) -> bytes:
 
 
 def _compress_lz4(payload: memoryview, level: int) -> bytes:
-    parts: list[Buffer] = [_LZ4_HEADER]
+    parts: list[Buffer] = [LZ4_FRAME_HEADER]
     for start in range(0, len(payload), LZ4_BLOCK_BYTES):
         raw = payload[start : start + LZ4_BLOCK_BYTES]
         # The lz4 package compresses by its streaming interface, whose blocks are larger than Kafka's; these equal them.
@@ -306,7 +312,7 @@ def _compress_lz4(payload: memoryview, level: int) -> bytes:
         if len(block) < len(raw):
             parts += (_LZ4_WORD.pack(len(block)), block)
         else:
-            parts += (_LZ4_WORD.pack(len(raw) | _LZ4_STORED), raw)
+            parts += (_LZ4_WORD.pack(len(raw) | LZ4_STORED), raw)
     parts.append(_LZ4_END_MARK)
     return b"".join(parts)
 

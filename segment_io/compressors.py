@@ -14,7 +14,14 @@ import ctypes
 import numpy as np
 
 from sediment.segment_io.codecs import GZIP_LEVEL, ZSTD_LEVEL
-from sediment.segment_io.format import CODEC_GZIP, CODEC_LZ4, CODEC_ZSTD
+from sediment.segment_io.format import (
+    CODEC_GZIP,
+    CODEC_LZ4,
+    CODEC_ZSTD,
+    LZ4_BLOCK_BYTES,
+    LZ4_FRAME_HEADER,
+    LZ4_STORED,
+)
 from sediment.segment_io.jit import kernel
 from sediment.segment_io.memory import call_for_int, call_for_size, copy_bytes, store_i8
 from sediment.segment_io.native import LIBDEFLATE, LZ4, ZSTD, Tools, address_of, take_tool
@@ -32,9 +39,7 @@ _ZSTD_INPUT = 8
 COMPRESSOR_REGISTERS = 11
 
 _WORD_BYTES = 8
-_LZ4_HEADER = (0x04, 0x22, 0x4D, 0x18, 0x60, 0x40, 0x82)
-_LZ4_BLOCK_BYTES = 64 << 10
-_LZ4_STORED = 1 << 31
+_LZ4_HEADER = tuple(LZ4_FRAME_HEADER)  # numbers, which is what a loop can store
 _LZ4_FRAME_BYTES = len(_LZ4_HEADER) + 4
 _ZSTD_C_LEVEL = 100
 _ZSTD_C_CONTENT_SIZE = 200
@@ -101,7 +106,7 @@ def _lz4(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tool
     position = target + len(_LZ4_HEADER)
     done = 0
     while done < size_bytes:
-        block_bytes = min(_LZ4_BLOCK_BYTES, size_bytes - done)
+        block_bytes = min(LZ4_BLOCK_BYTES, size_bytes - done)
         room = end - position - 4
         if room < block_bytes:
             return NOT_COMPRESSED
@@ -110,7 +115,7 @@ def _lz4(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tool
             _store_little_u32(position, written)
         else:
             written = block_bytes
-            _store_little_u32(position, written | _LZ4_STORED)
+            _store_little_u32(position, written | LZ4_STORED)
             copy_bytes(position + 4, source + done, written)
         position += 4 + written
         done += block_bytes

@@ -51,6 +51,11 @@ CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40  # set: baseTimestamp is the delete horizon
 
 CODEC_NONE, CODEC_GZIP, CODEC_SNAPPY, CODEC_LZ4, CODEC_ZSTD = range(5)
+
+# Frames of lz4 as Kafka writes them (kafka-log 01 §6.3): version 1, independent blocks, no checksums but the header's
+LZ4_FRAME_HEADER = bytes.fromhex("04224d18604082")
+LZ4_BLOCK_BYTES = 64 << 10
+LZ4_STORED = 1 << 31  # of a block's length: its bytes are as they were
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
 NO_TIMESTAMP = -1

@@ -26,6 +26,8 @@ from sediment.segment_io.format import (
     CODEC_SNAPPY,
     CODEC_ZSTD,
     LOG_OVERHEAD_BYTES,
+    LZ4_BLOCK_BYTES,
+    LZ4_STORED,
 )
 from sediment.segment_io.jit import kernel
 from sediment.segment_io.memory import (
@@ -40,7 +42,7 @@ from sediment.segment_io.memory import (
     load_word64,
     store_i8,
 )
-from sediment.segment_io.native import LIBDEFLATE, LZ4, ZSTD, address_of, take_tool
+from sediment.segment_io.native import LIBDEFLATE, LZ4, ZSTD, Tools, address_of, take_tool
 
 NOT_HERE = -1
 _NO_ROOM = -2
@@ -63,8 +65,6 @@ _GZIP_MIN_BYTES = 18
 _GZIP_START = 0x00088B1F  # magic, deflate, no flags; little-endian
 _LZ4_MIN_BYTES = 11
 _LZ4_START = 0x184D2204
-_LZ4_BLOCK_BYTES = 64 << 10
-_LZ4_STORED = 1 << 31
 _LZ4_MAX_RATIO = 255
 _SNAPPY_START = 0x00595050414E5382  # "\x82SNAPPY\0"
 _SNAPPY_HEADER_BYTES = 16
@@ -75,7 +75,7 @@ _ZSTD_SINGLE_SEGMENT = 0x20
 _ZSTD_MAX_WINDOW_EXPONENT = 17  # of a window of 128 MiB, the largest that streaming readers take
 
 
-def find_tools() -> npt.NDArray[np.int64]:
+def find_tools() -> Tools:
     """The libraries' functions with contexts of their own, int64[TOOL_REGISTERS], which serve one thread at a time.
 
     The contexts live as long as the array.
@@ -94,7 +94,7 @@ def decompress_batches(
     positions: npt.NDArray[np.int64],
     wanted: npt.NDArray[np.int64],
     limit_bytes: int,
-    tools: npt.NDArray[np.int64],
+    tools: Tools,
     area: int,
     area_bytes: int,
     payloads: npt.NDArray[np.int64],
@@ -130,7 +130,7 @@ def decompress_batches(
 
 
 @kernel
-def _gzip(start: int, end: int, target: int, room: int, tools: npt.NDArray[np.int64]) -> int:
+def _gzip(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     if tools[_GZIP_DECOMPRESS] == 0 or end - start < _GZIP_MIN_BYTES or load_little_u32(start) != _GZIP_START:
         return NOT_HERE
     sizes = tools.ctypes.data + _WORD_BYTES * _SIZES
@@ -146,7 +146,7 @@ def _gzip(start: int, end: int, target: int, room: int, tools: npt.NDArray[np.in
 
 
 @kernel
-def _zstd(start: int, end: int, target: int, room: int, tools: npt.NDArray[np.int64]) -> int:
+def _zstd(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     if tools[_ZSTD_DECOMPRESS] == 0 or end - start < _ZSTD_MIN_BYTES or load_little_u32(start) != _ZSTD_START:
         return NOT_HERE
     if load_u8(start + 4) & _ZSTD_SINGLE_SEGMENT == 0 and load_u8(start + 5) >> 3 > _ZSTD_MAX_WINDOW_EXPONENT:
@@ -158,7 +158,7 @@ def _zstd(start: int, end: int, target: int, room: int, tools: npt.NDArray[np.in
 
 
 @kernel
-def _lz4(start: int, end: int, target: int, room: int, tools: npt.NDArray[np.int64]) -> int:
+def _lz4(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     """Frames of independent blocks of 64 KiB at most without checksums, as Kafka and librdkafka write them."""
     if tools[_LZ4_DECOMPRESS] == 0 or end - start < _LZ4_MIN_BYTES or load_little_u32(start) != _LZ4_START:
         return NOT_HERE
@@ -171,18 +171,18 @@ def _lz4(start: int, end: int, target: int, room: int, tools: npt.NDArray[np.int
             return NOT_HERE
         word = load_little_u32(position)
         position += 4
-        length = word & ~_LZ4_STORED
+        length = word & ~LZ4_STORED
         if length == 0:
             return size
-        if length > _LZ4_BLOCK_BYTES or length > end - position:
+        if length > LZ4_BLOCK_BYTES or length > end - position:
             return NOT_HERE
-        if word & _LZ4_STORED:
+        if word & LZ4_STORED:
             if length > room - size:
                 return _NO_ROOM
             copy_bytes(target + size, position, length)
             size += length
         else:
-            most = min(_LZ4_BLOCK_BYTES, _LZ4_MAX_RATIO * length)
+            most = min(LZ4_BLOCK_BYTES, _LZ4_MAX_RATIO * length)
             if most > room - size:
                 return _NO_ROOM
             block = call_for_int(tools[_LZ4_DECOMPRESS], position, target + size, length, most)

@@ -139,19 +139,24 @@ def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 
 
 @kernel
+def _offset_goes_back(last_offset: int, progress: npt.NDArray[np.int64]) -> bool:
+    return bool(progress[_OFFSET_ENTRIES] > 0 and last_offset <= progress[_INDEXED_OFFSET])
+
+
+@kernel
+def _time_goes_back(largest_offset: int, progress: npt.NDArray[np.int64]) -> bool:
+    return bool(progress[_TIME_ENTRIES] > 0 and largest_offset < progress[_INDEXED_TIMESTAMP_OFFSET])
+
+
+@kernel
 def _goes_back(last_offset: int, timestamp: int, progress: npt.NDArray[np.int64]) -> bool:
     """Whether an entry that is due at this batch, of either index, would lie behind the one before it."""
-    if progress[_OFFSET_ENTRIES] > 0 and last_offset <= progress[_INDEXED_OFFSET]:
+    if _offset_goes_back(last_offset, progress):
         return True
     largest, largest_offset = progress[_LARGEST_TIMESTAMP], progress[_LARGEST_TIMESTAMP_OFFSET]
     if timestamp > largest:
         largest, largest_offset = timestamp, last_offset
-    goes_back: bool = (
-        progress[_TIME_ENTRIES] > 0
-        and largest > progress[_INDEXED_TIMESTAMP]
-        and largest_offset < progress[_INDEXED_TIMESTAMP_OFFSET]
-    )
-    return goes_back
+    return bool(largest > progress[_INDEXED_TIMESTAMP] and _time_goes_back(largest_offset, progress))
 
 
 @kernel
@@ -164,8 +169,8 @@ def _append_entries(
     time_entries: npt.NDArray[np.uint8],
 ) -> None:
     """Entries of both indexes for the batch at byte `position` of the segment, but for one that would go back."""
-    goes_back = progress[_OFFSET_ENTRIES] > 0 and last_offset <= progress[_INDEXED_OFFSET]
-    if not goes_back and (progress[_OFFSET_ENTRIES] + 1) * OFFSET_ENTRY_BYTES <= offset_entries.size:
+    has_room = (progress[_OFFSET_ENTRIES] + 1) * OFFSET_ENTRY_BYTES <= offset_entries.size
+    if has_room and not _offset_goes_back(last_offset, progress):
         entry = offset_entries.ctypes.data + progress[_OFFSET_ENTRIES] * OFFSET_ENTRY_BYTES
         store_i32(entry, last_offset - segment_base_offset)
         store_i32(entry + 4, position)
@@ -187,7 +192,7 @@ def _append_time_entry(
         return
     if progress[_LARGEST_TIMESTAMP] <= progress[_INDEXED_TIMESTAMP]:
         return
-    if count > 0 and progress[_LARGEST_TIMESTAMP_OFFSET] < progress[_INDEXED_TIMESTAMP_OFFSET]:
+    if _time_goes_back(progress[_LARGEST_TIMESTAMP_OFFSET], progress):
         return
     entry = time_entries.ctypes.data + count * TIME_ENTRY_BYTES
     store_i64(entry, progress[_LARGEST_TIMESTAMP])

@@ -18,7 +18,7 @@ from sediment.jobs.settings import Settings
 from sediment.jobs.snapshot import AsOf, SnapshotOptions, parse_as_of
 from sediment.jobs.snapshot_plan import LATEST, Progress, parse_progress
 from sediment.segment_io.checkpoints import format_partition_metadata
-from sediment.segment_io.errors import SourceChangedError, UsageError
+from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from tests.jobs.log_dirs import sediment, write_checkpoint
 from tests.jobs.snapshots import SCHEMA, Log, committed_records, first_segments, latest_rows, session_with_delta
 from tests.logs import LogShape, write_random_log
@@ -89,6 +89,28 @@ def test_a_new_table_holds_the_latest_value_of_each_key_of_each_partition(spark,
     assert report.rows_inserted == len(expected)
     assert [partition.messages_read for partition in report.partitions] == [
         len(committed_records(log_dir / partition.partition)) for partition in report.partitions
+    ]
+
+
+def test_a_table_whose_creation_failed_at_its_commit_is_made_by_the_next_refresh(spark, log_dir, to):
+    write_random_log(log_dir / "t-0", 40, LogShape(batches=20))
+    (to / "_delta_log" / "_staged_commits").mkdir(parents=True)
+    (to / "_delta_log" / ".00000000000000000000.json.a1b2.tmp").write_bytes(b'{"torn')
+    assert refresh(spark, log_dir, to).partitions[0].status == "refreshed"
+    assert_holds(spark, to, latest_rows(log_dir / "t-0"))
+
+
+def test_a_tables_log_that_holds_anything_else_is_left_as_it_is(spark, log_dir, to):
+    write_random_log(log_dir / "t-0", 40, LogShape(batches=20))
+    (to / "_delta_log").mkdir(parents=True)
+    names = [".00000000000000000000.json.a1b2.tmp", "notes"]
+    for name in names:
+        (to / "_delta_log" / name).write_bytes(b"what")
+    with pytest.raises(SedimentError, match="cannot be read or written"):
+        refresh(spark, log_dir, to)
+    assert sorted(path.name for path in (to / "_delta_log").iterdir()) == [
+        ".00000000000000000000.json.a1b2.tmp",
+        "notes",
     ]
 
 
