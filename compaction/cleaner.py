@@ -17,6 +17,8 @@ with what all of them told of these keys, as above but without a map (`clean_spl
 
 Where 128 bits of a key's hash are not proof enough, whole keys are compared before each chunk is swept (exact_keys).
 
+Whoever cleans one partition after the other may sweep the next while the last output of this one is written.
+
 Memory: the map, two output buffers (one being written) that hold only what survives, two chunks with some of their
 records decompressed, and the largest batch;
 with `task_memory_bytes` all of it together stays below that, or the partition is given up and left as it is.
@@ -26,7 +28,7 @@ Nothing is renamed here, and whatever is read is checked to be what was planned.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -42,7 +44,6 @@ from sediment.compaction.chunks import (
     Progress,
     SegmentCuts,
     WayDoesNotHoldError,
-    lazy_pool,
 )
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.damage import Damage, find_damage, isolate, walk_damaged
@@ -60,6 +61,7 @@ from sediment.compaction.split import (
 )
 from sediment.compaction.transactions import UNREADABLE, ActiveProducers
 from sediment.compaction.walk import dirty_base, may_hold_transactions, walk_segments
+from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io import decode
 from sediment.segment_io.codecs import compress
 from sediment.segment_io.compressors import COMPRESSOR_REGISTERS, find_compressors
@@ -102,6 +104,27 @@ class SplitWork:
     ranges: int
 
 
+@dataclass(frozen=True, slots=True)
+class SweptLog:
+    """A partition whose groups are swept; the last of them may still be being written."""
+
+    _plan: CleaningPlan
+    _groups: Sequence[Future[CleanedGroup]]
+    _next_dirty_offset: int
+
+    def written(self) -> PreparedSwap:
+        """The synced `.part` files, once they are there.
+
+        Raises:
+            OSError: as the filesystem says; nothing of the partition is being written any more then.
+        """
+        wait(self._groups)
+        with _of_partition(self._plan):
+            groups = tuple(future.result() for future in self._groups)
+        listing = self._plan.view.listing
+        return PreparedSwap(listing.partition, str(listing.path), groups, self._next_dirty_offset)
+
+
 def clean_log(
     plan: CleaningPlan,
     fs: Fs,
@@ -114,6 +137,35 @@ def clean_log(
 ) -> PreparedSwap:
     """Clean the groups of `plan` into synced `.part` files beside their sources.
 
+    As `sweep_log`, with all of it written.
+    """
+    with WriteBehind() as behind:
+        return sweep_log(
+            plan,
+            fs,
+            behind,
+            run_id=run_id,
+            attempt=attempt,
+            progress=progress,
+            keep_unreadable=keep_unreadable,
+            exact_keys=exact_keys,
+        ).written()
+
+
+def sweep_log(
+    plan: CleaningPlan,
+    fs: Fs,
+    behind: WriteBehind,
+    *,
+    run_id: str,
+    attempt: str,
+    progress: Progress | None = None,
+    keep_unreadable: bool = False,
+    exact_keys: bool = False,
+) -> SweptLog:
+    """Clean the groups of `plan` into `.part` files beside their sources, which `behind` writes behind the sweep.
+
+    With `task_memory_bytes`, which bound what is held, nothing else is being written meanwhile or afterwards.
     `progress` is called with the bytes of each chunk that was read, before it is used; what it raises ends all.
     `keep_unreadable` keeps batches that cannot be read as they are, and with them whatever their unknown records could
     make wrong to drop; `unreadable` of the groups names them, and the checkpoint stays below them.
@@ -135,7 +187,7 @@ def clean_log(
     damage: Damage | None = None
     with _of_partition(plan):
         while True:
-            writer = _part_writer(plan, fs, run_id, attempt)
+            writer = _part_writer(plan, fs, behind, run_id, attempt)
             try:
                 with ExitStack() as stack:
                     cleaning = _Cleaning(
@@ -143,7 +195,7 @@ def clean_log(
                     )
                     return cleaning.run(walked=walked, filled=filled)
             except WayDoesNotHoldError as broken:
-                # The groups that were finished before it broke; the writer has ended with the stack.
+                # The groups that were finished before it broke.
                 writer.remove_all()
                 if broken.status == sweep.OFFSETS_NOT_INCREASING:
                     filled = True
@@ -211,8 +263,8 @@ def clean_split(
     Raises:
         as `sight_split`; nothing of the split is left then.
     """
-    writer = _part_writer(work.plan, fs, run_id, attempt)
-    with _of_partition(work.plan):
+    with WriteBehind() as behind, _of_partition(work.plan):
+        writer = _part_writer(work.plan, fs, behind, run_id, attempt)
         try:
             with ExitStack() as stack:
                 cleaning = _Cleaning(work.plan, fs, stack, writer=writer, progress=progress, seed=work.seed)
@@ -222,8 +274,8 @@ def clean_split(
             raise
 
 
-def _part_writer(plan: CleaningPlan, fs: Fs, run_id: str, attempt: str) -> PartWriter:
-    return PartWriter(plan.view.listing.path, plan.config, fs, run_id, attempt)
+def _part_writer(plan: CleaningPlan, fs: Fs, behind: WriteBehind, run_id: str, attempt: str) -> PartWriter:
+    return PartWriter(plan.view.listing.path, plan.config, fs, behind, run_id, attempt)
 
 
 @contextmanager
@@ -268,7 +320,9 @@ class _Cleaning:
         self._plan = plan
         self._damage = damage or Damage({}, frozenset())
         self._config: CompactionConfig = plan.config
-        if self._config.task_memory_bytes < INT64_MAX:
+        self._parts = writer or _part_writer(plan, fs, WriteBehind(), "", "")
+        if self._is_bounded():
+            self._parts.behind.settle()
             _give_back_memory()
         self._fs = fs
         self._progress = progress or _no_progress
@@ -276,8 +330,6 @@ class _Cleaning:
         self._reader = ChunkReader(
             self._directory, fs, self._config.max_decompressed_batch_bytes, _legacy_horizon_ms(plan), stack
         )
-        self._parts = writer or _part_writer(plan, fs, "", "")
-        self._writing = lazy_pool(stack, "sediment-write")
         self._seed = draw_seed() if seed is None else seed
         self._secrets = hash_secrets(self._seed)
         self._producers = _active_producers(plan)
@@ -290,7 +342,7 @@ class _Cleaning:
         self._compressors = _NO_COMPRESSORS
         self._exact_keys = self._compare_keys() if exact_keys else None
 
-    def run(self, *, walked: bool, filled: bool) -> PreparedSwap:
+    def run(self, *, walked: bool, filled: bool) -> SweptLog:
         plan = self._plan
         end_offset = plan.end_offset
         groups = plan.groups
@@ -310,19 +362,28 @@ class _Cleaning:
         self._set_rules(end_offset, sweep.BY_OFFSET if filled else sweep.BY_SIGHT)
         self._state[sweep.LAST_BASE_OFFSET] = INT64_MAX
         cleaned = self._clean_groups(isolate(groups, self._damage), cuts)
-        next_dirty_offset = min(end_offset, certain_end)
-        return PreparedSwap(plan.view.listing.partition, str(self._directory), cleaned, next_dirty_offset)
+        if self._is_bounded():
+            self._parts.behind.settle()
+        return SweptLog(plan, cleaned, min(end_offset, certain_end))
 
-    def _clean_groups(self, groups: Sequence[SegmentGroup], cuts: dict[int, SegmentCuts]) -> tuple[CleanedGroup, ...]:
-        """Sweep the groups, newest first, each being written while the next is swept."""
+    def _is_bounded(self) -> bool:
+        return self._config.task_memory_bytes < INT64_MAX
+
+    def _clean_groups(self, groups: Sequence[SegmentGroup], cuts: dict[int, SegmentCuts]) -> list[Future[CleanedGroup]]:
+        """Sweep the groups, newest first, each being written while the next is swept; futures as the groups."""
         pending: list[Future[CleanedGroup]] = []
-        for group in reversed(groups):
-            output = self._sweep_group(group, cuts)
-            if len(pending) > 1:
-                pending[-1].result()
-            self._being_written_bytes = output.used_bytes()
-            pending.append(self._writing().submit(output.finish))
-        return tuple(future.result() for future in reversed(pending))
+        try:
+            for group in reversed(groups):
+                output = self._sweep_group(group, cuts)
+                if pending:
+                    pending[-1].result()
+                self._being_written_bytes = output.used_bytes()
+                pending.append(self._parts.behind.submit(output.finish))
+        except BaseException:
+            # Whoever takes back what was written has to find all of it.
+            wait(pending)
+            raise
+        return pending[::-1]
 
     def _set_rules(self, end_offset: int, judge: int) -> None:
         now_ms = self._plan.now_ms
@@ -352,7 +413,7 @@ class _Cleaning:
         self._begin_split(work, split)
         self._living_bits = living.bits
         self._reader.leave_dead_compressed(living.bits)
-        cleaned = self._clean_groups(split.groups, work.cuts)
+        cleaned = tuple(future.result() for future in self._clean_groups(split.groups, work.cuts))
         self._check_split_start(split)
         if self._met() != living.of:
             raise self._changed()
@@ -594,7 +655,7 @@ class _Cleaning:
     def _check_memory(self, output: GroupOutput | None, *, more_keys: int = 0, keys_bytes: int | None = None) -> None:
         """That what is held, with room for `more_keys`, stays within the task's limit, if it has one."""
         limit_bytes = self._config.task_memory_bytes
-        if limit_bytes == INT64_MAX:
+        if not self._is_bounded():
             return
         map_bytes = self._map.size_bytes_with(more_keys) if more_keys else self._map.size_bytes()
         if self._exact_keys is not None:

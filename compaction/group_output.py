@@ -17,6 +17,7 @@ from sediment.compaction.chunks import CHUNK_BYTES, ByteArray
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import SegmentGroup
 from sediment.compaction.handoff import CleanedGroup, CleanStats, PartSegment, UnreadableBatch
+from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import AbortedTransaction
@@ -30,11 +31,12 @@ OUTPUT_PAGES = PageReserve(in_large_pages=False)  # of all groups of this proces
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """Where and under which names parts are written; `written` collects them, whatever becomes of the rest."""
+    """Where, by whom and under which names parts are written; `written` collects them, whatever becomes of the rest."""
 
     directory: Path
     config: CompactionConfig
     fs: Fs
+    behind: WriteBehind
     run_id: str
     attempt: str
     written: list[Path] = field(default_factory=list)

@@ -536,7 +536,9 @@ class _Archiving:
 
     def _archive_group(self, table: _Archive, group: Sequence[SegmentWork]) -> None:
         measured: dict[SegmentWork, Measured] = {}
-        for answers in spread(self._sc, group, measure, SegmentWork.weight, group=self._run_id):
+        for answers in spread(
+            self._sc, group, measure, SegmentWork.weight, group=self._run_id, is_stopped=self._stop.is_set
+        ):
             for answer in answers:
                 match answer.result:
                     case Measured() as found:
@@ -577,7 +579,9 @@ class _Archiving:
         files: dict[SegmentWork, tuple[WrittenFile, ...]] = {}
         if not works:
             return files
-        for answers in spread(self._sc, works, write, WriteWork.weight, group=self._run_id):
+        for answers in spread(
+            self._sc, works, write, WriteWork.weight, group=self._run_id, is_stopped=self._stop.is_set
+        ):
             for answer in answers:
                 segment = answer.work.segment
                 match answer.result:

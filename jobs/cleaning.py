@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.handoff import PreparedSwap
 from sediment.compaction.strategy import Circumstances, KeyEquality, Strategy, StrategyChoice, choose_strategy
+from sediment.compaction.write_behind import WriteBehind
 from sediment.engine.lock import check_run_token
 from sediment.engine.swap import discard_parts
 from sediment.engine.throttle import Throttle
 from sediment.engine.uncleanable import Uncleanable, uncleanable_after
 from sediment.jobs.sentences import told
+from sediment.jobs.spread import Unfinished, already
 from sediment.jobs.stages import CLEAN, PLAN, VIEW, StageClock
 from sediment.segment_io.errors import (
     CorruptBatchError,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from sediment.segment_io.view import LogView
 
 _Result = TypeVar("_Result")
+_BEHIND = WriteBehind()  # of all partitions of this process, one after the other
 
 SAMPLE_BYTES = 32 << 20  # of a log that is too large to be looked at as a whole
 _WRITE_BYTES = 8 << 20  # what is written between two looks at the throttle
@@ -126,8 +129,22 @@ class CleaningTask:
     circumstances: Circumstances = WHOLE_RUN
 
     def weight(self) -> int:
-        """Bytes of log: what tasks are packed by."""
+        """Bytes of log."""
         return self.listing.log_bytes()
+
+    def expected_bytes(self) -> int:
+        """Bytes of log that cleaning is likely to read, as the driver can tell: what tasks are packed by.
+
+        None where the checkpoint leaves too little dirty for the configured ratio.
+        """
+        first_dirty, config, options = self.checkpoints.first_dirty, self.config, self.options
+        rolled = self.listing.segments[:-1]
+        rolled_bytes = sum(segment.log_bytes for segment in rolled)
+        if first_dirty is None or options.force or options.from_start or config.max_compaction_lag_ms < INT64_MAX:
+            return rolled_bytes
+        clean_bytes = sum(segment.log_bytes for segment in rolled if segment.base_offset < first_dirty)
+        dirty_bytes = rolled_bytes - clean_bytes
+        return rolled_bytes if dirty_bytes > config.min_cleanable_dirty_ratio * rolled_bytes else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +249,20 @@ def paced(pace: Pace) -> Iterator[Callable[[int], None]]:
 
 def clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
     """View, plan and clean one partition; errors of this partition are part of the result."""
-    return with_errors(task, lambda: _clean_partition(task, attempt))
+    return begin_partition(task, attempt).finish()
+
+
+def begin_partition(task: CleaningTask, attempt: str) -> Unfinished[CleaningResult]:
+    """As `clean_partition`, but for the end of writing, during which the next partition may be begun."""
+    with ExitStack() as stack:
+        begun = with_errors(task, lambda: begin_with(task, *stack.enter_context(working_on(task)), attempt, _BEHIND))
+        resources = stack.pop_all()
+
+    def finish() -> CleaningResult:
+        with resources:
+            return begun if isinstance(begun, CleaningResult) else with_errors(task, begun.finish)
+
+    return Unfinished(finish)
 
 
 def survey_partition(task: CleaningTask, _attempt: str) -> Prospect | CleaningResult:
@@ -351,14 +381,17 @@ def _survey_partition(task: CleaningTask) -> Prospect | CleaningResult:
     return Prospect(cleanable, sum(group.log_bytes for group in plan.groups))
 
 
-def _clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
-    with working_on(task) as (fs, used):
-        return clean_with(task, fs, used, attempt)
-
-
 def clean_with(task: CleaningTask, fs: Fs, used: Callable[[int], None], attempt: str) -> CleaningResult:
     """View, plan and clean one partition; `used` is called with the bytes that were read."""
-    from sediment.compaction.cleaner import clean_log, walk_log
+    with WriteBehind() as behind:
+        return begin_with(task, fs, used, attempt, behind).finish()
+
+
+def begin_with(
+    task: CleaningTask, fs: Fs, used: Callable[[int], None], attempt: str, behind: WriteBehind
+) -> Unfinished[CleaningResult]:
+    """As `clean_with`, but for the last of what `behind` writes."""
+    from sediment.compaction.cleaner import sweep_log, walk_log
     from sediment.compaction.grouping import plan_cleaning
 
     clock = StageClock()
@@ -366,7 +399,7 @@ def clean_with(task: CleaningTask, fs: Fs, used: Callable[[int], None], attempt:
     clock.lap(VIEW)
     blocked = _blocked(view, cleanable, task.config)
     if blocked is not None:
-        return replace(blocked, seconds_by_stage=clock.seconds())
+        return already(replace(blocked, seconds_by_stage=clock.seconds()))
     plan = plan_cleaning(view, cleanable, task.config, now_ms=task.now_ms)
     _check_headroom(plan, fs)
     choice = strategy_for(task, plan, fs)
@@ -391,12 +424,13 @@ def clean_with(task: CleaningTask, fs: Fs, used: Callable[[int], None], attempt:
             found = replace(found, strategy=Strategy.WHOLE.value)
         else:
             clock.lap(CLEAN)
-            return replace(found, to_split=SplitPlan(plan, cuts), seconds_by_stage=clock.seconds())
+            return already(replace(found, to_split=SplitPlan(plan, cuts), seconds_by_stage=clock.seconds()))
     try:
         keeps = task.options.on_corruption == KEEP
-        swap = clean_log(
+        swept = sweep_log(
             plan,
             fs,
+            behind,
             run_id=task.run_id,
             attempt=attempt,
             progress=used,
@@ -404,12 +438,27 @@ def clean_with(task: CleaningTask, fs: Fs, used: Callable[[int], None], attempt:
             exact_keys=task.options.key_equality is KeyEquality.EXACT,
         )
     except BaseException:
-        if not task.options.dry_run:
-            discard_parts(task.listing.path, task.run_id, fs, attempt=attempt)
+        _discard(task, fs, attempt)
         raise
     clock.lap(CLEAN)
-    check_undisturbed(task, fs)
-    return replace(found, swap=swap, seconds_by_stage=clock.seconds())
+
+    def finish() -> CleaningResult:
+        clock.restart()
+        try:
+            swap = swept.written()
+        except BaseException:
+            _discard(task, fs, attempt)
+            raise
+        clock.lap(CLEAN)
+        check_undisturbed(task, fs)
+        return replace(found, swap=swap, seconds_by_stage=clock.seconds())
+
+    return Unfinished(finish)
+
+
+def _discard(task: CleaningTask, fs: Fs, attempt: str) -> None:
+    if not task.options.dry_run:
+        discard_parts(task.listing.path, task.run_id, fs, attempt=attempt)
 
 
 @contextmanager

@@ -38,8 +38,8 @@ from sediment.jobs.cleaning import (
     CompactOptions,
     Pace,
     Prospect,
+    begin_partition,
     circumstances,
-    clean_partition,
     executors,
     failure,
     roll_active,
@@ -65,7 +65,7 @@ from sediment.jobs.report import (
 )
 from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
-from sediment.jobs.spread import Answer, spread
+from sediment.jobs.spread import Answer, spread, spread_unfinished
 from sediment.jobs.stages import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageClock
 from sediment.jobs.stopping import cancel_when, stop_on_signals
 from sediment.segment_io.checkpoints import update_offset_checkpoint, write_offset_checkpoint
@@ -286,7 +286,15 @@ class _Run:
     ) -> Iterator[list[Answer[CleaningTask, CleaningResult]]]:
         """The answers of all tasks; partitions that are to be split come last, one by one, each with all slots."""
         to_split: list[tuple[CleaningTask, CleaningResult]] = []
-        for answers in spread(sc, tasks, clean_partition, CleaningTask.weight, group=self.run_id, in_order=in_order):
+        for answers in spread_unfinished(
+            sc,
+            tasks,
+            begin_partition,
+            CleaningTask.expected_bytes,
+            group=self.run_id,
+            in_order=in_order,
+            is_stopped=self._stop.is_set,
+        ):
             done = []
             for answer in answers:
                 if answer.result is not None and answer.result.to_split is not None:
@@ -331,9 +339,11 @@ class _Run:
 
         reports: list[PartitionReport] = []
         cleanable: list[tuple[tuple[CleaningTask, int], CleanableRange]] = []
-        for answers in spread(sc, tasks, survey_partition, CleaningTask.weight, group=self.run_id):
+        for answers in spread(
+            sc, tasks, survey_partition, CleaningTask.weight, group=self.run_id, is_stopped=self._stop.is_set
+        ):
             for answer in answers:
-                found = answer.result or _task_lost(answer.error)
+                found = answer.result or self._lost(answer.error)
                 if isinstance(found, Prospect):
                     cleanable.append(((answer.work, found.cleaned_bytes), found.cleanable))
                 else:
@@ -360,7 +370,7 @@ class _Run:
         mended: dict[Path, list[TopicPartition]] = {}
         self._sync_together([answer.result.swap for answer in answers if answer.result and answer.result.swap])
         for answer in answers:
-            result = answer.result or _task_lost(answer.error)
+            result = answer.result or self._lost(answer.error)
             report, offset = self._settle(answer.work, result)
             reports.append(report)
             partition, log_dir = answer.work.listing.partition, answer.work.listing.path.parent
@@ -391,6 +401,11 @@ class _Run:
                     for report in reports
                 ]
         return reports
+
+    def _lost(self, error: Exception | None) -> CleaningResult:
+        if self._stop.is_set():
+            return failure(STOPPED, "the run was stopped before this partition was clean")
+        return failure(*task_lost(error))
 
     def _sync_together(self, swaps: Sequence[PreparedSwap]) -> None:
         """Make many small swaps durable at once before the first of them is committed: flushes then share the disk."""
@@ -448,10 +463,6 @@ def _update_checkpoint(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]
         update_offset_checkpoint(fs, path, offsets, like=like)
     except CorruptCheckpointError:
         write_offset_checkpoint(fs, path, offsets, like=like)
-
-
-def _task_lost(error: Exception | None) -> CleaningResult:
-    return failure(*task_lost(error))
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:

@@ -459,11 +459,16 @@ class _Run:
             tasks = [replace(task, pace=pace) for task in tasks]
             self._stack.enter_context(cancel_when(self._stop, sc, self.run_id))
             self._stack.enter_context(cancel_when(self._give_up, sc, self.run_id))
-            for answers in spread(sc, tasks, publish_partition, PublishTask.weight, group=self.run_id):
+            for answers in spread(
+                sc, tasks, publish_partition, PublishTask.weight, group=self.run_id, is_stopped=self._is_over
+            ):
                 for answer in answers:
                     reports.append(self._settle(answer, copied.get(answer.work.partition)))
                     progress.advance(answer.work.weight())
         return reports
+
+    def _is_over(self) -> bool:
+        return self._stop.is_set() or self._give_up.is_set()
 
     def _pace(self, sc: Any) -> Pace:
         rates = [source.opened.settings.broker_value("log.cleaner.io.max.bytes.per.second") for source in self._sources]
@@ -513,7 +518,7 @@ class _Run:
     # ---------------------------------------------------------------------------------------------------- completion
     def _complete(self, reports: list[PartitionReport]) -> list[PartitionReport]:
         """Write what belongs to the whole directory, then the manifest, unless something is missing or changed."""
-        if self._give_up.is_set() or self._stop.is_set():
+        if self._give_up.is_set():
             self._tell(f"{self._output} is not complete; run again to start over", style="red")
             return reports
         changed = self._changed_partitions()

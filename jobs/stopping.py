@@ -6,10 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STOP_POLL_SECONDS = 0.2
@@ -17,16 +14,16 @@ _STOP_POLL_SECONDS = 0.2
 
 @contextmanager
 def cancel_when(stop: threading.Event, sc: Any, group: str) -> Iterator[None]:
-    """Cancel the run's Spark jobs as soon as `stop` is set."""
+    """Cancel the run's Spark jobs as soon as `stop` is set, and whatever is still submitted afterwards."""
     over = threading.Event()
 
     def watch() -> None:
         while not over.is_set():
             if stop.wait(_STOP_POLL_SECONDS) and not over.is_set():
                 sc.cancelJobGroup(group)
-                return
+                over.wait(_STOP_POLL_SECONDS)
 
-    # Not joined: it ends by itself, and a short run would wait for it.
+    # Not joined: it ends by itself, and may just be talking to a JVM that does not answer.
     threading.Thread(target=watch, name="sediment-stop", daemon=True).start()
     try:
         yield

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from sediment.compaction import chunks, sweep
-from sediment.compaction.cleaner import clean_log
+from sediment.compaction.cleaner import clean_log, sweep_log
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.grouping import plan_cleaning
+from sediment.compaction.grouping import CleaningPlan, plan_cleaning
 from sediment.compaction.handoff import PreparedSwap
 from sediment.compaction.policy import cleanable_range
+from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io import native
 from sediment.segment_io.errors import CorruptBatchError, MapFullError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.fs import Fs, PretendingFs
@@ -28,6 +31,7 @@ from tests.twin import cleaner as twin
 from tests.twin.batches import Record, encode_batch, parse_batch
 from tests.twin.segments import file_batches
 from tests.twin.snapshots import ProducerStates
+from tests.waiting import LIMIT_SECONDS
 
 ALL_CODECS = (0, 1, 2, 3, 4)
 PARTITION = TopicPartition("t", 0)
@@ -58,10 +62,12 @@ class Round:
         }
 
 
-def prepare(directory: Path, given: Round, fs: Fs | None = None) -> PreparedSwap | None:
-    """What our cleaner prepares, or None if the policy lets nothing be cleaned."""
+def plan_of(
+    directory: Path, given: Round, fs: Fs | None = None, config: CompactionConfig | None = None
+) -> CleaningPlan | None:
+    """The plan of a cleaning, or None if the policy lets nothing be cleaned."""
     fs = fs or Fs()
-    config = given.config()
+    config = config or given.config()
     listing = list_log(PARTITION, directory, fs)
     checkpoints = PartitionCheckpoints(first_dirty=given.dirty)
     view = open_view(
@@ -70,7 +76,13 @@ def prepare(directory: Path, given: Round, fs: Fs | None = None) -> PreparedSwap
     cleanable = cleanable_range(view, config, now_ms=given.now_ms, force=True)
     if cleanable.blocked_by is not None:
         return None
-    return clean_log(plan_cleaning(view, cleanable, config, now_ms=given.now_ms), fs, run_id="r", attempt="0")
+    return plan_cleaning(view, cleanable, config, now_ms=given.now_ms)
+
+
+def prepare(directory: Path, given: Round, fs: Fs | None = None) -> PreparedSwap | None:
+    """What our cleaner prepares, or None if the policy lets nothing be cleaned."""
+    plan = plan_of(directory, given, fs)
+    return plan and clean_log(plan, fs or Fs(), run_id="r", attempt="0")
 
 
 def put_in_place(swap: PreparedSwap) -> None:
@@ -428,6 +440,69 @@ def test_a_segment_that_changed_since_it_was_listed_is_an_error(tmp_path):
     (directory / f"{0:020d}.log").write_bytes(batch_of(0, b"b"))
     with pytest.raises(SourceChangedError):
         clean_log(plan, fs, run_id="r", attempt="0")
+
+
+class HeldBack(Fs):
+    """Writes nothing of one directory before it may, or until it is to fail."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.may_write = threading.Event()
+        self.error: OSError | None = None
+
+    def write_new(self, path, chunks):
+        if path.parent == self.directory:
+            assert self.may_write.wait(LIMIT_SECONDS)
+            if self.error is not None:
+                raise self.error
+        return super().write_new(path, chunks)
+
+
+@pytest.fixture
+def two_logs(tmp_path):
+    logs = [tmp_path / "t-0", tmp_path / "t-1"]
+    for seed, directory in enumerate(logs):
+        write_random_log(directory, seed, LogShape())
+    # One group a partition, so that its only output is its last one.
+    return logs, Round(START_MS + 20_000, segment_bytes=1 << 20)
+
+
+def test_a_partition_is_swept_while_the_one_before_is_being_written(two_logs):
+    (first, second), given = two_logs
+    expected = [prepare(directory, given) for directory in (first, second)]
+    for swap in expected:
+        for part in swap.parts():
+            (Path(swap.directory) / part.part_name).unlink()
+    fs = HeldBack(first)
+    with WriteBehind() as behind:
+        before = sweep_log(plan_of(first, given), fs, behind, run_id="r", attempt="0")
+        threading.Timer(0.05, fs.may_write.set).start()
+        after = sweep_log(plan_of(second, given), fs, behind, run_id="r", attempt="0")
+        assert [before.written(), after.written()] == expected
+
+
+def test_a_write_that_fails_is_its_own_partitions_failure(two_logs):
+    (first, second), given = two_logs
+    fs = HeldBack(first)
+    fs.error = OSError(errno.ENOSPC, "full")
+    fs.may_write.set()
+    with WriteBehind() as behind:
+        before = sweep_log(plan_of(first, given), fs, behind, run_id="r", attempt="0")
+        after = sweep_log(plan_of(second, given), fs, behind, run_id="r", attempt="0")
+        assert after.written().groups
+        with pytest.raises(OSError, match="full"):
+            before.written()
+
+
+def test_where_memory_is_bounded_nothing_is_being_written_once_a_partition_is_swept(two_logs):
+    (first, _), given = two_logs
+    plan = plan_of(first, given, config=replace(given.config(), task_memory_bytes=100_000_000))
+    fs = HeldBack(first)
+    with WriteBehind() as behind:
+        threading.Timer(0.05, fs.may_write.set).start()
+        swept = sweep_log(plan, fs, behind, run_id="r", attempt="0")
+        fs.may_write.clear()
+        assert all((first / part.part_name).exists() for part in swept.written().parts())
 
 
 def test_every_status_of_the_sweep_that_is_an_error_has_a_text():

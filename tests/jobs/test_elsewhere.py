@@ -408,7 +408,8 @@ def test_killed_in_the_middle_it_leaves_no_manifest_and_the_next_run_starts_over
 def one_process(monkeypatch):
     """Tasks one after the other in this process, where faults can be put under them."""
 
-    def spread(_sc, works, perform, weight, *, group):
+    def spread(_sc, works, perform, weight, *, group, is_stopped):
+        assert not is_stopped()
         for number, work in enumerate(sorted(works, key=weight)):
             yield [Answer(pickle.loads(pickle.dumps(work)), perform(work, f"{group}.{number}"), None)]
 
@@ -461,6 +462,19 @@ def test_nothing_is_left_in_the_scratch_directory(log_dir, tmp_path):
     arguments = ("--output", tmp_path / "o", "--scratch", scratch, "--force", COMPACT)
     assert sediment("compact", uri(log_dir), *arguments).status == 0
     assert list(scratch.iterdir()) == []
+
+
+def test_a_signal_once_every_partition_is_written_still_ends_with_a_complete_output(log_dir, tmp_path, monkeypatch):
+    performed = elsewhere.spread
+
+    def spread(*given, **more):
+        yield from performed(*given, **more)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(elsewhere, "spread", spread)
+    outcome = sediment("compact", log_dir, "--output", tmp_path / "output", "--force", COMPACT)
+    assert outcome.status == 0, outcome.stderr
+    assert (tmp_path / "output" / MANIFEST).exists()
 
 
 def test_an_os_signal_ends_the_run_with_an_incomplete_output(log_dir, tmp_path):

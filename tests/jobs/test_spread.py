@@ -1,9 +1,23 @@
+import os
+import threading
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import TaskContext
 
-from sediment.jobs.spread import pack_by_weight, pack_in_order, spread
+from sediment.jobs.spread import (
+    NotBegunError,
+    Unfinished,
+    pack_by_weight,
+    pack_in_order,
+    rounds,
+    spread,
+    spread_unfinished,
+)
+
+GIB = 1 << 30
 
 
 @given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 12))
@@ -67,3 +81,69 @@ def test_in_order_the_first_begins_before_the_heaviest_at_the_end(sc):
     begun = {answer.work: answer.result for answer in answers}
     assert len(answers) == len(works)
     assert begun[3] < begun[90]
+
+
+@pytest.mark.parametrize(
+    ("weights", "slots", "expected"),
+    [
+        ([], 2, 1),
+        ([1] * 8, 2, 1),
+        ([GIB // 2] * 8, 2, 1),
+        ([GIB // 2] * 9, 2, 2),
+        ([1] * 512, 2, 1),
+        ([1] * 513, 2, 2),
+        ([100 * GIB] * 3, 4, 38),
+    ],
+)
+def test_tasks_are_as_few_as_their_size_allows(weights, slots, expected):
+    assert rounds(weights, slots) == expected
+
+
+LOG = []
+
+
+def begin_logged(work, _attempt):
+    LOG.append(f"begin {work}")
+
+    def finish():
+        LOG.append(f"finish {work}")
+        return work, list(LOG)
+
+    return Unfinished(finish)
+
+
+def test_the_next_piece_of_a_task_is_begun_before_the_one_before_is_finished(sc):
+    (answers,) = spread_unfinished(sc, [3, 2, 1], begin_logged, lambda work: work, group="g", in_order=True)
+    assert [answer.result[0] for answer in answers] == [3, 2, 1]
+    assert answers[-1].result[1] == ["begin 3", "begin 2", "finish 3", "begin 1", "finish 2", "finish 1"]
+
+
+def double_or_die(work, _attempt):
+    if work == 13:
+        os._exit(1)
+    return 2 * work
+
+
+def test_what_shared_a_task_with_the_one_that_brought_it_down_is_done_all_the_same(sc):
+    (answers,) = spread(sc, [11, 12, 13, 14], double_or_die, lambda work: work, group="g", in_order=True)
+    assert [(answer.work, answer.result) for answer in answers] == [(11, 22), (12, 24), (13, None), (14, 28)]
+    assert [answer.error is None for answer in answers] == [True, True, False, True]
+
+
+def begin_file(work, _attempt):
+    folder, name = work
+    (folder / name).touch()
+    time.sleep(0.05)
+
+
+def test_once_stopped_no_further_task_is_begun(sc, tmp_path):
+    stop = threading.Event()
+    works = [(tmp_path, str(number)) for number in range(40)]
+    answers = []
+    for task in spread(sc, works, begin_file, lambda _: 4 * GIB, group="g", is_stopped=stop.is_set):
+        stop.set()
+        answers += task
+    assert sorted(answer.work for answer in answers) == sorted(works)
+    assert len(list(tmp_path.iterdir())) < 12, "those that Spark had when it was stopped"
+    errors = [answer.error for answer in answers if answer.error is not None]
+    assert len(errors) > 28 and all(isinstance(error, NotBegunError) for error in errors)

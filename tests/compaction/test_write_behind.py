@@ -1,0 +1,47 @@
+"""Writes behind a sweep: in order, one output at a time, errors where they are waited for."""
+
+import threading
+
+import pytest
+
+from sediment.compaction.write_behind import WriteBehind
+
+
+def test_writes_happen_in_order_and_one_is_handed_over_only_when_the_one_before_is_done():
+    done: list[int] = []
+    may_end = threading.Event()
+
+    def slow() -> int:
+        may_end.wait()
+        done.append(0)
+        return 0
+
+    with WriteBehind() as behind:
+        first = behind.submit(slow)
+        assert not first.done(), "nobody waits for the only one"
+        threading.Timer(0.05, may_end.set).start()
+        later = [behind.submit(lambda n=n: done.append(n)) for n in (1, 2)]
+        assert first.done() and later[0].done()
+    assert first.result() == 0
+    assert done == [0, 1, 2]
+
+
+def test_a_write_that_failed_is_told_to_whoever_waits_for_it_and_stops_nobody_else():
+    def fail() -> None:
+        raise OSError("full")
+
+    with WriteBehind() as behind:
+        failed = behind.submit(fail)
+        other = behind.submit(lambda: 7)
+        behind.settle()
+        assert other.done()
+    assert other.result() == 7
+    with pytest.raises(OSError, match="full"):
+        failed.result()
+
+
+def test_nothing_to_write_starts_no_thread():
+    before = threading.active_count()
+    with WriteBehind() as behind:
+        behind.settle()
+        assert threading.active_count() == before

@@ -1,0 +1,76 @@
+"""What a task does with a partition, and what the driver expects of it."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from sediment.compaction.config import CompactionConfig
+from sediment.engine.lock import place_run_token
+from sediment.jobs.cleaning import CleaningTask, CompactOptions, begin_partition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.listing import list_log
+from sediment.segment_io.log_dir import PartitionCheckpoints
+from sediment.segment_io.names import parse_partition_directory
+from tests.segments import NOW_MS, batch_bytes, write_segment
+
+FORCED = CompactOptions(force=True, dry_run=False, from_start=False)
+AS_CONFIGURED = CompactOptions(force=False, dry_run=False, from_start=False)
+
+
+def task_of(
+    directory: Path, options: CompactOptions = FORCED, *, dirty: int | None = None, **config: float
+) -> CleaningTask:
+    listing = list_log(parse_partition_directory(directory.name)[0], directory, Fs())
+    checkpoints = PartitionCheckpoints(first_dirty=dirty)
+    return CleaningTask(
+        listing, checkpoints, CompactionConfig(cleanup_policy=("compact",), **config), options, NOW_MS, "run"
+    )
+
+
+def write_three_segments(directory: Path) -> int:
+    """Two rolled segments and an empty active one; the bytes of a rolled one."""
+    for base in (0, 10):
+        path = write_segment(directory, base, [batch_bytes(base + n, "k", value=bytes(50)) for n in range(10)])
+    write_segment(directory, 20)
+    return path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("options", "dirty", "config", "segments"),
+    [
+        (AS_CONFIGURED, None, {}, 2),
+        (AS_CONFIGURED, 0, {}, 2),
+        (AS_CONFIGURED, 10, {}, 0),
+        (AS_CONFIGURED, 10, {"min_cleanable_dirty_ratio": 0.4}, 2),
+        (AS_CONFIGURED, 20, {}, 0),
+        (AS_CONFIGURED, 20, {"max_compaction_lag_ms": 1}, 2),
+        (FORCED, 20, {}, 2),
+        (CompactOptions(force=False, dry_run=False, from_start=True), 20, {}, 2),
+    ],
+)
+def test_a_partition_weighs_what_its_cleaning_is_likely_to_read(tmp_path, options, dirty, config, segments):
+    segment_bytes = write_three_segments(tmp_path / "t-0")
+    assert task_of(tmp_path / "t-0", options, dirty=dirty, **config).expected_bytes() == segments * segment_bytes
+
+
+def test_a_write_that_fails_behind_the_next_partition_fails_its_own_and_leaves_no_part(tmp_path, monkeypatch):
+    for number in range(2):
+        write_three_segments(tmp_path / f"t-{number}")
+    place_run_token(tmp_path, "run", Fs())
+    written = Fs.write_new
+
+    def full(self, path, chunks):
+        if path.parent.name == "t-0" and path.name.count("timeindex"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return written(self, path, chunks)
+
+    monkeypatch.setattr(Fs, "write_new", full)
+    begun = [begin_partition(task_of(tmp_path / f"t-{number}"), "0") for number in range(2)]
+    first, second = [unfinished.finish() for unfinished in begun]
+    assert first.failed and first.swap is None and "disk is full" in first.reason
+    assert not second.failed and second.swap is not None
+    assert not list((tmp_path / "t-0").glob("*.part"))
+    assert len(list((tmp_path / "t-1").glob("*.part"))) == len(second.swap.parts())
