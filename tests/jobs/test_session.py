@@ -8,9 +8,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from sediment.jobs.session import spark_settings
+from sediment.segment_io.jit import CACHE_VARIABLE
 from tests.segments import batch_bytes, write_segment
 from tests.waiting import LIMIT_SECONDS
 
@@ -61,6 +63,14 @@ def test_a_cluster_gets_nothing_that_only_this_machine_can_have() -> None:
     assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.python.daemon.module"} & set(added)
 
 
+@pytest.fixture
+def no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No archive of classes, whether or not `sediment warm-up` was run here; the compiled loops stay where they are."""
+    monkeypatch.setenv(CACHE_VARIABLE, os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("sediment"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("no_archive")
 def test_settings_files_agree_with_what_a_local_run_gets() -> None:
     conf = (Path(__file__).parent.parent.parent / "conf" / "spark-defaults.conf").read_text(encoding="ascii")
     lines = [line.split(maxsplit=1) for line in conf.splitlines() if line and not line.startswith("#")]
@@ -76,6 +86,7 @@ def test_a_context_starts_and_ends_quietly_and_leaves_signals_and_files_as_they_
     assert "WARN" not in done.stderr and "incubator" not in done.stderr
 
 
+@pytest.mark.usefixtures("no_archive")
 def test_a_session_reads_kafka_logs_as_it_is_and_lets_the_jvm_optimise(tmp_path: Path) -> None:
     write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")])
     done = run(
