@@ -6,6 +6,7 @@ Invariant: parts are written only where they would differ from their sources, in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import AbortedTransaction
 from sediment.segment_io.listing import SegmentRef
-from sediment.segment_io.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.names import SegmentFileKind, part_file_name, segment_file_name
 from sediment.segment_io.pages import PageReserve, anonymous_memory
 from sediment.segment_io.writer import SegmentImage, lay_out_segments, write_segment
 
@@ -31,7 +32,7 @@ OUTPUT_PAGES = PageReserve(in_large_pages=False)  # of all groups of this proces
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """Where, by whom and under which names parts are written; `written` collects them, whatever becomes of the rest."""
+    """Where, by whom and under which names parts are written; `written` names them, also what is only half there."""
 
     directory: Path
     config: CompactionConfig
@@ -52,7 +53,8 @@ class PartWriter:
     ) -> CleanedGroup:
         """Index and write what survived of `group`, unless its files would come out as they are.
 
-        `unreadable` are the bytes of `batches`, from and to, that are none.
+        `unreadable` are the bytes of `batches`, from and to, that are none.  Where that fails, nothing of the whole
+        partition stays: whoever writes next needs the room.
         """
         images = lay_out_segments(
             batches,
@@ -64,7 +66,12 @@ class PartWriter:
         )
         if len(group.segments) == 1 and not changed and self._equals_source(group.segments[0], images):
             return CleanedGroup(group.segments, (), stats)
-        parts = tuple(self._write(image, group.segments[-1]) for image in images)
+        try:
+            parts = tuple(self._write(image, group.segments[-1]) for image in images)
+        except BaseException:
+            with suppress(OSError):
+                self.remove_all()
+            raise
         return CleanedGroup(group.segments, parts, stats)
 
     def remove_all(self) -> None:
@@ -73,6 +80,8 @@ class PartWriter:
             self.fs.unlink(path, missing_ok=True)
 
     def _write(self, image: SegmentImage, last: SegmentRef) -> PartSegment:
+        names = [part_file_name(image.base_offset, kind, self.run_id, self.attempt) for kind, _ in image.files()]
+        self.written.extend(map(self.directory.joinpath, names))
         files = write_segment(
             image,
             self.directory,
@@ -82,7 +91,6 @@ class PartWriter:
             attempt=self.attempt,
             fs=self.fs,
         )
-        self.written.extend(self.directory / file.part_name for file in files)
         return PartSegment(image.base_offset, files)
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:

@@ -6,6 +6,7 @@ written are all there are; this holds across the partitions of a process that ha
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ Written = TypeVar("Written")
 
 
 class WriteBehind:
-    """Writes what it is given, one thing after the other; the thread begins with the first of them."""
+    """Writes what one thread gives it, one thing after the other; its own thread begins with the first of them."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
@@ -32,7 +33,7 @@ class WriteBehind:
         self.settle()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="sediment-write")
-        future = self._thread.submit(write)
+        future = self._thread.submit(_call, write)
         self._last = future
         return future
 
@@ -41,3 +42,13 @@ class WriteBehind:
         if self._last is not None:
             wait([self._last])
             self._last = None
+
+
+def _call(write: Callable[[], Written]) -> Written:
+    try:
+        return write()
+    except BaseException as error:
+        # The error is kept until somebody asks for it; the output that it was about, which its frames hold, is not.
+        traceback.clear_frames(error.__traceback__)
+        del write
+        raise

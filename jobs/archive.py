@@ -562,7 +562,7 @@ class _Archiving:
 
     def _lost(self, key: LogKey, error: Exception | None) -> None:
         if self._stop.is_set():
-            self._fail([key], "stopped", "the run was stopped in this partition")
+            self._fail([key], "stopped", "the run was stopped before this partition was archived")
         else:
             self._fail([key], *task_lost(error))
 

@@ -138,13 +138,17 @@ class CleaningTask:
         None where the checkpoint leaves too little dirty for the configured ratio.
         """
         first_dirty, config, options = self.checkpoints.first_dirty, self.config, self.options
-        rolled = self.listing.segments[:-1]
+        *rolled, active = self.listing.segments or (None,)
         rolled_bytes = sum(segment.log_bytes for segment in rolled)
-        if first_dirty is None or options.force or options.from_start or config.max_compaction_lag_ms < INT64_MAX:
+        if options.force or options.from_start or config.max_compaction_lag_ms < INT64_MAX:
+            return rolled_bytes
+        if first_dirty is None or active is None or first_dirty > active.base_offset:
             return rolled_bytes
         clean_bytes = sum(segment.log_bytes for segment in rolled if segment.base_offset < first_dirty)
-        dirty_bytes = rolled_bytes - clean_bytes
-        return rolled_bytes if dirty_bytes > config.min_cleanable_dirty_ratio * rolled_bytes else 0
+        ends = [segment.base_offset for segment in (*rolled[1:], active)]
+        dirty_bytes = sum(s.log_bytes for s, end in zip(rolled, ends, strict=False) if end > first_dirty)
+        ratio_bytes = config.min_cleanable_dirty_ratio * (clean_bytes + dirty_bytes)
+        return rolled_bytes if dirty_bytes > ratio_bytes else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +405,7 @@ def begin_with(
     if blocked is not None:
         return already(replace(blocked, seconds_by_stage=clock.seconds()))
     plan = plan_cleaning(view, cleanable, task.config, now_ms=task.now_ms)
-    _check_headroom(plan, fs)
+    _check_headroom(plan, fs, behind)
     choice = strategy_for(task, plan, fs)
     clock.lap(PLAN)
     found = CleaningResult(
@@ -453,7 +457,8 @@ def begin_with(
         check_undisturbed(task, fs)
         return replace(found, swap=swap, seconds_by_stage=clock.seconds())
 
-    return Unfinished(finish)
+    # A dry run writes nothing, and is to say of its segments what they were when it had read them.
+    return already(finish()) if task.options.dry_run else Unfinished(finish)
 
 
 def _discard(task: CleaningTask, fs: Fs, attempt: str) -> None:
@@ -520,7 +525,7 @@ def estimated(
     return estimate_cleaning(sample, log_bytes, now_ms=now_ms, delete_retention_ms=config.delete_retention_ms)
 
 
-def _check_headroom(plan: CleaningPlan, fs: Fs) -> None:
+def _check_headroom(plan: CleaningPlan, fs: Fs, behind: WriteBehind) -> None:
     """Room for what survives: all groups are written before the first is committed and its sources give room back.
 
     Where even a log that loses nothing would fit, nothing is estimated.  What an estimate gets wrong is met when the
@@ -529,6 +534,10 @@ def _check_headroom(plan: CleaningPlan, fs: Fs) -> None:
     listing = plan.view.listing
     segments = [segment for group in plan.groups for segment in group.segments]
     needed = sum(segment.log_bytes for segment in segments)
+    if fs.free_bytes(listing.path) >= 2 * needed:
+        return
+    # What is still being written takes its room first, or gives it back if it fails.
+    behind.settle()
     free = fs.free_bytes(listing.path)
     if free >= needed:
         return

@@ -290,7 +290,7 @@ class _Run:
             sc,
             tasks,
             begin_partition,
-            CleaningTask.expected_bytes,
+            CleaningTask.weight if in_order else CleaningTask.expected_bytes,
             group=self.run_id,
             in_order=in_order,
             is_stopped=self._stop.is_set,

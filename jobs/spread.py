@@ -23,7 +23,9 @@ from typing import Any, Generic, TypeVar
 Work = TypeVar("Work")
 Result = TypeVar("Result")
 
-_TASK_WEIGHT, _TASK_PIECES = 2 << 30, 256  # of a task: beyond them, results would come too late and too many at once
+_TASK_WEIGHT, _TASK_PIECES = 2 << 30, 64  # of a task: beyond them, results would come too late and too many at once
+_ROUNDS_AT_ONCE = 4  # at least, where nothing is gained by fewer: slots that differ in speed end together then
+_LOST_ALONE = 8  # so many pieces that failed in tasks of their own, and the fault is not theirs
 _NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # of a task in order: at most so many, of at most so many bytes
 _WAITING_JOBS = 2  # beyond the slots, so that a slot never waits for the driver
 
@@ -57,13 +59,12 @@ def _never() -> bool:
     return False
 
 
-def rounds(weights: Sequence[int], slots: int) -> int:
-    """How many tasks each slot is to do one after the other.
+def rounds(weights: Sequence[int], slots: int, at_least: int = 1) -> int:
+    """How many tasks each slot is to do one after the other: as few as their size allows.
 
-    A piece is finished while the next one of its task is begun, and a task costs Spark some CPU time: so there are as
-    few tasks as their size allows.
+    A piece is finished while the next one of its task is begun, and a task costs Spark some CPU time.
     """
-    return max(1, -(-sum(weights) // (_TASK_WEIGHT * slots)), -(-len(weights) // (_TASK_PIECES * slots)))
+    return max(at_least, -(-sum(weights) // (_TASK_WEIGHT * slots)), -(-len(weights) // (_TASK_PIECES * slots)))
 
 
 def pack_by_weight(works: Sequence[Work], weight: Callable[[Work], int], tasks: int) -> list[list[Work]]:
@@ -108,8 +109,9 @@ def spread(
     the Spark job group, by which a caller can cancel what is still running.  With `in_order` the works are begun in
     their order, but for small neighbours that share a task.  Once `is_stopped`, no further task is begun.
     """
-    begin = _AtOnce(perform)
-    return spread_unfinished(sc, works, begin, weight, group=group, in_order=in_order, is_stopped=is_stopped)
+    slots = max(1, sc.defaultParallelism)
+    tasks = _packed(works, weight, slots, in_order=in_order, least_rounds=_ROUNDS_AT_ONCE)
+    return _answers(sc, tasks, _AtOnce(perform), slots, group, is_stopped)
 
 
 def spread_unfinished(
@@ -124,30 +126,62 @@ def spread_unfinished(
 ) -> Iterator[list[Answer[Work, Result]]]:
     """As `spread`; of the works of a task, each is finished only once the next one is begun."""
     slots = max(1, sc.defaultParallelism)
+    tasks = _packed(works, weight, slots, in_order=in_order, least_rounds=1)
+    return _answers(sc, tasks, begin, slots, group, is_stopped)
+
+
+def _packed(
+    works: Sequence[Work], weight: Callable[[Work], int], slots: int, *, in_order: bool, least_rounds: int
+) -> list[list[Work]]:
     if in_order:
-        tasks = pack_in_order(works, weight)
-    else:
-        tasks = pack_by_weight(works, weight, slots * rounds([weight(work) for work in works], slots))
+        return pack_in_order(works, weight)
+    return pack_by_weight(works, weight, slots * rounds(list(map(weight, works)), slots, least_rounds))
+
+
+def _answers(
+    sc: Any,
+    tasks: Sequence[list[Work]],
+    begin: Callable[[Work, str], Unfinished[Result]],
+    slots: int,
+    group: str,
+    is_stopped: Callable[[], bool],
+) -> Iterator[list[Answer[Work, Result]]]:
     answers: queue.Queue[list[Answer[Work, Result]]] = queue.Queue()
-
-    def answered(task: list[Work]) -> list[Answer[Work, Result]]:
-        if is_stopped():
-            return [Answer(work, None, NotBegunError("the run was stopped")) for work in task]
-        sc.setJobGroup(group, f"{len(task)} partitions")
-        try:
-            results = sc.parallelize(task, 1).mapPartitions(_Performer(begin)).collect()
-            return [Answer(work, result, None) for work, result in zip(task, results, strict=True)]
-        except Exception as error:
-            if len(task) == 1:
-                return [Answer(task[0], None, error)]
-            return [answer for work in task for answer in answered([work])]
-
     pool = ThreadPoolExecutor(slots + _WAITING_JOBS, thread_name_prefix="sediment-spread")
+    lost_alone = 0
+
+    def fail(task: list[Work], error: Exception) -> None:
+        answers.put([Answer(work, None, error) for work in task])
+
+    def submit(task: list[Work], lost_with: Exception | None = None) -> None:
+        """Have `task` done; `lost_with` is what ended an earlier task that it was part of."""
+        nonlocal lost_alone
+        if is_stopped():
+            fail(task, NotBegunError("the run was stopped"))
+            return
+        if lost_with is not None and lost_alone >= _LOST_ALONE:
+            fail(task, lost_with)
+            return
+        try:
+            sc.setJobGroup(group, f"{len(task)} partitions")
+            results = sc.parallelize(task, 1).mapPartitions(_Performer(begin)).collect()
+            answers.put([Answer(work, result, None) for work, result in zip(task, results, strict=True)])
+        except Exception as error:
+            if len(task) > 1:
+                for work in task:
+                    pool.submit(submit, [work], error)
+            else:
+                lost_alone += 1
+                fail(task, error)
+
     try:
         for task in tasks:
-            pool.submit(lambda task: answers.put(answered(task)), task)
-        for _ in tasks:
-            yield answers.get()
+            pool.submit(submit, task)
+        left = sum(map(len, tasks))
+        while left:
+            answered = answers.get()
+            left -= len(answered)
+            yield answered
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+_LOGGER = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STOP_POLL_SECONDS = 0.2
@@ -20,7 +23,11 @@ def cancel_when(stop: threading.Event, sc: Any, group: str) -> Iterator[None]:
     def watch() -> None:
         while not over.is_set():
             if stop.wait(_STOP_POLL_SECONDS) and not over.is_set():
-                sc.cancelJobGroup(group)
+                try:
+                    sc.cancelJobGroup(group)
+                except Exception:
+                    _LOGGER.debug("the jobs of %s cannot be cancelled", group, exc_info=True)
+                    return  # Spark has stopped by itself
                 over.wait(_STOP_POLL_SECONDS)
 
     # Not joined: it ends by itself, and may just be talking to a JVM that does not answer.

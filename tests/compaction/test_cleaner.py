@@ -476,8 +476,10 @@ def test_a_partition_is_swept_while_the_one_before_is_being_written(two_logs):
     fs = HeldBack(first)
     with WriteBehind() as behind:
         before = sweep_log(plan_of(first, given), fs, behind, run_id="r", attempt="0")
-        threading.Timer(0.05, fs.may_write.set).start()
-        after = sweep_log(plan_of(second, given), fs, behind, run_id="r", attempt="0")
+        # Not before something of the second partition was read may the first one be written.
+        after = sweep_log(
+            plan_of(second, given), fs, behind, run_id="r", attempt="0", progress=lambda _: fs.may_write.set()
+        )
         assert [before.written(), after.written()] == expected
 
 
@@ -499,10 +501,35 @@ def test_where_memory_is_bounded_nothing_is_being_written_once_a_partition_is_sw
     plan = plan_of(first, given, config=replace(given.config(), task_memory_bytes=100_000_000))
     fs = HeldBack(first)
     with WriteBehind() as behind:
-        threading.Timer(0.05, fs.may_write.set).start()
+        threading.Timer(0.2, fs.may_write.set).start()
         swept = sweep_log(plan, fs, behind, run_id="r", attempt="0")
-        fs.may_write.clear()
-        assert all((first / part.part_name).exists() for part in swept.written().parts())
+        assert fs.may_write.is_set()
+        there = set(first.glob("*.part"))
+        assert there == {first / part.part_name for part in swept.written().parts()}
+
+
+def test_a_partition_whose_write_fails_leaves_its_room_at_once(two_logs):
+    (first, _), given = two_logs
+    many = replace(given, segment_bytes=4000)
+    expected = prepare(first, many)
+    for part in expected.parts():
+        (first / part.part_name).unlink()
+    assert len(expected.groups) > 2
+    oldest = expected.groups[0].parts[0].base_offset
+
+    class Full(Fs):
+        def write_new(self, path, chunks):
+            if path.name.startswith(f"{oldest:020d}.index"):
+                super().write_new(path, [b"half"])
+                raise OSError(errno.ENOSPC, "full")
+            return super().write_new(path, chunks)
+
+    with WriteBehind() as behind:
+        swept = sweep_log(plan_of(first, many), Full(), behind, run_id="r", attempt="0")
+        behind.settle()
+        assert not list(first.glob("*.part"))
+        with pytest.raises(OSError, match="full"):
+            swept.written()
 
 
 def test_every_status_of_the_sweep_that_is_an_error_has_a_text():

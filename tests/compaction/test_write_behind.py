@@ -1,6 +1,8 @@
 """Writes behind a sweep: in order, one output at a time, errors where they are waited for."""
 
 import threading
+import weakref
+from functools import partial
 
 import pytest
 
@@ -40,8 +42,20 @@ def test_a_write_that_failed_is_told_to_whoever_waits_for_it_and_stops_nobody_el
         failed.result()
 
 
-def test_nothing_to_write_starts_no_thread():
-    before = threading.active_count()
+class Output:
+    """Something large."""
+
+
+def test_a_write_that_failed_holds_nothing_of_what_it_was_to_write():
+    output = Output()
+    alive = weakref.ref(output)
+
+    def write(held: Output) -> None:
+        raise OSError(str(held))
+
     with WriteBehind() as behind:
+        failed = behind.submit(partial(write, output))
         behind.settle()
-        assert threading.active_count() == before
+        del output
+        assert isinstance(failed.exception(), OSError)
+        assert alive() is None

@@ -44,6 +44,8 @@ def write_three_segments(directory: Path) -> int:
         (AS_CONFIGURED, None, {}, 2),
         (AS_CONFIGURED, 0, {}, 2),
         (AS_CONFIGURED, 10, {}, 0),
+        (AS_CONFIGURED, 9, {}, 2),
+        (AS_CONFIGURED, 25, {}, 2),
         (AS_CONFIGURED, 10, {"min_cleanable_dirty_ratio": 0.4}, 2),
         (AS_CONFIGURED, 20, {}, 0),
         (AS_CONFIGURED, 20, {"max_compaction_lag_ms": 1}, 2),

@@ -459,7 +459,7 @@ def test_an_owner_that_cannot_be_kept_is_said_and_nothing_changes(log_dir, plain
 
 def test_sigterm_finishes_reports_and_exits_1(tmp_path):
     case = load_case("everything", tmp_path / "corpus")
-    log_dir = make_log_dir(tmp_path / "logs", {f"everything-{number}": case.before for number in range(300)})
+    log_dir = make_log_dir(tmp_path / "logs", {f"everything-{number}": case.before for number in range(600)})
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "sediment.jobs.cli", "compact", str(log_dir), "--json", "--force"),
@@ -477,7 +477,7 @@ def test_sigterm_finishes_reports_and_exits_1(tmp_path):
         process.kill()
     assert process.returncode == 1, stderr
     partitions = json.loads(stdout)["partitions"]
-    assert len(partitions) == 300
+    assert len(partitions) == 600
     stopped = [p for p in partitions if p["reason_code"] == "stopped"]
     assert stopped
     assert {p["reason_code"] for p in partitions} == {None, "stopped"}

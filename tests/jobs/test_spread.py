@@ -90,13 +90,14 @@ def test_in_order_the_first_begins_before_the_heaviest_at_the_end(sc):
         ([1] * 8, 2, 1),
         ([GIB // 2] * 8, 2, 1),
         ([GIB // 2] * 9, 2, 2),
-        ([1] * 512, 2, 1),
-        ([1] * 513, 2, 2),
+        ([1] * 128, 2, 1),
+        ([1] * 129, 2, 2),
         ([100 * GIB] * 3, 4, 38),
     ],
 )
 def test_tasks_are_as_few_as_their_size_allows(weights, slots, expected):
     assert rounds(weights, slots) == expected
+    assert rounds(weights, slots, 4) == max(expected, 4)
 
 
 LOG = []
@@ -125,9 +126,31 @@ def double_or_die(work, _attempt):
 
 
 def test_what_shared_a_task_with_the_one_that_brought_it_down_is_done_all_the_same(sc):
-    (answers,) = spread(sc, [11, 12, 13, 14], double_or_die, lambda work: work, group="g", in_order=True)
-    assert [(answer.work, answer.result) for answer in answers] == [(11, 22), (12, 24), (13, None), (14, 28)]
-    assert [answer.error is None for answer in answers] == [True, True, False, True]
+    tasks = list(spread(sc, [11, 12, 13, 14], double_or_die, lambda work: work, group="g", in_order=True))
+    answers = {answer.work: answer for task in tasks for answer in task}
+    assert {work: answer.result for work, answer in answers.items()} == {11: 22, 12: 24, 13: None, 14: 28}
+    assert [work for work, answer in answers.items() if answer.error is not None] == [13]
+
+
+class Gone:
+    """A SparkContext whose JVM has died."""
+
+    def __init__(self):
+        self.defaultParallelism = 2
+        self.asked = 0
+
+    def setJobGroup(self, *_):
+        self.asked += 1
+        raise ConnectionRefusedError("nobody listens")
+
+
+def test_where_spark_itself_is_gone_everything_is_answered_without_asking_for_each_piece():
+    gone = Gone()
+    tasks = spread(gone, range(400), double, lambda work: work, group="g")
+    answers = [answer for task in tasks for answer in task]
+    assert sorted(answer.work for answer in answers) == list(range(400))
+    assert all(isinstance(answer.error, ConnectionRefusedError) for answer in answers)
+    assert gone.asked < 30
 
 
 def begin_file(work, _attempt):
