@@ -101,7 +101,9 @@ _MANY_KEYS = Shape(total_bytes=1390 * MEGABYTE, keys=13_700_000, value_bytes=90)
 
 COURSES = (
     Course("cold", "8 × 506 MB, cold", records(506), 8, (2,), target=3, is_cold=True),
-    Course("first", "8 × 506 MB of 116-byte records", records(506), 8, (1, 2), target=10, target_of_limit=2.5),
+    Course(
+        "first", "8 × 506 MB of 116-byte records", records(506), 8, (1, 2), rounds=5, target=10, target_of_limit=2.5
+    ),
     Course("one", "506 MB, one partition", records(506), rounds=5, target=10),
     Course("kilobyte", "2 × 1 GB of 1 KB records", records(1000, value_bytes=998), 2, (1, 2), target=7),
     Course("lz4", "506 MB, lz4", records(506, codec=f.CODEC_LZ4), target=8),

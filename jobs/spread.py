@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 Work = TypeVar("Work")
 Result = TypeVar("Result")
 
-_TASK_WEIGHT, _TASK_PIECES = 2 << 30, 64  # of a task: beyond them, results would come too late and too many at once
+_TASK_WEIGHT, _TASK_PIECES = 2 << 30, 128  # of a task: beyond them, results would come too late and too many at once
 _ROUNDS_AT_ONCE = 4  # at least, where nothing is gained by fewer: slots that differ in speed end together then
 _LOST_ALONE = 8  # so many pieces that failed in tasks of their own, and the fault is not theirs
 _NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # of a task in order: at most so many, of at most so many bytes

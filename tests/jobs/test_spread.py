@@ -90,8 +90,8 @@ def test_in_order_the_first_begins_before_the_heaviest_at_the_end(sc):
         ([1] * 8, 2, 1),
         ([GIB // 2] * 8, 2, 1),
         ([GIB // 2] * 9, 2, 2),
-        ([1] * 128, 2, 1),
-        ([1] * 129, 2, 2),
+        ([1] * 256, 2, 1),
+        ([1] * 257, 2, 2),
         ([100 * GIB] * 3, 4, 38),
     ],
 )
