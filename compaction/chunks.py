@@ -1,7 +1,8 @@
 """Segments as chunks: read, checked and decompressed ahead of the sweep, in either direction.
 
     log       | batch | batch | batch | batch | batch | batch |
-    chunks    |        chunk 0        |        chunk 1        |     cut where batches begin, about CHUNK_BYTES each
+    chunks    |        chunk 0        |        chunk 1        |     cut where batches begin, about CHUNK_BYTES each,
+                                                                    twice that where nothing is to be decompressed
 
 A thread makes the next chunk ready while the caller works on one.  Where the cuts come from the offset index, the scan
 of a chunk finds out whether batches begin there; where they come from a forward walk they are known, and so is a
@@ -50,6 +51,7 @@ from sediment.segment_io.reader import batch_error, padded_buffer, read_into
 from sediment.segment_io.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 
 CHUNK_BYTES = 2 << 20
+_PLAIN_CHUNKS = 2  # of CHUNK_BYTES in one, where the records in it need no room of their own
 _LARGEST_INDEX_GAP = 8 * CHUNK_BYTES
 _AHEAD_CHUNKS = 8
 _FIRST_BATCHES = 4096
@@ -329,12 +331,19 @@ class ChunkReader:
             found = entries.reshape(-1, 2)[:, 1].astype(np.int64)
             found = found[(found > 0) & (found < segment.log_bytes)]
             if found.size and np.all(np.diff(found) > 0):
-                positions.extend(int(found[index]) for index in cuts_between(found, 0))
+                times = _PLAIN_CHUNKS if self._begins_plain(segment) else 1
+                positions.extend(int(found[index]) for index in cuts_between(found, 0, times=times))
         positions.append(segment.log_bytes)
         if max(np.diff(positions), default=0) > _LARGEST_INDEX_GAP:
             raise WayDoesNotHoldError(sweep.CUT_MISSED)
         nothing = np.zeros(0, dtype=np.uint8)
         return SegmentCuts(np.array(positions, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing, ())
+
+    def _begins_plain(self, segment: SegmentRef) -> bool:
+        """Whether the first batch is not compressed, as then most likely no other is."""
+        header = padded_buffer(BATCH_HEADER_BYTES)
+        read_into(self._files.descriptor(segment), header, 0, BATCH_HEADER_BYTES, 0)
+        return bool(header[MAGIC] >= _MAGIC and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
 
     def error(self, status: int, chunk: Chunk, position: int) -> SedimentError:
         """What a kernel's status says of the batch at `position` of a chunk's buffer."""
@@ -442,10 +451,10 @@ def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
     return pool
 
 
-def cuts_between(positions: npt.NDArray[np.int64], last_cut: int) -> Iterator[int]:
-    """Indexes into ascending `positions` that are CHUNK_BYTES or more behind the cut before them."""
+def cuts_between(positions: npt.NDArray[np.int64], last_cut: int, *, times: int = 1) -> Iterator[int]:
+    """Indexes into ascending `positions` that are CHUNK_BYTES, `times` times, or more behind the cut before them."""
     while True:
-        index = int(np.searchsorted(positions, last_cut + CHUNK_BYTES))
+        index = int(np.searchsorted(positions, last_cut + times * CHUNK_BYTES))
         if index >= positions.size:
             return
         yield index
