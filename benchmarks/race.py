@@ -75,13 +75,13 @@ class Course:
     is_cold: bool = False
 
     def scaled(self, scale: float) -> Course:
-        """A smaller one: small partitions become fewer, large ones smaller."""
-        title = f"{scale:.0%} of {self.title}"
+        """A smaller one: small partitions become fewer, large ones smaller; never more than three rounds."""
+        less = replace(self, title=f"{scale:.0%} of {self.title}", rounds=min(self.rounds, 3))
         if self.partitions > 100:
-            return replace(self, title=title, partitions=max(2, int(self.partitions * scale)))
+            return replace(less, partitions=max(2, int(self.partitions * scale)))
         shape = self.shape
         total, keys = int(shape.total_bytes * scale), max(1, int(shape.keys * scale))
-        return replace(self, title=title, shape=replace(shape, total_bytes=total, keys=keys))
+        return replace(less, shape=replace(shape, total_bytes=total, keys=keys))
 
     def small(self) -> Course:
         """The same kind of data, as little as both sides need to have their code compiled."""
