@@ -135,7 +135,8 @@ class CleaningTask:
     def expected_bytes(self) -> int:
         """Bytes of log that cleaning is likely to read, as the driver can tell: what tasks are packed by.
 
-        None where the checkpoint leaves too little dirty for the configured ratio.
+        None where the checkpoint leaves too little dirty for the configured ratio.  The rule itself is the policy's,
+        which needs a view of the log, and with it compiled loops that a driver does not load.
         """
         first_dirty, config, options = self.checkpoints.first_dirty, self.config, self.options
         *rolled, active = self.listing.segments or (None,)
