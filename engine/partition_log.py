@@ -788,27 +788,35 @@ class PartitionLog:
 
     # --------------------------------------------------------------------------------------------------- high watermark
     def update_high_watermark(self, offset: int) -> int:
-        """Set the high watermark, within the log; returns it.  Source: kafka-log 04 §5."""
+        """Set the high watermark, within the log; returns it.
+
+        This can lower it.  After an append `maybe_increment_high_watermark` is the one to call.
+
+        Source: Kafka's UnifiedLog.updateHighWatermark.
+        """
         with self.lock:
             self._high_watermark = min(max(offset, self._log_start_offset), self._log_end_offset)
             self._producers.on_high_watermark(self._high_watermark)
             return self._high_watermark
 
-    def maybe_increment_high_watermark(self, offset: int) -> bool:
-        """Raise the high watermark; False where it is not below `offset`.
+    def maybe_increment_high_watermark(self, offset: int | None = None) -> bool:
+        """Raise the high watermark to `offset`, by default to the log end; False if it is there or above already.
+
+        The default is right for a log without other replicas, and safe with any number of appending threads.
 
         Raises:
             UsageError: `offset` is above the log end.
         """
         with self.lock:
-            if offset > self._log_end_offset:
+            wanted = self._log_end_offset if offset is None else offset
+            if wanted > self._log_end_offset:
                 raise UsageError(
-                    f"high watermark {offset} is above the log end offset {self._log_end_offset}",
+                    f"high watermark {wanted} is above the log end offset {self._log_end_offset}",
                     partition=str(self.partition),
                 )
-            if offset <= self._high_watermark:
+            if wanted <= self._high_watermark:
                 return False
-            self.update_high_watermark(offset)
+            self.update_high_watermark(wanted)
             return True
 
     def _clamp_high_watermark(self) -> None:

@@ -156,7 +156,7 @@ def test_cm_11_an_open_transaction_holds_the_cleaner_back(logs):
         records = batch_bytes(0, "aab", producer_id=7, transactional=True, timestamp=now_ms)
         log.append_as_leader(records, 0, verification_guard=guard)
         log.roll()
-        log.update_high_watermark(log.log_end_offset)
+        log.maybe_increment_high_watermark()
         assert log.last_stable_offset == 0
         assert manager.cleaner.grab_filthiest() is None
 
@@ -716,7 +716,7 @@ def test_records_that_lose_their_key_later_stay_right_over_many_rounds(logs, cap
         for number in range(120):
             key, value = f"k{number * 7 % 11}", None if number % 13 == 5 else f"v{number}"
             log.append_as_leader(one_batch((key, value), timestamp_ms=clock_of(manager).now_ms() + number), 0)
-            log.update_high_watermark(log.log_end_offset)
+            log.maybe_increment_high_watermark()
             if value is None:
                 expected.pop(key.encode(), None)
             else:
