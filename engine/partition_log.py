@@ -168,7 +168,7 @@ class PartitionLog:
         self._on_failure = on_failure
         self._random_jitter = random_jitter
         self._verify_transactions = verify_transactions
-        self._failure: OSError | None = None
+        self._failure: str | None = None
         self._closed = False
         self._cuts = 0
         self._buffers = AppendBuffers()
@@ -274,14 +274,22 @@ class PartitionLog:
 
     def _fail(self, error: OSError) -> NoReturn:
         is_first = self._failure is None
-        self._failure = self._failure or error
+        self.go_offline(str(error))
         if is_first:
             self._on_failure(self, error)
-        raise self._offline_error(error) from error
+        raise self._offline_error(str(error)) from error
 
-    def _offline_error(self, error: OSError) -> StorageError:
+    def go_offline(self, reason: str) -> None:
+        """Refuse every further call with StorageError; for a log whose directory failed.
+
+        It waits for no lock: what is under way goes on.  `close_handlers` lets go of the files.
+        """
+        # Text alone: the traceback of an error would keep the files of its frames open.
+        self._failure = self._failure or reason
+
+    def _offline_error(self, reason: str) -> StorageError:
         return StorageError(
-            f"the disk failed, so the log is offline: {error}",
+            f"the disk failed, so the log is offline: {reason}",
             partition=str(self.partition),
             path=str(self.directory),
             advice="repair the disk and start again",
@@ -333,7 +341,8 @@ class PartitionLog:
             unstable = self._producers.first_unstable_offset()
             if unstable is None or unstable >= self._log_start_offset:
                 return unstable
-            found = self._segments.find(self._log_start_offset)
+            with self._owned():
+                found = self._segments.find(self._log_start_offset)
             return self._log_start_offset if found is None else max(found[1].base_offset, self._log_start_offset)
 
     @property
@@ -1056,7 +1065,7 @@ class PartitionLog:
                 commit(swap, self._fs, before_group=next_group)
                 done = len(groups)
             except CommitStateUnknownError as error:
-                self._failure = self._failure or OSError(str(error))
+                self.go_offline(str(error))
                 raise
             finally:
                 if self._failure is None:
