@@ -2,7 +2,7 @@
 
     grab     every compacted log that is free, not uncleanable, and dirty enough      the filthiest is InProgress
     clean    view · plan · clean_log into .part files, throttled, stopped by an abort between two chunks
-    commit   PartitionLog.replace_segments, which is engine.swap under the log's lock
+    commit   PartitionLog.replace_segments: engine.swap, under the log's lock for one group at a time
     finish   cleaner checkpoint, state back to none, or Paused where it was aborted
     delete   old segments of compacted logs, in the same thread and under the same states
 

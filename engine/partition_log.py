@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -110,6 +111,7 @@ HIGH_WATERMARK = -1
 _SNAPSHOT = SegmentFileKind.SNAPSHOT
 _MAGIC = 2
 _ALL_KINDS = tuple(SegmentFileKind)
+_HAND_OVER_SECONDS = 0.0005
 
 
 class TaskScheduler(Protocol):
@@ -598,7 +600,7 @@ class PartitionLog:
     def _take_over(self, update: Update) -> None:
         aborted = self._producers.apply(update)
         if aborted:
-            self._segments.active.add_aborted(aborted)
+            self._segments.add_aborted(aborted)
 
     def _duplicate(self, batch: RememberedBatch) -> AppendInfo:
         return AppendInfo(
@@ -1038,54 +1040,60 @@ class PartitionLog:
     def replace_segments(self, swap: PreparedSwap, *, before_group: Callable[[], None] | None = None) -> None:
         """Commit a cleaning of this log: the sources of each group give way to its parts.
 
+        The lock is held for one group at a time, and `before_group` is called without it: appends and reads go on
+        between two groups.
+
         Raises:
             SourceChangedError, UsageError: as `engine.swap.commit`; groups before that one are done.
             StorageError: the disk failed.
 
-        Source: kafka-log 02 §8.1.
+        Source: kafka-log 02 §8.1; Kafka's LocalLog.replaceSegments, which the cleaner calls for each group.
         """
-        with self._owned():
-            if any(
-                source.base_offset >= self._segments.active.base_offset
-                for group in swap.groups
-                for source in group.sources
-            ):
-                raise UsageError("the active segment of an open log cannot be replaced", partition=str(self.partition))
-            groups = [group for group in swap.groups if group.parts]
-            begun = done = 0
+        groups = iter([group for group in swap.groups if group.parts])
+        replaced: CleanedGroup | None = None
+        with ExitStack() as held:
 
             def next_group() -> None:
-                nonlocal begun, done
-                done = begun
+                nonlocal replaced
+                if replaced is not None:
+                    self._take_in(replaced)
+                    held.close()
+                    # A released lock is nobody's until a waiting thread has run.
+                    time.sleep(_HAND_OVER_SECONDS)
                 if before_group is not None:
                     before_group()
-                begun += 1
+                held.enter_context(self._owned())
+                replaced = next(groups)
 
+            with self._owned():
+                self._check_replaceable(swap)
             try:
                 commit(swap, self._fs, before_group=next_group)
-                done = len(groups)
             except CommitStateUnknownError as error:
                 self.go_offline(str(error))
                 raise
-            finally:
-                if self._failure is None:
-                    self._reopen_replaced(groups[:done])
+            except OSError as error:
+                self._fail(error)
+            if replaced is not None:
+                self._take_in(replaced)
 
-    def _reopen_replaced(self, groups: Sequence[CleanedGroup]) -> None:
-        """Take in the segments of groups that were replaced."""
-        listing = list_log(self.partition, self.directory, self._fs)
-        present = {ref.base_offset: ref for ref in listing.segments}
-        for group in groups:
-            self._segments.replace(
-                (source.base_offset for source in group.sources),
-                [
-                    self._segment(
-                        part.base_offset, size_bytes=present[part.base_offset].log_bytes, now_ms=self._clock()
-                    )
-                    for part in group.parts
-                ],
-            )
-        self._snapshots = set(listing.snapshots)
+    def _check_replaceable(self, swap: PreparedSwap) -> None:
+        active = self._segments.active.base_offset
+        if any(source.base_offset >= active for group in swap.groups for source in group.sources):
+            raise UsageError("the active segment of an open log cannot be replaced", partition=str(self.partition))
+
+    def _take_in(self, group: CleanedGroup) -> None:
+        """Take in the segments of a group that was replaced."""
+        sources = {source.base_offset for source in group.sources}
+        bases = {part.base_offset for part in group.parts}
+        self._segments.replace(
+            sources,
+            [
+                self._segment(part.base_offset, size_bytes=part.files[0].size_bytes, now_ms=self._clock())
+                for part in group.parts
+            ],
+        )
+        self._snapshots.difference_update(sources - bases)
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(
