@@ -847,3 +847,23 @@ def test_a_batch_above_every_buffer_is_cleaned(logs, most_bytes):
         assert manager.cleaner.uncleanable() == {}
         assert latest_of(log) == {b"a": b"x" * 70_000, b"b": b"2"}
         assert len(records_of(log)) == 2
+
+
+@pytest.mark.parametrize(("keys_of_map", "rounds"), [(4, 3), (1000, 1)])
+def test_the_offset_map_of_the_cleaner_is_bounded_and_more_keys_take_more_rounds(logs, keys_of_map, rounds):
+    topic = topic_config("compact", segment_bytes=400, min_cleanable_dirty_ratio=0.0)
+    with running(
+        logs, topic=topic, log_cleaner_dedupe_buffer_size=24 * keys_of_map, log_cleaner_io_buffer_load_factor=1.0
+    ) as manager:
+        log = manager.create_log(T0)
+        for number in range(3):
+            append(log, *((f"k{key}", str(number)) for key in range(4)))
+        log.roll()
+        wanted = latest_of(log)
+        ends = []
+        while manager.cleaner.clean_filthiest():
+            ends.append(manager.directories()[0].first_dirty_offsets()[T0])
+        assert len(ends) == rounds and ends == sorted(ends) and ends[-1] == log.log_end_offset == 12
+        assert latest_of(log) == wanted
+        assert len(records_of(log)) == 4
+        assert manager.cleaner.uncleanable() == {}
