@@ -102,7 +102,7 @@ from sediment.segment_io.names import (
     TopicPartition,
     segment_file_name,
 )
-from sediment.segment_io.producers import ProducerState, RememberedBatch, encode_snapshot
+from sediment.segment_io.producers import NO_OFFSET, ProducerState, RememberedBatch, encode_snapshot
 from sediment.segment_io.view import LogView, SegmentTimes
 
 __all__ = ["AppendOrigin", "PartitionLog"]
@@ -128,7 +128,8 @@ class TaskScheduler(Protocol):
 class AppendInfo:
     """What became of an append; without batches the offsets are -1 and nothing changed.
 
-    Of a duplicate the offsets and the timestamp are those under which it was appended before.
+    `first_offset` is also -1 if a follower appended a compressed message of magic 0 or 1, whose header gives only the
+    last one, as in Kafka.  Of a duplicate the offsets and the timestamp are those under which it was appended before.
     """
 
     first_offset: int
@@ -615,7 +616,7 @@ class PartitionLog:
             # Every file that this needs is open.
             self._store(batches, end_offset, update)
         return AppendInfo(
-            first_offset,
+            first_offset if origin.assigns_offsets or _tells_first_offset(batches) else NO_OFFSET,
             last_offset,
             max_timestamp_ms if append_time_ms == NO_TIMESTAMP else append_time_ms,
             append_time_ms,
@@ -1313,9 +1314,14 @@ class PartitionLog:
             self._fs.remove_directory(self.directory)
 
 
+def _tells_first_offset(batches: Batches) -> bool:
+    """Return whether the first header has the first offset; a compressed message of magic 0 or 1 has the last."""
+    return int(batches.rows["magic"][0]) >= _MAGIC or batches.first().codec == CODEC_NONE
+
+
 def _first_offset(batches: Batches, first: BatchFields) -> int:
     """The first offset of an append; that of a compressed message of magic 0 or 1 lies inside of it."""
-    if first.magic >= _MAGIC or first.codec == CODEC_NONE:
+    if _tells_first_offset(batches):
         return first.base_offset
     entry = batches.buffer[first.position : first.position + first.size_bytes].tobytes()
     return int(legacy.unwrap(entry, limit_bytes=INT32_MAX).records[0, OFFSET_DELTA])

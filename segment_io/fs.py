@@ -16,7 +16,7 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -79,9 +79,10 @@ class FileMapping:
     def __len__(self) -> int:
         return self._size_bytes
 
-    def __del__(self) -> None:
+    def __del__(self, unmap: Callable[[int, int], int] = _LIBC.munmap) -> None:
+        # A default, because globals are gone when the interpreter ends.
         if self.address:
-            _LIBC.munmap(self.address, self._size_bytes)
+            unmap(self.address, self._size_bytes)
             self.address = 0
 
 
