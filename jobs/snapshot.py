@@ -194,7 +194,7 @@ class _Log:
     log_dir: Path
     checkpoints: PartitionCheckpoints
     cleaner_unknown: bool
-    delete_retention_ms: int
+    delete_retention_ms: int | None
 
     def source(self) -> Source:
         return Source(self.partition, self.log_dir / str(self.partition))
