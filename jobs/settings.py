@@ -46,6 +46,7 @@ _DEDUPE_SIZE = "log.cleaner.dedupe.buffer.size"
 _LOAD_FACTOR = "log.cleaner.io.buffer.load.factor"
 _MAP_SLOT_BYTES = 24
 _NO_RETENTION = -1
+_POLICY_KEYS = ("cleanup.policy", "log.cleanup.policy")
 _DELETING_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
 _SAME_AS_RETENTION = -2
 
@@ -235,9 +236,10 @@ class Settings:
         Raises:
             SettingsError: a bare `--set cleanup.policy` would say of several topics what is known of none.
         """
-        if "cleanup.policy" in self.sets and len(set(topics)) > 1 and not have_metadata:
+        bare = next((name for name in _POLICY_KEYS if name in self.sets), None)
+        if bare is not None and len(set(topics)) > 1 and not have_metadata:
             raise SettingsError(
-                f"--set cleanup.policy={self.sets['cleanup.policy']} would hold for all of {len(set(topics))} topics, "
+                f"--set {bare}={self.sets[bare]} would hold for all of {len(set(topics))} topics, "
                 "and compacting a topic that is not meant for it loses data",
                 advice="say it of each topic with --set topic:cleanup.policy=…, or select one topic with --partition",
             )

@@ -399,8 +399,9 @@ def test_origin_looks_through_the_names_of_a_key() -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- the selection
-def test_one_policy_for_several_topics_is_refused_where_nothing_else_is_known_of_them() -> None:
-    settings = sets("cleanup.policy=compact")
+@pytest.mark.parametrize("key", ["cleanup.policy", "log.cleanup.policy"])
+def test_one_policy_for_several_topics_is_refused_where_nothing_else_is_known_of_them(key: str) -> None:
+    settings = sets(f"{key}=compact")
     with pytest.raises(UsageError, match=r"--set topic:cleanup\.policy"):
         settings.check_selection(["a", "b"], have_metadata=False)
     settings.check_selection(["a", "a"], have_metadata=False)
