@@ -58,10 +58,7 @@ def read_new_segment(directory: Path, base_offset: int, fs: Fs, *, replaces_reco
         good_bytes, problem = scan.good_bytes, scan.stop
     except (CorruptBatchError, IndexOffsetOverflowError) as error:
         problem = error.what
-    next_offset, framed_bytes = base_offset, 0
-    with suppress(CorruptBatchError):
-        for last_offset, end in batch_ends(path, fs):
-            next_offset, framed_bytes = last_offset + 1, end
+    next_offset, framed_bytes = _framed_end(path, base_offset, fs)
     is_framed = framed_bytes == size_bytes
     indexed_offset = max(_indexed_offsets(directory, base_offset, fs), default=base_offset)
     if indexed_offset >= max(next_offset, base_offset + 1):
@@ -86,6 +83,15 @@ def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
         stop_where_offsets_go_back=False,
         fs=fs,
     )
+
+
+def _framed_end(path: Path, base_offset: int, fs: Fs) -> tuple[int, int]:
+    """(offset, position) after the last batch that the lengths of the batches lead to."""
+    offset, position = base_offset, 0
+    with suppress(CorruptBatchError):
+        for last_offset, end in batch_ends(path, fs):
+            offset, position = last_offset + 1, end
+    return offset, position
 
 
 def _size_bytes(path: Path, fs: Fs) -> int:
@@ -134,9 +140,24 @@ class OldSegments:
         name = self._names.get(base_offset)
         return name is not None and _size_bytes(self._directory / name, self._fs) > 0
 
+    def have_records_of(self, new: NewSegment) -> bool:
+        """True if an old log that is not empty begins in the range of a new segment."""
+        bases = [base for base in self._bases if base == new.base_offset or new.base_offset < base < new.next_offset]
+        return any(self.have_records(base) for base in bases)
+
     def hold(self, new: NewSegment) -> bool:
-        """True if the good parts of the old logs reach over the base and every good batch of a new segment."""
-        if not self._reaches(new.base_offset) and not (new.log_bytes == 0 and new.base_offset in self._names):
+        """True if the good parts of the old logs reach over the base and every good batch of a new segment.
+
+        Where the first batch of a new segment is bad, an old log of the same base whose framing reaches as far is
+        enough: a cleaning copies a damaged batch as it is.
+        """
+        if new.good_bytes == 0 and new.base_offset in self._names:
+            path = self._directory / self._names[new.base_offset]
+            if _framed_end(path, new.base_offset, self._fs)[0] >= new.next_offset and (
+                new.log_bytes == 0 or _size_bytes(path, self._fs) > 0
+            ):
+                return True
+        if not self._reaches(new.base_offset):
             return False
         path = self._directory / new.name
         return all(self._reaches(last) for last, _ in batch_ends(path, self._fs, size_bytes=new.good_bytes))

@@ -329,7 +329,7 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     Beyond Kafka's rules:
 
     * A replacement whose new segments are not all whole (`replacements`) is undone where the old segments still hold
-      its records.  Else it is completed if its logs are framed and refused if they are not.
+      its records.  Else it is refused, but for framed logs that no old log is left to stand in for.
     * A replacement of several segments deletes no old log that lies between them and ends before the next one.
     * An index of the old segment goes when the new segment of the same base has none of that kind, also where the new
       log is empty.  Kafka would keep a transaction index whose markers are gone, and consumers would take later
@@ -430,14 +430,14 @@ def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments)
         return None
     if all(old.hold(segment) for segment in new):
         return problems[0]
-    torn = next((segment for segment in problems if not segment.is_framed), None)
-    if torn is None:
+    refused = next((segment for segment in problems if not segment.is_framed or old.have_records_of(segment)), None)
+    if refused is None:
         return None
     raise CorruptDataError(
-        f"a new segment of an interrupted replacement is not whole ({torn.problem}), and old segments are missing",
+        f"a new segment of an interrupted replacement is not whole ({refused.problem}), and old segments are missing",
         partition=directory.name,
-        path=str(directory / torn.name),
-        offset=torn.next_offset,
+        path=str(directory / refused.name),
+        offset=refused.next_offset,
         advice="restore the old segments from a backup or their .deleted files and move the .swap files away",
     )
 

@@ -247,14 +247,29 @@ def test_a_replacement_that_is_not_whole_is_refused_when_an_old_segment_is_gone(
     assert read_image(directory) == before
 
 
-def test_a_damaged_batch_that_a_cleaning_kept_does_not_hold_a_replacement_up(directory: Path):
+@pytest.mark.parametrize("is_old_log_there", [True, False])
+def test_a_damaged_batch_that_a_cleaning_kept_does_not_hold_a_replacement_up(is_old_log_there: bool, directory: Path):
+    segment(directory, 0, [1, 3], ".swap")
+    segment(directory, 0, [0, 1, 3])
+    segment(directory, 4, [4])
+    for log in (name(0, ".log"), name(0, ".log.swap")):
+        damaged(directory / log, "a flipped bit")
+    old, kept = ((directory / log).read_bytes() for log in (name(0, ".log"), name(0, ".log.swap")))
+    if not is_old_log_there:
+        (directory / name(0, ".log")).rename(directory / name(0, ".log.deleted"))
+    finish_interrupted(directory, Fs())
+    assert names(directory) == segment_names(0, 4)
+    assert (directory / name(0, ".log")).read_bytes() == (old if is_old_log_there else kept)
+
+
+def test_a_damaged_new_segment_is_refused_when_a_whole_old_one_would_go_for_it(directory: Path):
     two_old_segments_and_a_complete_replacement(directory)
     damaged(directory / name(0, ".log.swap"), "a flipped bit")
-    kept = (directory / name(0, ".log.swap")).read_bytes()
     (directory / name(0, ".log")).rename(directory / name(0, ".log.deleted"))
-    finish_interrupted(directory, Fs())
-    assert (directory / name(0, ".log")).read_bytes() == kept
-    assert names(directory) == segment_names(0, 4) | {name(4, ".snapshot")}
+    before = read_image(directory)
+    with pytest.raises(CorruptDataError, match="old segments are missing"):
+        finish_interrupted(directory, Fs())
+    assert read_image(directory) == before
 
 
 def test_a_split_with_one_new_segment_that_is_not_whole_is_undone_as_a_whole(directory: Path):
