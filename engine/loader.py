@@ -324,16 +324,22 @@ class _Loading:
                 self.repairs.append(Repair("deleted", entry.name, "a crash left it half written"))
 
     def _put(self, segment: _Segment, kind: SegmentFileKind, content: bytes, why: str) -> None:
-        """Make a file of the segment hold `content`, durably, and touch it only if it does not."""
+        """Make a file of the segment hold `content`, durably, and touch it only if it does not.
+
+        An index of an active segment is preallocated: no more of it is read than `content` is long, and its zeros
+        after that only where the filesystem has no hole.
+        """
         path = self._path(segment, kind)
-        before = self.fs.read_bytes(path) if self.fs.exists(path) else None
-        if before == content:
+        entry = self.fs.entry(path)
+        begins_so = entry is not None and self.fs.read_range(path, 0, len(content)) == content
+        if entry is not None and begins_so and entry.size_bytes == len(content):
             self.fs.sync_file(path)
         else:
+            is_trimmed = begins_so and self.fs.ends_in_zeros(path, len(content))
             self.fs.replace_file(path, content, like=self._path(segment))
-            if before is None:
+            if entry is None:
                 self.repairs.append(Repair("created", path.name, "it was missing"))
-            elif len(before) > len(content) and before.rstrip(b"\0") == content.rstrip(b"\0"):
+            elif is_trimmed:
                 self.repairs.append(Repair(f"trimmed to {len(content)} bytes", path.name, "its entries end there"))
             else:
                 self.repairs.append(Repair("rewritten", path.name, why))
