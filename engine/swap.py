@@ -310,11 +310,15 @@ def _file_names(source: SegmentRef) -> Iterator[str]:
 # --------------------------------------------------------------------------------------------------------------- repair
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One thing that a start did to one file: `action` is a past participle (deleted, renamed), `why` a clause."""
+    """One thing that a start did to one file: `action` is a past participle (deleted, renamed), `why` a clause.
+
+    `is_routine` says that a broker does it without a word at the start of a healthy log.
+    """
 
     action: str
     name: str
     why: str
+    is_routine: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.action}: {self.why}"
@@ -377,14 +381,14 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     live = (set(rest) - set(replaced)) | final
     orphans = [name for name in sorted(live) if _is_orphan(name, live)]
 
-    def delete(doomed: Sequence[str], why: str) -> None:
+    def delete(doomed: Sequence[str], why: str, *, is_routine: bool = False) -> None:
         for name in doomed:
             fs.unlink(directory / name, missing_ok=True)
-            repairs.append(Repair("deleted", name, why))
+            repairs.append(Repair("deleted", name, why, is_routine))
         if doomed:
             fs.sync_directory(directory)
 
-    delete(deleted, "its deletion had begun")
+    delete(deleted, "its deletion had begun", is_routine=True)
     delete(parts, "no run is left that could commit it")
     delete(undone, "the replacement that it belongs to was not complete")
     delete(cleaned, "the replacement that it belongs to was not complete")
