@@ -81,7 +81,8 @@ class RecoveryReport:
     """One partition as a broker would have it after its start (commands.md); offsets are None where it did not load.
 
     `producers` are (id, last sequence), `aborted` are (producer id, first, last, last stable offset); `damage` is what
-    was found in parts that a broker trusts and was left alone.
+    was found in parts that a broker trusts and was left alone.  `housekeeping` is what a broker does without a word at
+    the start of a healthy log.  Every batch from `verified_from_offset` on was verified.
     """
 
     partition: str
@@ -99,7 +100,9 @@ class RecoveryReport:
     producers: tuple[tuple[int, int], ...] = ()
     aborted: tuple[tuple[int, int, int, int], ...] = ()
     repairs: tuple[str, ...] = ()
+    housekeeping: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
+    verified_from_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +151,10 @@ def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
             (entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
             for entry in log.aborted
         ),
-        repairs=tuple(map(str, log.repairs)),
+        repairs=tuple(str(repair) for repair in log.repairs if not repair.is_routine),
+        housekeeping=tuple(str(repair) for repair in log.repairs if repair.is_routine),
         damage=tuple(map(str, log.damage)),
+        verified_from_offset=log.verified_from_offset,
     )
 
 
@@ -349,6 +354,8 @@ def recover(
                 lock.check()
                 if _settle_directory(directory, outcomes, is_whole, fs):
                     clean.append(str(directory.path))
+            elif directory.checkpoints.clean_shutdown:
+                clean.append(str(directory.path))
     ordered = tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
     seconds = time.monotonic() - started
     return RecoveryRun(run_id, "recover", options.now_ms, seconds, dry_run, tuple(sorted(clean)), ordered)
@@ -422,9 +429,19 @@ def print_run(run: RecoveryRun, console: Console) -> None:
 def _summary(run: RecoveryRun) -> str:
     failed = sum(partition.status == FAILED for partition in run.partitions)
     repairs = sum(len(partition.repairs) for partition in run.partitions)
-    verb = "would be recovered" if run.dry_run else "recovered"
-    counts = f"{len(run.partitions) - failed} {verb} with {repairs} repairs, {failed} failed"
+    if repairs or failed:
+        verb = "would be recovered" if run.dry_run else "recovered"
+        counts = f"{len(run.partitions) - failed} {verb} with {repairs} repairs, {failed} failed"
+    else:
+        where = "" if all(map(_is_verified, run.partitions)) else " from their recovery points on"
+        counts = f"{len(run.partitions)} checked{where}, nothing to repair"
     return f"{counts} in {run.seconds:.1f} s (run {run.run_id})"
+
+
+def _is_verified(partition: RecoveryReport) -> bool:
+    """True if every batch of a loaded partition was verified."""
+    verified_from = partition.verified_from_offset
+    return verified_from is not None and verified_from <= partition.segments[0].base_offset
 
 
 @click.command("recover")

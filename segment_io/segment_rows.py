@@ -12,7 +12,6 @@ happens to its name meanwhile does not matter.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ from sediment.segment_io.format import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.fs import Fs, open_to_read
+from sediment.segment_io.fs import Fs, only_zeros, open_to_read
 from sediment.segment_io.indexes import parse_offset_index
 from sediment.segment_io.legacy import unwrap
 from sediment.segment_io.locate import Source
@@ -437,7 +436,7 @@ def _spans(piece: Piece, descriptor: int) -> Iterator[tuple[Piece, BatchSpan] | 
                 yield piece, span
         except CorruptBatchError as found:
             error = found
-        if walk.end_position == end or _only_zeros(descriptor, walk.end_position, end):
+        if walk.end_position == end or only_zeros(descriptor, walk.end_position, end):
             return
         position = _next_good(piece, descriptor, walk.end_position)
         if error is None and is_last and position == end:
@@ -449,22 +448,6 @@ def _spans(piece: Piece, descriptor: int) -> Iterator[tuple[Piece, BatchSpan] | 
             advice="restore the segment from a replica or a backup, or leave this partition out",
         )
         yield Damage(piece, walk.end_position, position, error)
-
-
-def _only_zeros(descriptor: int, position: int, end: int) -> bool:
-    zeros = bytes(1 << 20)
-    while position < end:
-        try:  # holes are not read: a file may be preallocated, or be sparse and huge
-            position = os.lseek(descriptor, position, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return True
-            raise
-        chunk = os.pread(descriptor, min(len(zeros), max(end - position, 0)), position)
-        if not zeros.startswith(chunk):
-            return False
-        position += max(len(chunk), 1)
-    return True
 
 
 def _next_good(piece: Piece, descriptor: int, position: int) -> int:
