@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.names import (
@@ -24,10 +23,11 @@ _LOGGER = logging.getLogger(__name__)
 _MOST_WARNINGS = 10
 
 
-def find_partitions(log_dir: Path | str, names: Iterable[str]) -> Mapping[str, tuple[TopicPartition, DirectoryState]]:
+def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple[TopicPartition, DirectoryState]]:
     """Return the partitions in `log_dir` by the names of their directories, and warn of every other name.
 
-    `names` are those of sub-directories.  The metadata log and the index cache of tiered storage are left out.
+    `names` are those of sub-directories; the warning names `str()` of `log_dir`.  The metadata log and the index cache
+    of tiered storage are left out.
     """
     found = {}
     refused: list[UsageError] = []
@@ -45,13 +45,13 @@ def find_partitions(log_dir: Path | str, names: Iterable[str]) -> Mapping[str, t
     return found
 
 
-def find_live_partitions(log_dir: Path | str, names: Iterable[str]) -> list[TopicPartition]:
+def find_live_partitions(log_dir: object, names: Iterable[str]) -> list[TopicPartition]:
     """Return the live ones of `find_partitions`, in their order."""
     found = find_partitions(log_dir, names).values()
     return sorted(partition for partition, state in found if state is DirectoryState.LIVE)
 
 
-def _warn(log_dir: Path | str, refused: list[UsageError]) -> None:
+def _warn(log_dir: object, refused: list[UsageError]) -> None:
     place = printable(str(log_dir))
     for error in refused[:_MOST_WARNINGS]:
         _LOGGER.warning("%s: skipped: %s", place, error)
