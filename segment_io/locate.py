@@ -30,7 +30,7 @@ from sediment.segment_io.names import (
     parse_segment_file,
 )
 from sediment.segment_io.partition_directories import find_live_partitions
-from sediment.segment_io.printable import printable
+from sediment.segment_io.printable import encodable
 
 UNNUMBERED = -1
 
@@ -139,4 +139,4 @@ def partition_of(directory: Path) -> TopicPartition:
     try:
         return parse_partition_directory(directory.name)[0]
     except UsageError:
-        return TopicPartition(printable(directory.name), UNNUMBERED)
+        return TopicPartition(encodable(directory.name), UNNUMBERED)

@@ -1,4 +1,8 @@
-"""Text from disk made safe to print: names, paths and file contents may hold what a terminal takes for commands."""
+"""Text from disk made safe to print and to encode: names, paths and contents of files may hold any bytes.
+
+A terminal takes control characters for commands.  Bytes of a file name that are not UTF-8 are surrogates in Python,
+which no encoding can write.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,11 @@ _UNPRINTABLE = re.compile(
 def printable(text: str) -> str:
     r"""Return `text` with control characters, direction marks and undecodable bytes as `\x1b` or `\udcff`."""
     return _UNPRINTABLE.sub(_escaped, text)
+
+
+def encodable(text: str) -> str:
+    r"""Return `text` with undecodable bytes as `\udcff`, for tables and pages; every other character stays."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _escaped(match: re.Match[str]) -> str:
