@@ -109,7 +109,7 @@ def test_a_warning_is_one_line_in_which_a_terminal_obeys_nothing(source, tmp_pat
     assert outcome.status == 0, outcome.stderr
     assert "\x1b" not in outcome.stderr + outcome.stdout and "\x07" not in outcome.stderr
     assert r"l\x1b[2Jo\ngs: skipped: directory '\x1b]0;title\x07-0'" in outcome.stderr
-    assert r"unknown key log.\x1b[31mred is ignored" in outcome.stderr
+    assert "my\\x1b[31m.properties: unknown key of 12 characters (not shown" in outcome.stderr
 
 
 def test_a_name_is_not_taken_for_markup_or_an_emoji(capsys):
