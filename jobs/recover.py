@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import logging
 import threading
 import time
 import uuid
@@ -39,23 +38,19 @@ from sediment.jobs.report import FAILED, SCHEMA, human_bytes
 from sediment.jobs.sentences import told
 from sediment.jobs.stopping import stop_on_signals
 from sediment.segment_io.checkpoints import format_offset_checkpoint, read_offset_checkpoint
-from sediment.segment_io.errors import LockLostError, SedimentError, UsageError
+from sediment.segment_io.errors import LockLostError, SedimentError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import (
     CLEAN_SHUTDOWN_FILE,
     LOCK_FILE,
     LOG_START_FILE,
-    METADATA_TOPIC,
     RECOVERY_POINT_FILE,
-    REMOTE_INDEX_CACHE,
     DirectoryState,
     TopicPartition,
-    parse_partition_directory,
     parse_segment_file,
 )
-
-_LOGGER = logging.getLogger(__name__)
+from sediment.segment_io.partition_directories import find_partitions
 
 RECOVERED = "recovered"
 
@@ -244,28 +239,22 @@ def _works(directory: LogDirectory, options: CommonOptions, fs: Fs) -> tuple[lis
     """The selected logs of a directory, and whether they are all that a broker would go on writing to."""
     works = []
     is_whole = True
-    for entry in fs.scan(directory.path):
-        if not entry.is_directory or entry.name == REMOTE_INDEX_CACHE:
+    names = [entry.name for entry in fs.scan(directory.path) if entry.is_directory]
+    for name, (partition, state) in find_partitions(directory.path, names).items():
+        if state in _NOT_LOADED:
             continue
-        try:
-            partition, state = parse_partition_directory(entry.name)
-        except UsageError as error:
-            _LOGGER.warning("%s: %s", directory.path, error)
-            continue
-        if partition.topic == METADATA_TOPIC or state in _NOT_LOADED:
-            continue
-        if options.partitions and not any(fnmatch.fnmatchcase(entry.name, glob) for glob in options.partitions):
+        if options.partitions and not any(fnmatch.fnmatchcase(name, glob) for glob in options.partitions):
             is_whole = False
             continue
-        files = fs.scan(directory.path / entry.name)
+        files = fs.scan(directory.path / name)
         works.append(
             _Work(
-                name=entry.name,
+                name=name,
                 partition=partition,
                 state=state,
                 directory=directory,
                 checkpoints=directory.checkpoints.of(partition),
-                config=directory.config_of(partition, fs, name=entry.name),
+                config=directory.config_of(partition, fs, name=name),
                 log_bytes=sum(file.size_bytes for file in files if parse_segment_file(file.name)),
             )
         )

@@ -33,6 +33,7 @@ from sediment.segment_io.indexes import (
 from sediment.segment_io.listing import list_log
 from sediment.segment_io.locate import Source
 from sediment.segment_io.names import LEADER_EPOCH_FILE, SegmentFileKind, segment_file_name
+from sediment.segment_io.printable import encodable
 from sediment.segment_io.producers import parse_snapshot
 from sediment.segment_io.slices import ALL, SLICE_BYTES, Bounds, LiveSegment, Slice, live_segments, plan_slices
 
@@ -460,7 +461,7 @@ def _segments_table(source: Source, fs: Fs) -> _Rows:
                 "abortedTransactions": None if aborted is None else len(parse_transaction_index(aborted)),
                 "largestTimestamp": time_index.last_entry.timestamp_ms if time_index else None,
                 "modified": segment.ref.mtime_ns // 1_000_000,
-                "path": str(segment.path(source.directory, SegmentFileKind.LOG)),
+                "path": encodable(str(segment.path(source.directory, SegmentFileKind.LOG))),
             }
         )
     return _from_dicts(rows)
