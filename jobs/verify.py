@@ -102,6 +102,7 @@ def _segment_facts(segment: LiveSegment, row: Row | None) -> SegmentFacts:
         row.last_offset,
         row.largest_ms,
         row.disorder,
+        row.last_legacy is not None,
     )
 
 
@@ -381,7 +382,8 @@ class _Run:
 def _works(number: int, one: _Judged, damaged: frozenset[int]) -> Iterator[FilesWork]:
     before, after = one.pair.before, one.pair.after
     ours = {segment.base_offset for segment in after.segments}
-    yield FilesWork(number, before.source, after.source, None, after.size_bytes, damaged)
+    first_open = one.before.first_open_offset
+    yield FilesWork(number, before.source, after.source, None, after.size_bytes, damaged, first_open)
     for segment in before.segments:
         if segment.base_offset >= one.cleaned.end and segment.base_offset in ours:
             yield FilesWork(number, before.source, after.source, segment.base_offset, 2 * segment.ref.log_bytes)
