@@ -81,7 +81,13 @@ _WANT = {"key": c.WANT_KEY, "value": c.WANT_VALUE, "headers": c.WANT_HEADERS}
 
 # ------------------------------------------------------------------------------------------------------------- records
 def read_records(
-    request: TableRequest, pieces: Sequence[Piece], fs: Fs, on_damage: OnDamage, on_lost: OnLost | None
+    request: TableRequest,
+    pieces: Sequence[Piece],
+    fs: Fs,
+    on_damage: OnDamage,
+    on_lost: OnLost | None,
+    *,
+    follow: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `records`; as `tables.read_table`."""
     selected = request.selected()
@@ -97,7 +103,7 @@ def read_records(
         if piece.slice.source != source:
             yield from flush()
             source = piece.slice.source
-        for found in _read(piece, fs, on_lost):
+        for found in _read(piece, fs, on_lost, follow):
             if isinstance(found, Damage):
                 yield from flush()
                 yield from _damaged(found, request, selected, on_damage)
@@ -211,7 +217,13 @@ class _Batches:
 
 
 def read_batches(
-    request: TableRequest, pieces: Sequence[Piece], fs: Fs, on_damage: OnDamage, on_lost: OnLost | None
+    request: TableRequest,
+    pieces: Sequence[Piece],
+    fs: Fs,
+    on_damage: OnDamage,
+    on_lost: OnLost | None,
+    *,
+    follow: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `batches`; as `tables.read_table`.  A wrong CRC is no damage here but a row that says so."""
     selected = request.selected()
@@ -228,7 +240,7 @@ def read_batches(
         if piece.slice.source != source:
             yield from flush()
             source = piece.slice.source
-        for found in _read(piece, fs, on_lost):
+        for found in _read(piece, fs, on_lost, follow):
             if isinstance(found, Damage):
                 yield from flush()
                 yield from _damaged(found, request, selected, on_damage)
@@ -384,8 +396,8 @@ def _aborted(rows: Rows, piece: Piece) -> Mask:
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
-def _read(piece: Piece, fs: Fs, on_lost: OnLost | None) -> Iterator[tuple[Piece, BatchSpan] | Damage]:
-    """The spans of a piece, wherever its offsets are by now."""
+def _read(piece: Piece, fs: Fs, on_lost: OnLost | None, follow: bool) -> Iterator[tuple[Piece, BatchSpan] | Damage]:
+    """The spans of a piece, wherever its offsets are by now, or with `follow` False where they were."""
     attempts = 0
     waiting = [piece]
     while waiting:
@@ -394,6 +406,14 @@ def _read(piece: Piece, fs: Fs, on_lost: OnLost | None) -> Iterator[tuple[Piece,
             if descriptor is not None:
                 yield from _spans(current, descriptor)
                 continue
+        if not follow:
+            raise SourceChangedError(
+                "the segment was replaced or removed after it was listed",
+                partition=str(current.slice.source.partition),
+                path=str(current.slice.path),
+                offset=current.slice.start_offset,
+                advice="load the directory again",
+            )
         attempts += 1
         if attempts > _FILES_CHANGED_ATTEMPTS:
             raise SourceChangedError(
