@@ -12,6 +12,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sediment.jobs.standard_output import SafeConsole
+
 SCHEMA = 1
 
 COMPACTED = "compacted"
@@ -119,8 +121,8 @@ def human_bytes(size_bytes: int) -> str:
 
 def result_console() -> Console:
     """stdout; where it is no terminal and $COLUMNS is silent, as wide as any row: a folded name cannot be searched."""
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_NO_FOLDING_COLUMNS)
+    console = SafeConsole()
+    return console if console.is_terminal or "COLUMNS" in os.environ else SafeConsole(width=_NO_FOLDING_COLUMNS)
 
 
 def print_report(report: RunReport, console: Console) -> None:
