@@ -8,9 +8,11 @@ Invariants: rows go to stdout as they are read, everything else to stderr; what 
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import logging
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -135,7 +137,7 @@ def dump(request: TableRequest, sources: Sequence[Source], options: DumpOptions)
         if options.to.exists():
             raise UsageError("the output exists", path=str(options.to), advice="name a directory that does not")
         if options.master is not None or sum(task.size_bytes for task in tasks) > DIRECT_BYTES:
-            return _write_with_spark(request, sources, options)
+            return _write_with_spark(request, sources, options, options.to)
     elif options.master is not None:
         raise UsageError("--master is of use only with --to", advice="what is printed is read without Spark")
     damages: list[Damage] = []
@@ -185,18 +187,25 @@ def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, to: Pat
         raise
 
 
-def _write_with_spark(request: TableRequest, sources: Sequence[Source], options: DumpOptions) -> int:
+def _write_with_spark(request: TableRequest, sources: Sequence[Source], options: DumpOptions, to: Path) -> int:
     from sediment.jobs.datasource import FORMAT
     from sediment.jobs.progress import stages_of
     from sediment.jobs.session import create_session
 
     messages = error_console(quiet=options.quiet)
-    with create_session(options.master, "sediment dump") as spark, stages_of(spark.sparkContext, messages):
-        spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        reader = spark.read.format(FORMAT)
-        for name, value in _as_options(request).items():
-            reader = reader.option(name, value)
-        reader.load([_path(source) for source in sources]).write.parquet(str(options.to))
+    try:
+        with create_session(options.master, "sediment dump") as spark, stages_of(spark.sparkContext, messages):
+            spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+            reader = spark.read.format(FORMAT)
+            for name, value in _as_options(request).items():
+                reader = reader.option(name, value)
+            reader.load([_path(source) for source in sources]).write.parquet(str(to))
+    except BaseException:
+        # Nothing of what another process may have put there at the same moment.
+        with contextlib.suppress(OSError):
+            shutil.rmtree(to / "_temporary")
+            to.rmdir()
+        raise
     return EXIT_DONE
 
 

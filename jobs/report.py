@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
@@ -149,11 +149,19 @@ def print_report(report: RunReport, console: Console) -> None:
             console.print(f"not done because of --{limit}: {', '.join(left)}", soft_wrap=True, markup=False)
     for sentence in _why_skipped(report):
         console.print(sentence, soft_wrap=True, markup=False, highlight=False)
+    print_failures(((p.partition, p.reason) for p in report.partitions if p.status in (FAILED, QUARANTINED)), console)
     for partition in report.partitions:
-        if partition.status in (FAILED, QUARANTINED):
-            console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
-        elif partition.corrupt_batches:
+        if partition.status not in (FAILED, QUARANTINED) and partition.corrupt_batches:
             console.print(f"{partition.partition}: {partition.reason}", style="yellow", soft_wrap=True, markup=False)
+
+
+def print_failures(failures: Iterable[tuple[str, str | None]], console: Console) -> None:
+    """Print why partitions, (name, reason), failed; those of one reason share a line."""
+    names: dict[str | None, list[str]] = {}
+    for name, reason in failures:
+        names.setdefault(reason, []).append(name)
+    for reason, found in names.items():
+        console.print(f"{_named(found)}: {reason}", style="red", soft_wrap=True, markup=False)
 
 
 def _why_skipped(report: RunReport) -> list[str]:
@@ -170,7 +178,8 @@ def _why_skipped(report: RunReport) -> list[str]:
 
 def _named(partitions: Sequence[str]) -> str:
     left = len(partitions) - _MOST_NAMED
-    return ", ".join(partitions[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
+    more = f" and {left} more ({len(partitions)} partitions)" if left > 0 else ""
+    return ", ".join(partitions[:_MOST_NAMED]) + more
 
 
 def _cells(partition: PartitionReport) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import errno
 import re
 from dataclasses import dataclass
 
-from sediment.jobs.stopping import StoppedError
+from sediment.jobs.stopping import StoppedError, was_stopped
 from sediment.segment_io.errors import SedimentError
 
 TASK_LOST = "task-lost"
@@ -48,10 +48,10 @@ class Ending:
 
 def ending(error: BaseException) -> Ending:
     """Return reason code and sentence of whatever ended a command."""
+    if was_stopped(error):
+        return Ending(*told(StoppedError()))
     if isinstance(error, SedimentError | OSError):
         return Ending(*told(error))
-    if isinstance(error, KeyboardInterrupt):
-        return Ending(*told(StoppedError()))
     if isinstance(error, MemoryError):
         return Ending("no-memory", "there is not enough memory; free some and run again")
     if type(error).__module__.startswith(_OF_SPARK):

@@ -26,7 +26,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STOP_POLL_SECONDS = 0.2
 
 
-class RunStopped(KeyboardInterrupt):  # noqa: N818 - not an error of anything
+class RunStopped(KeyboardInterrupt):
     """A signal ended the command."""
 
 
@@ -68,6 +68,17 @@ _current: _Signals | None = None
 def is_stopping() -> bool:
     """Whether a signal told the command of this process to end."""
     return _current is not None and _current.stop.is_set()
+
+
+def was_stopped(error: BaseException | None) -> bool:
+    """Whether a signal ended the command, also where that made another error of Spark or of a clean-up."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager

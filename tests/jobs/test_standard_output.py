@@ -14,7 +14,7 @@ from sediment.jobs.report import result_console
 from sediment.jobs.sentences import escaped
 from sediment.jobs.standard_output import OutputError, as_text, write_result
 from tests.corpus import load_case
-from tests.jobs.log_dirs import make_log_dir, sediment, topic_sets
+from tests.jobs.log_dirs import make_log_dir, sediment
 from tests.waiting import LIMIT_SECONDS
 
 NOW_MS = 1_700_001_000_000
