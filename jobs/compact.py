@@ -66,7 +66,7 @@ from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import Answer, spread, spread_unfinished
 from sediment.jobs.stages import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageClock
-from sediment.jobs.stopping import cancel_when, stop_on_signals
+from sediment.jobs.stopping import RunStopped, cancel_when, stop_on_signals
 from sediment.jobs.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.segment_io.checkpoints import update_offset_checkpoint, write_offset_checkpoint
 from sediment.segment_io.errors import (
@@ -253,7 +253,10 @@ class _Run:
         reports: list[PartitionReport] = []
         total_bytes = sum(task.weight() for task in tasks)
         progress = self._stack.enter_context(Progress(self._options.messages(), len(tasks), total_bytes))
-        sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
+        try:
+            sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
+        except RunStopped:
+            return [self._logged(report) for report in self._settle_all([Answer(task, None, None) for task in tasks])]
         self.clock.lap(SPARK)
         self._stack.enter_context(cancel_when(self._stop, sc, self.run_id))
         pace, there = self._pace(sc), circumstances(sc, total_bytes, asked=self._own.strategy)

@@ -36,7 +36,7 @@ from sediment.engine.swap import finish_interrupted
 from sediment.jobs.directories import LogDirectory, check_filesystem
 from sediment.jobs.options import CommonOptions, common_options
 from sediment.jobs.progress import Progress
-from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, human_bytes
+from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, human_bytes, print_failures
 from sediment.jobs.sentences import told
 from sediment.jobs.settings import Settings
 from sediment.jobs.stopping import stop_on_signals
@@ -137,9 +137,7 @@ def print_run(run: ExpiryRun, console: Console) -> None:
             else human_bytes(partition.bytes_before),
         )
     console.print(table)
-    for partition in run.partitions:
-        if partition.status == FAILED:
-            console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
+    print_failures(((p.partition, p.reason) for p in run.partitions if p.status == FAILED), console)
     console.print(_summary(run), soft_wrap=True, markup=False, highlight=False)
 
 

@@ -34,7 +34,7 @@ from sediment.jobs.directories import LogDirectory
 from sediment.jobs.log_lines import log_partition
 from sediment.jobs.options import CommonOptions, common_options
 from sediment.jobs.progress import Progress
-from sediment.jobs.report import FAILED, SCHEMA, human_bytes
+from sediment.jobs.report import FAILED, SCHEMA, human_bytes, print_failures
 from sediment.jobs.sentences import told
 from sediment.jobs.stopping import stop_on_signals
 from sediment.segment_io.checkpoints import format_offset_checkpoint, read_offset_checkpoint
@@ -410,8 +410,7 @@ def print_run(run: RecoveryRun, console: Console) -> None:
         for sentence in partition.repairs:
             would = "would be: " if run.dry_run else ""
             console.print(f"{partition.partition}: {would}{sentence}", soft_wrap=True, markup=False)
-        if partition.status == FAILED:
-            console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
+    print_failures(((p.partition, p.reason) for p in run.partitions if p.status == FAILED), console)
     console.print(_summary(run), soft_wrap=True, markup=False)
 
 
