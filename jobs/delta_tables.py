@@ -9,6 +9,7 @@ Invariant: a session from `delta_session` reads and writes Delta; if it cannot, 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +21,7 @@ import click
 from sediment.jobs.options import errors_as_exit_status
 from sediment.jobs.report import human_bytes
 from sediment.jobs.session import spark_context
+from sediment.jobs.standard_output import write_result
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ _SETTINGS = {
 }
 _IVY_KEY = "spark.jars.ivy"
 _IVY_FOLDER = "~/.ivy2.5.2"
+_NO_TABLE_PATH = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\[\]^|\\]|%[0-9A-Fa-f]{2}")
 _ALREADY_IN_SPARK = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")
 
 
@@ -67,6 +70,21 @@ def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
                 path=path,
                 advice=f"name a place outside {log_dir}",
             )
+
+
+def check_table_path(path: str) -> None:
+    """Refuse a path of this machine that the Python package deltalake cannot use: it panics, or writes elsewhere.
+
+    Raises:
+        UsageError: `path` is not UTF-8, or holds a control character, a bracket, `^`, `|`, a backslash, or `%` with two
+            hexadecimal digits.
+    """
+    if not is_uri(path) and _NO_TABLE_PATH.search(path):
+        raise UsageError(
+            "no Delta table can have this path",
+            path=path,
+            advice="use a path of UTF-8 without control characters, [, ], ^, |, backslashes and %41",
+        )
 
 
 # ----------------------------------------------------------------------------------------------------------------- JARs
@@ -201,7 +219,7 @@ def command() -> None:
     with errors_as_exit_status():
         jars = fetch_jars()
         for jar in jars:
-            click.echo(f"{jar} ({human_bytes(jar.stat().st_size)})")
+            write_result(f"{jar} ({human_bytes(jar.stat().st_size)})\n")
 
 
 if __name__ == "__main__":
