@@ -287,19 +287,19 @@ def test_every_round_of_kafkas_cleaner_has_the_same_range_and_ratio(name, tmp_pa
     case = load_case(name, tmp_path)
     partition, _ = parse_partition_directory(case.partition)
     own = config(min_compaction_lag_ms=int(case.configs.get("min.compaction.lag.ms", 0)))
-    for given in case.rounds:
+    for asked in case.rounds:
         view = open_view(
-            list_log(partition, given.before, Fs()),
-            PartitionCheckpoints(first_dirty=given.dirty),
+            list_log(partition, asked.before, Fs()),
+            PartitionCheckpoints(first_dirty=asked.dirty),
             Fs(),
-            now_ms=given.now_ms,
+            now_ms=asked.now_ms,
             producer_id_expiration_ms=own.producer_id_expiration_ms,
         )
-        found = cleanable_range(view, own, now_ms=given.now_ms, force=True)
+        found = cleanable_range(view, own, now_ms=asked.now_ms, force=True)
         assert found.blocked_by is None
-        assert found.first_dirty_offset == given.kafka.first_dirty_offset
-        assert found.first_uncleanable_dirty_offset == given.kafka.uncleanable_offset
-        assert found.cleanable_ratio == pytest.approx(given.kafka.ratio, abs=1e-6)
+        assert found.first_dirty_offset == asked.kafka.first_dirty_offset
+        assert found.first_uncleanable_dirty_offset == asked.kafka.uncleanable_offset
+        assert found.cleanable_ratio == pytest.approx(asked.kafka.ratio, abs=1e-6)
 
 
 # --------------------------------------------------------------------------------------------------- extreme values
