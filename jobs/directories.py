@@ -23,15 +23,12 @@ from sediment.segment_io.names import (
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
     META_PROPERTIES_FILE,
-    METADATA_TOPIC,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
-    REMOTE_INDEX_CACHE,
-    DirectoryState,
     TopicPartition,
-    parse_partition_directory,
     parse_segment_file,
 )
+from sediment.segment_io.partition_directories import find_live_partitions
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -52,6 +49,8 @@ class LogDirectory:
     checkpoints: LogDirCheckpoints
     settings: Settings = field(default_factory=Settings)
     topic_ids: Mapping[str, str] | None = None
+    all_partitions: tuple[TopicPartition, ...] = ()
+    """The live partitions of the directory, whatever the selection."""
 
     @property
     def is_unclean(self) -> bool:
@@ -109,7 +108,7 @@ def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> LogDirectory:
             path=str(path),
             advice=f"name its parent and select it: {path.parent} --partition {path.name}",
         )
-    found = [partition for entry in names if entry.is_directory and (partition := _live_partition(entry.name))]
+    found = find_live_partitions(path, (entry.name for entry in names if entry.is_directory))
     if not found and not any(entry.name in _MARKS for entry in names):
         raise NotALogDirectoryError(
             "not a Kafka log directory: it holds neither topic-partition directories nor checkpoint files",
@@ -118,18 +117,12 @@ def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> LogDirectory:
         )
     selected = tuple(sorted(p for p in found if not patterns or any(fnmatch.fnmatchcase(str(p), g) for g in patterns)))
     return LogDirectory(
-        path, read_meta_properties(fs, path / META_PROPERTIES_FILE), selected, read_checkpoints(path, fs)
+        path,
+        read_meta_properties(fs, path / META_PROPERTIES_FILE),
+        selected,
+        read_checkpoints(path, fs),
+        all_partitions=tuple(sorted(found)),
     )
-
-
-def _live_partition(name: str) -> TopicPartition | None:
-    if name == REMOTE_INDEX_CACHE:
-        return None
-    try:
-        partition, state = parse_partition_directory(name)
-    except UsageError:
-        return None
-    return partition if state is DirectoryState.LIVE and partition.topic != METADATA_TOPIC else None
 
 
 def check_filesystem(path: Path, *, allow_network: bool) -> None:

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,7 +42,6 @@ from sediment.jobs.cleaning import (
     with_errors,
 )
 from sediment.jobs.cleaning_report import quarantined, report_of, untouched, with_swap
-from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.directories import LogDirectory
 from sediment.jobs.kafka_keys import DOUBLE_MAX
 from sediment.jobs.log_lines import log_partition
@@ -54,6 +53,7 @@ from sediment.jobs.session import spark_context
 from sediment.jobs.spread import Answer, spread
 from sediment.jobs.stages import COMMIT, LIST, SPARK, StageClock
 from sediment.jobs.stopping import RunStopped, cancel_when, interruptible
+from sediment.jobs.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.segment_io.checkpoints import format_offset_checkpoint
 from sediment.segment_io.errors import (
     NoSpaceError,
@@ -78,6 +78,7 @@ from sediment.segment_io.names import (
     TopicPartition,
     parse_segment_file,
 )
+from sediment.segment_io.partition_directories import find_partitions
 from sediment.segment_io.stores import ListedFs, Store, StoredFile
 
 if TYPE_CHECKING:
@@ -155,6 +156,24 @@ def _check_listed(task: PublishTask) -> None:
 
 def _files_of(source: Store, folder: str) -> dict[str, StoredFile]:
     return _in_folder(source.files(folder), folder)
+
+
+def stand_in_files(names: Iterable[str], folders: Container[str]) -> list[str]:
+    """Return those of `names` that tell of a log directory: files beside the partitions, and the metadata log.
+
+    With a metadata log the partitions' own metadata counts too.  A bucket may hold objects of any name, so only files
+    directly in the directory or in one of `folders` are taken.
+    """
+    listed = [(name, *name.rpartition("/")) for name in names]
+    metadata = str(METADATA_PARTITION)
+    has_metadata = any(folder == metadata for _, folder, _, _ in listed)
+    found = []
+    for name, folder, slash, file in listed:
+        is_beside = not slash and name not in folders
+        is_inside = folder in folders and (folder == metadata or (has_metadata and file == PARTITION_METADATA_FILE))
+        if (is_beside or is_inside) and file not in ("", ".", ".."):
+            found.append(name)
+    return found
 
 
 def _in_folder(files: Mapping[str, StoredFile], folder: str) -> dict[str, StoredFile]:
@@ -373,7 +392,8 @@ class _Run:
             for path, name in shown.items():
                 naming.enter_context(_told_of(path, name))
             options = self._options
-            opened = open_directories(list(shown), options.partitions, options.settings, _LOCAL)
+            opened = options.open_directories(_LOCAL, paths=list(shown))
+        warn_of_unstated_lag(opened)
         for source, directory in zip(self._sources, opened, strict=True):
             source.directory = directory
             source.marks = read_uncleanable(source.path, _LOCAL)
@@ -391,14 +411,12 @@ class _Run:
     def _stand_in(self, store: Store, files: Mapping[str, StoredFile]) -> Path:
         """A directory of this machine that says of itself what one behind a URI says: its small files and folders."""
         path = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-", dir=self._own.scratch)))
-        for folder in store.folders():
+        there = store.folders()
+        folders = {*find_partitions(store, there), str(METADATA_PARTITION)}.intersection(there)
+        for folder in folders:
             (path / folder).mkdir()
-        metadata = f"{METADATA_PARTITION}/"
-        has_metadata = any(name.startswith(metadata) for name in files)
-        for name in files:
-            small = "/" not in name or (has_metadata and name.endswith(f"/{PARTITION_METADATA_FILE}"))
-            if (small or name.startswith(metadata)) and (path / name).parent.is_dir():
-                _LOCAL.write_new(path / name, store.chunks(name))
+        for name in stand_in_files(files, folders):
+            _LOCAL.write_new(path / name, store.chunks(name))
         return path
 
     def _prepare(self, partition: TopicPartition, source: _Source) -> tuple[PublishTask, PartitionReport | None]:
@@ -417,12 +435,12 @@ class _Run:
         listing = list_log(partition, path, ListedFs(files))
         try:
             with _told_of(source.path, str(source.store)):
-                config = source.opened.config_of(partition, _LOCAL)
+                settings = source.opened.settings_of(partition, _LOCAL)
+                config = settings.for_topic(partition.topic)
         except (SedimentError, OSError) as error:
             return task, untouched(listing, FAILED, *told(error))
-        if not config.compacts:
-            policy = ",".join(config.cleanup_policy) or "empty"
-            return task, untouched(listing, SKIPPED, "not-compacted", f"cleanup.policy is {policy}")
+        if why := why_not_compacted(partition, settings, config):
+            return task, untouched(listing, SKIPPED, *why)
         mark = source.marks.get(partition)
         if mark is not None and mark.holds_for(listing) and not self._own.retry_quarantined:
             self._damaged.append(mark)

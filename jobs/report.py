@@ -7,12 +7,15 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from sediment.jobs.standard_output import SafeConsole
+from sediment.segment_io.printable import encodable
 
 SCHEMA = 1
 
@@ -20,6 +23,8 @@ COMPACTED = "compacted"
 SKIPPED = "skipped"
 FAILED = "failed"
 QUARANTINED = "quarantined"
+
+TOMBSTONES_KEPT = "tombstones-kept"
 
 _NO_FOLDING_COLUMNS = 1 << 14
 _LIMITS = ("max-bytes", "max-seconds")
@@ -101,6 +106,23 @@ def report_json(report: RunReport) -> str:
     return json.dumps({"schema": SCHEMA, **fields, "seconds": round(report.seconds, 3)})
 
 
+def read_report(text: str) -> Any:
+    """Return the JSON document `text` with every string encodable, for what stores or shows it.
+
+    Raises:
+        ValueError: `text` is not JSON.
+    """
+    return _encodable(json.loads(text))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {encodable(name): _encodable(each) for name, each in value.items()}
+    return [_encodable(each) for each in value] if isinstance(value, list) else value
+
+
 def utc_time(ms: int) -> str:
     """A moment for people, to the second; the number itself where no calendar has it."""
     try:
@@ -121,8 +143,9 @@ def human_bytes(size_bytes: int) -> str:
 
 def result_console() -> Console:
     """stdout; where it is no terminal and $COLUMNS is silent, as wide as any row: a folded name cannot be searched."""
-    console = SafeConsole()
-    return console if console.is_terminal or "COLUMNS" in os.environ else SafeConsole(width=_NO_FOLDING_COLUMNS)
+    # A name must not be taken for markup or for an emoji.
+    plain = partial(SafeConsole, markup=False, emoji=False)
+    return plain() if plain().is_terminal or "COLUMNS" in os.environ else plain(width=_NO_FOLDING_COLUMNS)
 
 
 def print_report(report: RunReport, console: Console) -> None:
@@ -147,6 +170,16 @@ def print_report(report: RunReport, console: Console) -> None:
         left = [partition.partition for partition in report.partitions if partition.reason_code == limit]
         if left:
             console.print(f"not done because of --{limit}: {', '.join(left)}", soft_wrap=True, markup=False)
+    kept = [partition.partition for partition in report.partitions if partition.reason_code == TOMBSTONES_KEPT]
+    if kept:
+        console.print(
+            f"{_named(kept)}: tombstones and markers without a delete horizon stay, because delete.retention.ms is not "
+            "stated; give --config FILE or --set TOPIC:delete.retention.ms=MS",
+            style="yellow",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )
     for sentence in _why_skipped(report):
         console.print(sentence, soft_wrap=True, markup=False, highlight=False)
     print_failures(((p.partition, p.reason) for p in report.partitions if p.status in (FAILED, QUARANTINED)), console)

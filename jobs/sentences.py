@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sediment.jobs.stopping import StoppedError, was_stopped
 from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.printable import printable
 
 TASK_LOST = "task-lost"
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .+)?$")
@@ -15,18 +16,11 @@ _OF_SPARK = ("py4j.", "pyspark.")
 _OF_THE_JVM = ("org.apache.spark.", "py4j.", "java.", "scala.")
 
 
-def escaped(text: str) -> str:
-    """Return `text` with what is neither printable nor a tab or line feed as escapes, for a terminal or a log."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\t\n" else ascii(c)[1:-1] for c in text)
-
-
 def told(error: SedimentError | OSError) -> tuple[str, str]:
     """Reason code and sentence of an error: `CorruptBatchError` is `corrupt-batch`."""
     if isinstance(error, SedimentError):
-        return error.reason_code, escaped(str(error))
-    name = None if error.filename is None else escaped(str(error.filename))
+        return error.reason_code, str(error)
+    name = None if error.filename is None else printable(str(error.filename))
     where = "" if name is None else f" ({name})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "no-space", f"the disk is full{where}; free some space and run again"
@@ -34,7 +28,7 @@ def told(error: SedimentError | OSError) -> tuple[str, str]:
         return "no-permission", f"no permission{f' for {name}' if name else ''}; run as the broker's user or as root"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "io-error", f"too many open files{where}; raise the limit, as with: ulimit -n 65536"
-    return "io-error", f"{escaped(error.strerror or str(error))}{where}"
+    return "io-error", f"{printable(error.strerror or str(error))}{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +49,13 @@ def ending(error: BaseException) -> Ending:
     if isinstance(error, MemoryError):
         return Ending("no-memory", "there is not enough memory; free some and run again")
     if type(error).__module__.startswith(_OF_SPARK):
-        return Ending("spark-failed", f"Spark failed: {escaped(_raised(error))}", is_fault=True)
-    return Ending("fault", f"Sediment failed: {type(error).__name__}: {escaped(first_line(error))}", is_fault=True)
+        return Ending("spark-failed", f"Spark failed: {printable(_raised(error))}", is_fault=True)
+    return Ending("fault", f"Sediment failed: {type(error).__name__}: {printable(first_line(error))}", is_fault=True)
 
 
 def task_lost(error: Exception | None) -> tuple[str, str]:
     """Reason code and sentence where Spark gave up on a task: what the worker raised, out of all that Spark tells."""
-    return TASK_LOST, f"Spark gave up on the task: {escaped(_raised(error))}"
+    return TASK_LOST, f"Spark gave up on the task: {printable(_raised(error))}"
 
 
 def _raised(error: BaseException | None) -> str:
