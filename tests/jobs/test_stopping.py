@@ -58,7 +58,7 @@ def test_an_error_of_a_clean_up_after_a_signal_is_the_signal() -> None:
         try:
             raise RunStopped
         finally:
-            raise ValueError("the JVM has gone")  # noqa: B012 - what a clean-up does
+            raise ValueError("the JVM has gone")
     except ValueError as error:
         assert was_stopped(error)
     assert not was_stopped(ValueError("a fault"))
@@ -214,8 +214,13 @@ _EVERY = {
     "compact": ["compact", "LOGS", "--force"],
     "compact-output": ["compact", "LOGS", "--force", "--output=TMP/output"],
     "expire": ["expire", "LOGS"],
-    "expire-archive": ["expire", "LOGS", "--set=plain:cleanup.policy=delete", "--set=plain:retention.ms=1"]
-    + ["--archive=TMP/archive"],
+    "expire-archive": [
+        "expire",
+        "LOGS",
+        "--set=plain:cleanup.policy=delete",
+        "--set=plain:retention.ms=1",
+        "--archive=TMP/archive",
+    ],
     "recover": ["recover", "LOGS"],
     "verify": ["verify", "LOGS", "TMP/after"],
     "dump": ["dump", "LOGS", "--what=records"],

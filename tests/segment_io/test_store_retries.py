@@ -88,13 +88,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _found(self) -> bytes | None:
         return self.server.objects.get(urlsplit(self.path).path)
 
-    def do_HEAD(self) -> None:  # noqa: N802 - the name of the base class
+    def do_HEAD(self) -> None:
         if not self._is_in_trouble("HEAD"):
             found = self._found()
             dated = {"Last_Modified": "Wed, 21 Oct 2015 07:28:00 GMT", "ETag": '"x"'}
             self._answer(404 if found is None else 200, b"", None if found is None else len(found), **dated)
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         if not self._is_in_trouble("GET"):
             found = self._found()
             if "list-type" in self.path:
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             pass
         return body
 
-    def do_PUT(self) -> None:  # noqa: N802
+    def do_PUT(self) -> None:
         body = self._body()
         if not self._is_in_trouble("PUT"):
             self.server.objects[urlsplit(self.path).path] = body
