@@ -62,6 +62,7 @@ from sediment.jobs.report import (
     print_report,
     report_json,
 )
+from sediment.jobs.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import Answer, spread, spread_unfinished
@@ -140,6 +141,7 @@ class _Run:
         self._marks: dict[Path, Mapping[TopicPartition, Uncleanable]] = {}
         self._handed_over: dict[Path, set[str]] = {}
         self._synced: dict[Path, Future[None]] = {}
+        self._running: Mapping[str, str] = {}
         self._started = time.time()
 
     def perform(self) -> list[PartitionReport]:
@@ -183,11 +185,13 @@ class _Run:
                 self._stack.callback(remove_run_token, path)
         directories = options.open_directories(self._fs, in_place=not own.dry_run)
         warn_of_unstated_lag(directories)
+        if own.dry_run:
+            self._running = warn_of_running(directories)
         for directory in directories:
             rate = directory.settings.broker_value("log.cleaner.io.max.bytes.per.second")
             assert isinstance(rate, float)
             self._bytes_per_second = min(self._bytes_per_second, rate)
-            if directory.is_unclean and own.hand_off is None:
+            if directory.is_unclean and own.hand_off is None and str(directory.path) not in self._running:
                 _LOGGER.warning(
                     "%s: the last stop of the broker was not clean; what lies behind the recovery points is left as it "
                     "is until `sediment recover` has repaired the directory",
@@ -327,6 +331,8 @@ class _Run:
             yield [Answer(task, replace(result, seconds_by_stage=clock.seconds()), None)]
 
     def _logged(self, report: PartitionReport) -> PartitionReport:
+        if report.reason_code == UNCLEAN:
+            report = replace(report, reason=self._running.get(report.log_dir, report.reason))
         log_partition(self.run_id, "compact", report)
         return report
 

@@ -37,6 +37,7 @@ from sediment.jobs.directories import LogDirectory, check_filesystem
 from sediment.jobs.options import CommonOptions, common_options
 from sediment.jobs.progress import Progress
 from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, human_bytes, print_failures
+from sediment.jobs.running_brokers import warn_of_running
 from sediment.jobs.sentences import told
 from sediment.jobs.settings import Settings
 from sediment.jobs.stopping import stop_on_signals
@@ -277,6 +278,8 @@ class _Run:
             for path in options.log_dirs:
                 self._locks[path] = self._stack.enter_context(DirectoryLock(path))
             directories = options.open_directories(self._fs, in_place=True)
+        else:
+            warn_of_running(directories)
         for directory in directories:
             for topic in sorted({partition.topic for partition in directory.partitions}):
                 self._check_local_keys(directory.settings, topic)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from rich import box
@@ -143,10 +144,8 @@ def human_bytes(size_bytes: int) -> str:
 def result_console() -> Console:
     """stdout; where it is no terminal and $COLUMNS is silent, as wide as any row: a folded name cannot be searched."""
     # A name must not be taken for markup or for an emoji.
-    console = SafeConsole(markup=False, emoji=False)
-    if console.is_terminal or "COLUMNS" in os.environ:
-        return console
-    return SafeConsole(markup=False, emoji=False, width=_NO_FOLDING_COLUMNS)
+    plain = partial(SafeConsole, markup=False, emoji=False)
+    return plain() if plain().is_terminal or "COLUMNS" in os.environ else plain(width=_NO_FOLDING_COLUMNS)
 
 
 def print_report(report: RunReport, console: Console) -> None:
@@ -212,8 +211,7 @@ def _why_skipped(report: RunReport) -> list[str]:
 
 def _named(partitions: Sequence[str]) -> str:
     left = len(partitions) - _MOST_NAMED
-    more = f" and {left} more ({len(partitions)} partitions)" if left > 0 else ""
-    return ", ".join(partitions[:_MOST_NAMED]) + more
+    return ", ".join(partitions[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
 def _cells(partition: PartitionReport) -> tuple[str, ...]:
