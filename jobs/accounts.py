@@ -43,7 +43,7 @@ def check_place(file: Path, option: str, log_dirs: Iterable[Path]) -> None:
             raise UsageError(f"{option} may not lie inside a log directory", path=str(file), advice=_ADVICE)
 
 
-def error_document(command: str, now_ms: int, error: SedimentError | OSError, sentence: str) -> str:
+def error_document(command: str, now_ms: int, error: BaseException, sentence: str) -> str:
     """The JSON of a run that ended without a result; only the page and the metrics know it."""
     return json.dumps({"command": command, "now_ms": now_ms, "error": sentence, "kind": type(error).__name__})
 
@@ -97,11 +97,9 @@ def given_options() -> tuple[tuple[str, str], ...]:
 
 def _settings_by_directory(options: CommonOptions) -> dict[str, Settings]:
     """The settings in force in each log directory, with what its cluster says; under "" those of the run."""
-    from sediment.jobs.cluster_settings import open_directories
-
     found = {"": options.settings}
     with contextlib.suppress(SedimentError, OSError):
-        for directory in open_directories(options.log_dirs, options.partitions, options.settings, Fs()):
+        for directory in options.open_directories(Fs()):
             found[str(directory.path)] = directory.settings
     return found
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sediment import __version__
 from sediment.jobs.examples import epilog
+from sediment.jobs.stopping import RunStopped, end_on_signals
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -31,13 +34,28 @@ COMMANDS = {
 class _Commands(click.Group):
     """Loads a command's module only when it is used, so that help and completion start fast."""
 
+    def main(self, args: Sequence[str] | None = None, *positional: Any, **given: Any) -> Any:
+        """Run the command line `args`, or that of this process, which is then over."""
+        try:
+            with end_on_signals():
+                return super().main(args, *positional, **given)
+        finally:
+            if args is None:
+                # The interpreter would answer a late Ctrl-C with a trace.
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, signal.SIG_DFL)
+
     def list_commands(self, _context: click.Context) -> list[str]:
         return sorted(COMMANDS)
 
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[name][0]).command
+        try:
+            command: click.Command = importlib.import_module(COMMANDS[name][0]).command
+        except RunStopped as stopped:
+            click.echo("sediment: the run was stopped before it began", err=True)
+            raise SystemExit(1) from stopped
         command.epilog = command.epilog or epilog(name)
         return command
 

@@ -47,9 +47,8 @@ from sediment.jobs.cleaning import (
     with_errors,
 )
 from sediment.jobs.cleaning_report import quarantined, report_of, untouched, with_swap
-from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.delta_tables import is_uri, outside_log_dirs
-from sediment.jobs.directories import LogDirectory, check_filesystem, open_directory
+from sediment.jobs.directories import LogDirectory, check_filesystem
 from sediment.jobs.kafka_keys import DOUBLE_MAX
 from sediment.jobs.log_lines import log_partition
 from sediment.jobs.options import CommonOptions, common_options, key_equality_option
@@ -67,7 +66,8 @@ from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import Answer, spread, spread_unfinished
 from sediment.jobs.stages import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageClock
-from sediment.jobs.stopping import cancel_when, stop_on_signals
+from sediment.jobs.stopping import RunStopped, cancel_when, stop_on_signals
+from sediment.jobs.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.segment_io.checkpoints import update_offset_checkpoint, write_offset_checkpoint
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
@@ -158,13 +158,13 @@ class _Run:
         return reports
 
     def _open_directories(self) -> list[LogDirectory]:
-        """Check that every directory is one before any of them is touched; read them once they are ours."""
+        """Check every directory and the selection before anything is touched; read them again under their locks."""
         options = self._options
         own = self._own
         if own.keep_before is not None and len(options.log_dirs) != 1:
             raise UsageError("--keep-before keeps one log directory", advice="run once for each LOG_DIR")
+        options.open_directories(self._fs, in_place=not own.dry_run)
         for path in options.log_dirs:
-            open_directory(path, options.partitions, self._fs)
             for place in filter(None, (own.keep_originals, own.keep_before)):
                 outside_log_dirs(str(place), [path])
             if not own.dry_run:
@@ -181,7 +181,8 @@ class _Run:
                     begin_before(path, own.keep_before, self._fs)
                 place_run_token(path, self.run_id)
                 self._stack.callback(remove_run_token, path)
-        directories = open_directories(options.log_dirs, options.partitions, options.settings, self._fs)
+        directories = options.open_directories(self._fs, in_place=not own.dry_run)
+        warn_of_unstated_lag(directories)
         for directory in directories:
             rate = directory.settings.broker_value("log.cleaner.io.max.bytes.per.second")
             assert isinstance(rate, float)
@@ -220,11 +221,11 @@ class _Run:
 
     def _prepare_partition(self, directory: LogDirectory, partition: TopicPartition) -> CleaningTask | PartitionReport:
         path = directory.path / str(partition)
-        config = directory.config_of(partition, self._fs)
+        settings = directory.settings_of(partition, self._fs)
+        config = settings.for_topic(partition.topic)
         listing = list_log(partition, path, self._fs)
-        if not config.compacts:
-            policy = ",".join(config.cleanup_policy) or "empty"
-            return untouched(listing, SKIPPED, "not-compacted", f"cleanup.policy is {policy}")
+        if why := why_not_compacted(partition, settings, config):
+            return untouched(listing, SKIPPED, *why)
         if listing.is_replacement_open() and self._own.dry_run:
             return untouched(
                 listing,
@@ -234,6 +235,7 @@ class _Run:
             )
         if not self._own.dry_run and self._own.hand_off is None and finish_interrupted(path, self._fs):
             listing = list_log(partition, path, self._fs)
+            self._keep_before(partition, directory.path)
         mark = self._marks[directory.path].get(partition)
         looks_again = self._own.retry_quarantined or self._own.on_corruption == KEEP
         if mark is not None and mark.holds_for(listing) and not looks_again:
@@ -242,6 +244,8 @@ class _Run:
         task = CleaningTask(listing, checkpoints, config.compaction, self._own, self._options.now_ms, self.run_id)
         if not self._own.roll_active:
             return task
+        if not self._own.dry_run:
+            self._keep_before(partition, directory.path)
         rolled = with_errors(task, lambda: roll_active(task, self._fs))
         return rolled if isinstance(rolled, CleaningTask) else self._settle_all([Answer(task, rolled, None)])[0]
 
@@ -249,7 +253,10 @@ class _Run:
         reports: list[PartitionReport] = []
         total_bytes = sum(task.weight() for task in tasks)
         progress = self._stack.enter_context(Progress(self._options.messages(), len(tasks), total_bytes))
-        sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
+        try:
+            sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
+        except RunStopped:
+            return [self._logged(report) for report in self._settle_all([Answer(task, None, None) for task in tasks])]
         self.clock.lap(SPARK)
         self._stack.enter_context(cancel_when(self._stop, sc, self.run_id))
         pace, there = self._pace(sc), circumstances(sc, total_bytes, asked=self._own.strategy)
@@ -447,13 +454,18 @@ class _Run:
             return True
         if self._own.keep_originals is not None:
             keep_originals(swap, self._own.keep_originals, self._fs)
-        if self._own.keep_before is not None and swap.parts():
-            keep_before(swap.partition, task.listing.path.parent, self._own.keep_before, self._fs)
+        if swap.parts():
+            self._keep_before(swap.partition, task.listing.path.parent)
         lock, synced = self._locks[task.listing.path.parent], self._synced.get(Path(swap.directory))
         if synced is not None:
             synced.result()
         is_durable = synced is not None
         return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set, is_durable=is_durable)
+
+    def _keep_before(self, partition: TopicPartition, log_dir: Path) -> None:
+        """Link a partition that is about to change, or that an interrupted run just changed."""
+        if self._own.keep_before is not None:
+            keep_before(partition, log_dir, self._own.keep_before, self._fs)
 
 
 def _update_checkpoint(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> None:

@@ -33,20 +33,19 @@ from sediment.engine.config import LogConfig
 from sediment.engine.expiry import expire_log, roll_empty, segments_after, settle_epochs
 from sediment.engine.lock import DirectoryLock
 from sediment.engine.swap import finish_interrupted
-from sediment.jobs.cluster_settings import open_directories
-from sediment.jobs.directories import LogDirectory, check_filesystem, open_directory
+from sediment.jobs.directories import LogDirectory, check_filesystem
 from sediment.jobs.options import CommonOptions, common_options
 from sediment.jobs.progress import Progress
-from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, human_bytes
+from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, human_bytes, print_failures
 from sediment.jobs.sentences import told
 from sediment.jobs.settings import Settings
 from sediment.jobs.stopping import stop_on_signals
+from sediment.jobs.unstated_settings import why_not_expired
 from sediment.retention.policy import Kept, RetentionPlan, explain, plan_view
 from sediment.segment_io.checkpoints import update_offset_checkpoint
 from sediment.segment_io.errors import SedimentError, SettingsError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import LogListing, list_log
-from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import LOCK_FILE, LOG_START_FILE, TopicPartition
 
 if TYPE_CHECKING:
@@ -138,9 +137,7 @@ def print_run(run: ExpiryRun, console: Console) -> None:
             else human_bytes(partition.bytes_before),
         )
     console.print(table)
-    for partition in run.partitions:
-        if partition.status == FAILED:
-            console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
+    print_failures(((p.partition, p.reason) for p in run.partitions if p.status == FAILED), console)
     console.print(_summary(run), soft_wrap=True, markup=False, highlight=False)
 
 
@@ -195,26 +192,6 @@ def _listed(listing: LogListing, status: str, code: str | None, reason: str | No
         segments_before=len(listing.segments),
         segments=tuple(segment.base_offset for segment in listing.segments),
     )
-
-
-def why_skipped(
-    partition: TopicPartition, checkpoints: PartitionCheckpoints, settings: Settings, config: LogConfig
-) -> tuple[str, str] | None:
-    """Reason code and sentence for a partition about which nothing can be decided."""
-    if config.retention.is_tiered:
-        return "tiered", (
-            "the topic is tiered: only its broker knows which segments remote storage holds, and applies "
-            "local.retention.ms and local.retention.bytes"
-        )
-    if checkpoints.high_watermark is None and checkpoints.high_watermark_file:
-        return "no-high-watermark", "the replication checkpoint does not list the partition"
-    is_default = settings.origin(partition.topic, "cleanup.policy") == "default"
-    if is_default and not config.compacts and checkpoints.first_dirty is not None:
-        return "policy-unknown", (
-            "no setting says its cleanup.policy, and the cleaner checkpoint lists it as a compacted partition; "
-            f"give --set {partition.topic}:cleanup.policy=…"
-        )
-    return None
 
 
 # -------------------------------------------------------------------------------------------------------------- the run
@@ -293,14 +270,13 @@ class _Run:
         return reports
 
     def _open_directories(self) -> list[LogDirectory]:
-        """Check that every directory is one before any of them is touched; read them once they are ours."""
+        """Check every directory and the selection before anything is touched; read them again under their locks."""
         options = self._options
-        for path in options.log_dirs:
-            open_directory(path, options.partitions, self._fs)
+        directories = options.open_directories(self._fs, in_place=not self._dry_run)
         if not self._dry_run:
             for path in options.log_dirs:
                 self._locks[path] = self._stack.enter_context(DirectoryLock(path))
-        directories = open_directories(options.log_dirs, options.partitions, options.settings, self._fs)
+            directories = options.open_directories(self._fs, in_place=True)
         for directory in directories:
             for topic in sorted({partition.topic for partition in directory.partitions}):
                 self._check_local_keys(directory.settings, topic)
@@ -348,7 +324,7 @@ class _Run:
         if not self._dry_run and finish_interrupted(path, self._fs):
             listing = list_log(partition, path, self._fs)
         config = settings.for_topic(partition.topic)
-        if skipped := why_skipped(partition, directory.checkpoints.of(partition), settings, config):
+        if skipped := why_not_expired(partition, directory.checkpoints.of(partition), settings, config):
             return _listed(listing, SKIPPED, *skipped)
         view = open_view(
             listing,

@@ -30,12 +30,11 @@ from sediment.engine.config import LogConfig
 from sediment.engine.loader import LoadedLog, load_log
 from sediment.engine.lock import DirectoryLock
 from sediment.engine.shadow import ShadowFs, shadow_of
-from sediment.jobs.cluster_settings import open_directories
-from sediment.jobs.directories import LogDirectory, open_directory
+from sediment.jobs.directories import LogDirectory
 from sediment.jobs.log_lines import log_partition
 from sediment.jobs.options import CommonOptions, common_options
 from sediment.jobs.progress import Progress
-from sediment.jobs.report import FAILED, SCHEMA, human_bytes
+from sediment.jobs.report import FAILED, SCHEMA, human_bytes, print_failures
 from sediment.jobs.sentences import told
 from sediment.jobs.stopping import stop_on_signals
 from sediment.segment_io.checkpoints import format_offset_checkpoint, read_offset_checkpoint
@@ -77,7 +76,8 @@ class RecoveryReport:
     """One partition as a broker would have it after its start (commands.md); offsets are None where it did not load.
 
     `producers` are (id, last sequence), `aborted` are (producer id, first, last, last stable offset); `damage` is what
-    was found in parts that a broker trusts and was left alone.
+    was found in parts that a broker trusts and was left alone.  `housekeeping` is what a broker does without a word at
+    the start of a healthy log.  Every batch from `verified_from_offset` on was verified.
     """
 
     partition: str
@@ -95,7 +95,9 @@ class RecoveryReport:
     producers: tuple[tuple[int, int], ...] = ()
     aborted: tuple[tuple[int, int, int, int], ...] = ()
     repairs: tuple[str, ...] = ()
+    housekeeping: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
+    verified_from_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,10 @@ def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
             (entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
             for entry in log.aborted
         ),
-        repairs=tuple(map(str, log.repairs)),
+        repairs=tuple(str(repair) for repair in log.repairs if not repair.is_routine),
+        housekeeping=tuple(str(repair) for repair in log.repairs if repair.is_routine),
         damage=tuple(map(str, log.damage)),
+        verified_from_offset=log.verified_from_offset,
     )
 
 
@@ -316,7 +320,7 @@ def recover(
     started = time.monotonic()
     run_id = uuid.uuid4().hex[:12]
     fs = Fs()
-    directories = [open_directory(path, options.partitions, fs) for path in options.log_dirs]
+    directories = options.open_directories(fs)
     reports: list[RecoveryReport] = []
     clean: list[str] = []
     with ExitStack() as stack:
@@ -325,7 +329,7 @@ def recover(
             for directory in directories:
                 locks[directory.path] = stack.enter_context(DirectoryLock(directory.path))
             # What a broker wrote before it gave up the lock counts.
-        directories = open_directories(options.log_dirs, options.partitions, options.settings, fs)
+        directories = options.open_directories(fs)
         per_directory = [(directory, *_works(directory, options, fs)) for directory in directories]
         works = [work for _, some, _ in per_directory for work in some]
         progress = stack.enter_context(Progress(options.messages(), len(works), sum(work.log_bytes for work in works)))
@@ -340,6 +344,8 @@ def recover(
                 lock.check()
                 if _settle_directory(directory, outcomes, is_whole, fs):
                     clean.append(str(directory.path))
+            elif directory.checkpoints.clean_shutdown:
+                clean.append(str(directory.path))
     ordered = tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
     seconds = time.monotonic() - started
     return RecoveryRun(run_id, "recover", options.now_ms, seconds, dry_run, tuple(sorted(clean)), ordered)
@@ -405,17 +411,26 @@ def print_run(run: RecoveryRun, console: Console) -> None:
         for sentence in partition.repairs:
             would = "would be: " if run.dry_run else ""
             console.print(f"{partition.partition}: {would}{sentence}", soft_wrap=True, markup=False)
-        if partition.status == FAILED:
-            console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
+    print_failures(((p.partition, p.reason) for p in run.partitions if p.status == FAILED), console)
     console.print(_summary(run), soft_wrap=True, markup=False)
 
 
 def _summary(run: RecoveryRun) -> str:
     failed = sum(partition.status == FAILED for partition in run.partitions)
     repairs = sum(len(partition.repairs) for partition in run.partitions)
-    verb = "would be recovered" if run.dry_run else "recovered"
-    counts = f"{len(run.partitions) - failed} {verb} with {repairs} repairs, {failed} failed"
+    if repairs or failed:
+        verb = "would be recovered" if run.dry_run else "recovered"
+        counts = f"{len(run.partitions) - failed} {verb} with {repairs} repairs, {failed} failed"
+    else:
+        where = "" if all(map(_is_verified, run.partitions)) else " from their recovery points on"
+        counts = f"{len(run.partitions)} checked{where}, nothing to repair"
     return f"{counts} in {run.seconds:.1f} s (run {run.run_id})"
+
+
+def _is_verified(partition: RecoveryReport) -> bool:
+    """True if every batch of a loaded partition was verified."""
+    verified_from = partition.verified_from_offset
+    return verified_from is not None and verified_from <= partition.segments[0].base_offset
 
 
 @click.command("recover")

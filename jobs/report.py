@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sediment.jobs.standard_output import SafeConsole
 from sediment.segment_io.printable import encodable
 
 SCHEMA = 1
@@ -21,6 +22,8 @@ COMPACTED = "compacted"
 SKIPPED = "skipped"
 FAILED = "failed"
 QUARANTINED = "quarantined"
+
+TOMBSTONES_KEPT = "tombstones-kept"
 
 _NO_FOLDING_COLUMNS = 1 << 14
 _LIMITS = ("max-bytes", "max-seconds")
@@ -140,10 +143,10 @@ def human_bytes(size_bytes: int) -> str:
 def result_console() -> Console:
     """stdout; where it is no terminal and $COLUMNS is silent, as wide as any row: a folded name cannot be searched."""
     # A name must not be taken for markup or for an emoji.
-    console = Console(markup=False, emoji=False)
+    console = SafeConsole(markup=False, emoji=False)
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
-    return Console(markup=False, emoji=False, width=_NO_FOLDING_COLUMNS)
+    return SafeConsole(markup=False, emoji=False, width=_NO_FOLDING_COLUMNS)
 
 
 def print_report(report: RunReport, console: Console) -> None:
@@ -168,13 +171,31 @@ def print_report(report: RunReport, console: Console) -> None:
         left = [partition.partition for partition in report.partitions if partition.reason_code == limit]
         if left:
             console.print(f"not done because of --{limit}: {', '.join(left)}", soft_wrap=True, markup=False)
+    kept = [partition.partition for partition in report.partitions if partition.reason_code == TOMBSTONES_KEPT]
+    if kept:
+        console.print(
+            f"{_named(kept)}: tombstones and markers without a delete horizon stay, because delete.retention.ms is not "
+            "stated; give --config FILE or --set TOPIC:delete.retention.ms=MS",
+            style="yellow",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )
     for sentence in _why_skipped(report):
         console.print(sentence, soft_wrap=True, markup=False, highlight=False)
+    print_failures(((p.partition, p.reason) for p in report.partitions if p.status in (FAILED, QUARANTINED)), console)
     for partition in report.partitions:
-        if partition.status in (FAILED, QUARANTINED):
-            console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
-        elif partition.corrupt_batches:
+        if partition.status not in (FAILED, QUARANTINED) and partition.corrupt_batches:
             console.print(f"{partition.partition}: {partition.reason}", style="yellow", soft_wrap=True, markup=False)
+
+
+def print_failures(failures: Iterable[tuple[str, str | None]], console: Console) -> None:
+    """Print why partitions, (name, reason), failed; those of one reason share a line."""
+    names: dict[str | None, list[str]] = {}
+    for name, reason in failures:
+        names.setdefault(reason, []).append(name)
+    for reason, found in names.items():
+        console.print(f"{_named(found)}: {reason}", style="red", soft_wrap=True, markup=False)
 
 
 def _why_skipped(report: RunReport) -> list[str]:
@@ -191,7 +212,8 @@ def _why_skipped(report: RunReport) -> list[str]:
 
 def _named(partitions: Sequence[str]) -> str:
     left = len(partitions) - _MOST_NAMED
-    return ", ".join(partitions[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
+    more = f" and {left} more ({len(partitions)} partitions)" if left > 0 else ""
+    return ", ".join(partitions[:_MOST_NAMED]) + more
 
 
 def _cells(partition: PartitionReport) -> tuple[str, ...]:

@@ -321,7 +321,7 @@ def plan_table(
     if request.what not in SLICED_TABLES:
         groups = range(0, len(wanted), _SOURCES_PER_TASK)
         return [TableTask(sources=tuple(wanted[start : start + _SOURCES_PER_TASK])) for start in groups]
-    return _packed(
+    return pack_pieces(
         [piece for source in wanted for piece in plan_pieces(request, source, fs, slice_bytes=task_bytes)], task_bytes
     )
 
@@ -346,7 +346,8 @@ def plan_pieces(request: TableRequest, source: Source, fs: Fs, *, slice_bytes: i
     ]
 
 
-def _packed(pieces: Sequence[Piece], task_bytes: int) -> list[TableTask]:
+def pack_pieces(pieces: Sequence[Piece], task_bytes: int) -> list[TableTask]:
+    """Return tasks of about `task_bytes` each that read all of `pieces`, in their order."""
     tasks: list[TableTask] = []
     packed: list[Piece] = []
     size_bytes = 0
@@ -378,11 +379,14 @@ def read_table(
     *,
     on_damage: Callable[[Damage], None] = lambda _damage: None,
     on_lost: Callable[[Slice, int], None] | None = None,
+    follow: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one task as pyarrow.RecordBatch of `arrow_schema(request.selected())`; none is empty.
 
     With SKIP, and with ROWS, `on_damage` is told of what was not read.  `on_lost` is told, by the slice and the offset
-    from which on there is data, of records that retention removed since planning; without it that is an error.
+    from which on there is data, of records that retention removed since planning; without it that is an error.  Without
+    `follow` any segment that was replaced or removed since planning is one, because the segments that are there now may
+    lack records that newer ones, which were not planned, supersede.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: with FAIL, at the first batch that cannot be read.
@@ -393,7 +397,7 @@ def read_table(
         from sediment.segment_io.segment_rows import read_batches, read_records
 
         read = read_records if request.what == "records" else read_batches
-        yield from read(request, task.pieces, fs, on_damage, on_lost)
+        yield from read(request, task.pieces, fs, on_damage, on_lost, follow=follow)
         return
     columns = request.selected()
     for source in task.sources:

@@ -463,14 +463,14 @@ def courses() -> Mapping[str, Course]:
         Course(
             "expire, some segments",
             "expire",
-            ("--set=retention.bytes=360", "--set=retention.ms=-1", f"--now-ms={NOW_MS}"),
+            ("--broker-defaults", "--set=retention.bytes=360", "--set=retention.ms=-1", f"--now-ms={NOW_MS}"),
             _lay_out_for_expire,
             _judge_expired,
         ),
         Course(
             "expire, every segment",
             "expire",
-            ("--set=retention.bytes=0", "--set=retention.ms=-1", f"--now-ms={NOW_MS}"),
+            ("--broker-defaults", "--set=retention.bytes=0", "--set=retention.ms=-1", f"--now-ms={NOW_MS}"),
             _lay_out_for_expire,
             _judge_expired,
         ),
@@ -478,6 +478,7 @@ def courses() -> Mapping[str, Course]:
             "expire, archived",
             "expire",
             (
+                "--broker-defaults",
                 "--set=retention.bytes=360",
                 "--set=retention.ms=-1",
                 f"--now-ms={NOW_MS}",

@@ -8,6 +8,7 @@ from sediment.jobs.report import (
     COMPACTED,
     FAILED,
     SKIPPED,
+    TOMBSTONES_KEPT,
     PartitionReport,
     RunReport,
     print_report,
@@ -54,7 +55,7 @@ def test_why_partitions_were_skipped_is_told_once_a_reason(capsys: pytest.Captur
     sentences = capsys.readouterr().out.splitlines()[-2:]
     named = ", ".join(f"t-{number}" for number in range(10))
     assert sentences == [
-        f"{named} and 4 more: cleanup.policy is delete",
+        f"{named} and 4 more (14 partitions): cleanup.policy is delete",
         "t-20: the dirty ratio 0.300 is not above 0.5",
     ]
 
@@ -81,3 +82,12 @@ def test_what_a_limit_left_is_named_once(capsys: pytest.CaptureFixture[str]) -> 
 )
 def test_a_moment_that_no_calendar_has_is_told_as_its_number(ms: int, told: str) -> None:
     assert utc_time(ms) == told
+
+
+def test_partitions_that_keep_tombstones_for_an_unstated_retention_are_named_in_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept = [PartitionReport(f"t-{number}", "/logs", COMPACTED, TOMBSTONES_KEPT, "one batch") for number in range(12)]
+    _print(*kept, PartitionReport("u-0", "/logs", COMPACTED, None, None))
+    (sentence,) = [line for line in capsys.readouterr().out.splitlines() if "delete.retention.ms" in line]
+    assert sentence.startswith(", ".join(f"t-{number}" for number in range(10)) + " and 2 more (12 partitions): ")
