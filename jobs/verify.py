@@ -616,7 +616,7 @@ def verify(options: CommonOptions, *, now_is_exact: bool, since_ms: int | None) 
 @options_of_two_directories
 @click.option(
     "--since-ms",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=INT64_MAX),
     help="The clock of the first of several cleanings (default: there was one, at --now-ms if that is given).",
 )
 def command(options: CommonOptions, since_ms: int | None) -> None:
