@@ -188,12 +188,14 @@ class Course:
 
 
 def files_of(course: Course, tree: Tree) -> dict[str, bytes]:
-    """The files that say nothing of the run that made them: all but the manifest and the archive."""
+    """The files that say nothing of the run that made them: all but the manifest, catalogues and the archive."""
     is_archived = "archived" in course.name
     return {
         name: data
         for name, data in contents(tree).items()
-        if not name.endswith("manifest.json") and not (is_archived and name.startswith(f"{ELSEWHERE}/"))
+        if not name.endswith("manifest.json")
+        and not name.startswith(f"{ELSEWHERE}/catalogue-")
+        and not (is_archived and name.startswith(f"{ELSEWHERE}/"))
     }
 
 
@@ -336,6 +338,27 @@ def _judge_expired(course: Course, tree: Tree) -> None:
         assert course.of(read_tree(course.root), place) == course.of(course.after, place)
 
 
+def _judge_expired_and_kept(course: Course, tree: Tree) -> None:
+    """Every file of a segment is where it was or, with its content, among the originals and in a catalogue."""
+    _judge_expired(course, tree)
+    (directory,) = course.partitions()
+    kept = course.root / ELSEWHERE
+    for state in (tree, read_tree(course.root)):
+        live, links = course.of(state, directory), course.of(state, kept / directory.name)
+        found = course.of(state, kept)
+        listed = {
+            file["name"]
+            for name, data in found.items()
+            if name.startswith("catalogue-")
+            for partition in json.loads(data)["partitions"]
+            for file in partition["files"]
+        }
+        for name, data in course.of(course.before, directory).items():
+            if name.endswith((".log", "index", ".snapshot")) and live.get(name) != data:
+                assert data == links.get(name), f"{name} is lost"
+                assert name in listed, f"{name} is in no catalogue"
+
+
 def archived_offsets(course: Course) -> list[int]:
     """The offsets of all rows of the archive."""
     from deltalake import DeltaTable
@@ -473,6 +496,18 @@ def courses() -> Mapping[str, Course]:
             ("--set=retention.bytes=0", "--set=retention.ms=-1", f"--now-ms={NOW_MS}"),
             _lay_out_for_expire,
             _judge_expired,
+        ),
+        Course(
+            "expire, originals kept",
+            "expire",
+            (
+                "--set=retention.bytes=0",
+                "--set=retention.ms=-1",
+                f"--now-ms={NOW_MS}",
+                f"--keep-originals=@/{ELSEWHERE}",
+            ),
+            _lay_out_for_expire,
+            _judge_expired_and_kept,
         ),
         Course(
             "expire, archived",
