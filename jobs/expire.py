@@ -594,6 +594,10 @@ def delete_group(
             lock.check()
             if originals is not None:
                 originals.keep(each.partition, each.view.listing.path, each.files)
+        except (SedimentError, OSError) as error:
+            reports.append(_left_alone(each, *told(error), fs))
+            continue
+        try:
             if each.plan.rolls_active:
                 roll_empty(each.view, fs)
             ready.append(each)

@@ -15,7 +15,7 @@ from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.options import CommonOptions
 from sediment.jobs.settings import Settings
 from sediment.segment_io.fs import Buffer, Fs
-from tests.faults.faulty_fs import FaultyFs, Kill, Killed
+from tests.faults.faulty_fs import Fail, FaultyFs, Kill, Killed
 from tests.jobs.kept_originals import catalogues, put_back
 from tests.jobs.log_dirs import sediment, tree, write_checkpoint
 from tests.jobs.test_expire import LOG_START, NAME, bases, make_log
@@ -209,6 +209,23 @@ def test_a_run_killed_behind_any_step_can_be_put_back_or_repeated(tmp_path, sets
         found = {name: content for name, content in tree(log_dir).items() if not name.endswith(".deleted")}
         assert found.pop(LOG_START, before.get(LOG_START)) == before.get(LOG_START)
         assert found == before
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
+def test_no_step_that_fails_lets_a_file_go_without_its_link(tmp_path, number):
+    for place in itertools.count(1):
+        root = tmp_path / str(place)
+        directory, kept = make_log(root / "logs", epochs=EPOCHS), root / "kept"
+        before = tree(directory)
+        fs = LinkingFs(Fail(place, number))
+        result = run(directory.parent, kept, ALL, fs)
+        left = tree(directory)
+        for name, content in before.items():
+            if name.endswith((".log", "index", ".snapshot")) and left.get(name) != content:
+                assert left.get(f"{name}.deleted") == content or (kept / NAME / name).read_bytes() == content
+        if fs.operations < place:
+            assert not result.failed() and place > 20
+            return
 
 
 class FullDisk(Fs):

@@ -259,7 +259,7 @@ def test_originals_are_kept_as_links_to_the_very_files_that_went(log_dir, plain,
 
 
 def test_the_catalogue_of_a_compaction_puts_back_every_byte(log_dir, plain, tmp_path):
-    write_checkpoint(log_dir / "cleaner-offset-checkpoint", {"plain-0": 5, "other-3": 77})
+    write_checkpoint(log_dir / "cleaner-offset-checkpoint", {"other-3": 77, "plain-0": 5})
     before, kept = tree(log_dir), tmp_path / "originals"
     assert compact(log_dir, plain, "--keep-originals", kept).status == 0
     (catalogue,) = catalogues(kept)
