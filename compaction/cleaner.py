@@ -65,6 +65,7 @@ from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io import decode
 from sediment.segment_io.codecs import compress
 from sediment.segment_io.compressors import COMPRESSOR_REGISTERS, find_compressors
+from sediment.segment_io.emit import NO_HORIZON
 from sediment.segment_io.errors import (
     CorruptBatchError,
     HashCollisionError,
@@ -391,7 +392,8 @@ class _Cleaning:
         self._rules[sweep.MAP_LATEST_OFFSET] = end_offset - 1
         self._rules[sweep.UPPER_BOUND_OFFSET] = self._plan.range.first_uncleanable_offset
         self._rules[sweep.NOW_MS] = now_ms
-        self._rules[sweep.NEXT_HORIZON_MS] = now_ms + self._config.delete_retention_ms
+        next_horizon_ms = self._config.next_horizon_ms(now_ms)
+        self._rules[sweep.NEXT_HORIZON_MS] = NO_HORIZON if next_horizon_ms is None else next_horizon_ms
         self._rules[sweep.JUDGE] = judge
 
     # -------------------------------------------------------------------------------------------------- one split of it
@@ -563,8 +565,8 @@ class _Cleaning:
         )
         state = self._state
         state[sweep.OUT_START] = output.buffer.size
-        for register in (sweep.MESSAGES_READ, sweep.MESSAGES_WRITTEN, sweep.CHANGED, sweep.TOMBSTONES_WAITING):
-            state[register] = 0
+        state[[sweep.MESSAGES_READ, sweep.MESSAGES_WRITTEN, sweep.CHANGED]] = 0
+        state[[sweep.TOMBSTONES_WAITING, sweep.WITHOUT_HORIZON]] = 0
         state[sweep.FIRST_HORIZON_MS], state[sweep.LAST_HORIZON_MS] = INT64_MAX, 0
         for chunk in self._read(group.segments, cuts, newest_first=True):
             self._check_keys(chunk, output)
@@ -759,8 +761,11 @@ def _active_producers(plan: CleaningPlan) -> ActiveProducers:
 
 def _legacy_horizon_ms(plan: CleaningPlan) -> int:
     """Segments last modified until then lose their tombstones of magic 0 and 1 (kafka-log 02 §10)."""
+    retention_ms = plan.config.delete_retention_ms
+    if retention_ms is None:
+        return -INT64_MAX
     clean = [s for s in plan.view.listing.segments if s.base_offset < plan.range.first_dirty_offset]
-    return clean[-1].mtime_ns // _NS_PER_MS - plan.config.delete_retention_ms if clean else 0
+    return clean[-1].mtime_ns // _NS_PER_MS - retention_ms if clean else 0
 
 
 def _map_limit(config: CompactionConfig) -> int:

@@ -29,8 +29,11 @@ class CompactionConfig:
     max_compaction_lag_ms: int = INT64_MAX
     """A log whose dirty part begins with a record older than this is compacted whatever its dirty ratio."""
 
-    delete_retention_ms: int = 86_400_000
-    """How long tombstones and transaction markers live after they were first cleaned."""
+    delete_retention_ms: int | None = 86_400_000
+    """How long tombstones and transaction markers live after they were first cleaned.
+
+    None: it is not stated.  Cleaning obeys the delete horizons that batches have, and writes no new one.
+    """
 
     segment_bytes: int = 1_073_741_824
     """A cleaned segment's `.log` is made from sources of together at most this size (02 §5)."""
@@ -50,8 +53,11 @@ class CompactionConfig:
     dedupe_load_factor: float = 0.9
     """The part of a bounded map's slots that may be filled (`log.cleaner.io.buffer.load.factor`)."""
 
-    producer_id_expiration_ms: int = 86_400_000
-    """A producer without an open transaction is forgotten this long after its last batch."""
+    producer_id_expiration_ms: int | None = 86_400_000
+    """A producer without an open transaction is forgotten this long after its last batch.
+
+    None: it is not stated.  No producer is forgotten.
+    """
 
     io_max_bytes_per_second: float = 1.7976931348623157e308
     """What reading and writing together may take of the disk (`log.cleaner.io.max.bytes.per.second`)."""
@@ -61,6 +67,10 @@ class CompactionConfig:
 
     task_memory_bytes: int = INT64_MAX
     """What cleaning one partition may hold in memory: offset map, output and buffers; not Kafka's."""
+
+    def next_horizon_ms(self, now_ms: int) -> int | None:
+        """Return the delete horizon that a cleaning at `now_ms` gives, at most INT64_MAX; None: it gives none."""
+        return None if self.delete_retention_ms is None else min(now_ms + self.delete_retention_ms, INT64_MAX)
 
     @property
     def compacts(self) -> bool:

@@ -58,7 +58,7 @@ class Estimate:
     """What is expected after cleaning; `sampled_bytes` of the log were looked at, `key_bytes` are the keys' own.
 
     `tombstones_waiting` are those that cleaning leaves; the batches that they are in lose them from `first_horizon_ms`
-    to `last_horizon_ms` on, None where there are none.
+    to `last_horizon_ms` on, None where no such batch has or gets a horizon.
     """
 
     keys: int
@@ -143,8 +143,11 @@ def _is_skewed(counts: Int64s) -> bool:
     return distance > float(freedom * (1 - spread + _NORMAL_QUANTILE * spread**0.5) ** 3)
 
 
-def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, delete_retention_ms: int) -> Estimate:
-    """What cleaning a log of `log_bytes` leaves, of which `sample` is an even part."""
+def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, next_horizon_ms: int | None) -> Estimate:
+    """What cleaning a log of `log_bytes` leaves, of which `sample` is an even part.
+
+    `next_horizon_ms` is the delete horizon that batches without one get; None: they get none.
+    """
     rows = sample.rows
     sampled_bytes = int(rows["size_bytes"].sum())
     if sampled_bytes == 0:
@@ -156,8 +159,10 @@ def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, de
 
     control = (rows["attributes"] & CONTROL_BIT) != 0
     has_horizon = (rows["attributes"] & DELETE_HORIZON_BIT) != 0
-    horizons_ms = np.where(has_horizon, rows["base_timestamp"], now_ms + delete_retention_ms)
-    waiting = (sample.tombstones > 0) & (horizons_ms > now_ms)
+    waiting = (sample.tombstones > 0) & (~has_horizon | (rows["base_timestamp"] > now_ms))
+    horizons_ms = rows["base_timestamp"][waiting & has_horizon]
+    if next_horizon_ms is not None:
+        horizons_ms = np.append(horizons_ms, np.full((waiting & ~has_horizon).sum(), next_horizon_ms, dtype=np.int64))
     expired = np.where(waiting, 0, sample.tombstones)
     survivors = np.where(control, sample.records, np.maximum(sample.keyed - expired, 0) * living)
     payload_bytes = np.maximum(rows["size_bytes"] - BATCH_HEADER_BYTES, 0)
@@ -170,8 +175,8 @@ def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, de
         messages=round(float(survivors.sum()) * scale),
         log_bytes=min(round(left_bytes), log_bytes),
         tombstones_waiting=round(float(sample.tombstones[waiting].sum()) * scale * living),
-        first_horizon_ms=int(horizons_ms[waiting].min()) if waiting.any() else None,
-        last_horizon_ms=int(horizons_ms[waiting].max()) if waiting.any() else None,
+        first_horizon_ms=int(horizons_ms.min()) if horizons_ms.size else None,
+        last_horizon_ms=int(horizons_ms.max()) if horizons_ms.size else None,
         sampled_bytes=sampled_bytes,
         key_bytes=round(keys * sample.key_bytes / max(sample.key_counts.size, 1)),
     )

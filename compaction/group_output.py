@@ -170,6 +170,7 @@ class GroupOutput:
             tombstones_waiting=int(state[sweep.TOMBSTONES_WAITING]),
             first_horizon_ms=max(int(state[sweep.FIRST_HORIZON_MS]), 0),
             last_horizon_ms=int(state[sweep.LAST_HORIZON_MS]),
+            batches_without_horizon=int(state[sweep.WITHOUT_HORIZON]),
         )
 
     def used_bytes(self) -> int:

@@ -51,7 +51,8 @@ class CleanStats:
     """Counts of one group as Kafka's cleaner counts them; messages of batches that go as a whole are not read.
 
     `tombstones_waiting` are those that were kept; the batches they are in lose them from `first_horizon_ms` to
-    `last_horizon_ms` on.
+    `last_horizon_ms` on, of which the first is the greater where no such batch has a delete horizon.
+    `batches_without_horizon` got none although they have tombstones or are a marker with nothing left to mark.
     """
 
     messages_read: int = 0
@@ -62,6 +63,7 @@ class CleanStats:
     tombstones_waiting: int = 0
     first_horizon_ms: int = INT64_MAX
     last_horizon_ms: int = 0
+    batches_without_horizon: int = 0
 
     def __add__(self, other: CleanStats) -> CleanStats:
         return CleanStats(
@@ -73,6 +75,7 @@ class CleanStats:
             self.tombstones_waiting + other.tombstones_waiting,
             min(self.first_horizon_ms, other.first_horizon_ms),
             max(self.last_horizon_ms, other.last_horizon_ms),
+            self.batches_without_horizon + other.batches_without_horizon,
         )
 
 

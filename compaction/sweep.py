@@ -73,6 +73,7 @@ from sediment.segment_io.decode import (
     read_varlong,
 )
 from sediment.segment_io.emit import (
+    NO_HORIZON,
     kept_timestamps,
     pack_kept,
     rebuilt_bound,
@@ -146,16 +147,17 @@ MAPPED = 14  # keys put into a map being filled
 TOMBSTONES_WAITING = 15  # kept, and the first and the last delete horizon of the batches that they are in
 FIRST_HORIZON_MS = 16
 LAST_HORIZON_MS = 17
-SIGHTS = 18  # keys met for the first time in the run that is going on
-RECORDS = 19  # met in the split, from its end on
-STATE_REGISTERS = 20
+WITHOUT_HORIZON = 18  # batches kept without a delete horizon that they needed
+SIGHTS = 19  # keys met for the first time in the run that is going on
+RECORDS = 20  # met in the split, from its end on
+STATE_REGISTERS = 21
 
 # ------------------------------------------------------------------------------------ settings, int64[RULE_REGISTERS]
 FIRST_MAPPED_OFFSET = 0  # keys below are only looked up
 MAP_LATEST_OFFSET = 1  # of a filled map; records above it live
 UPPER_BOUND_OFFSET = 2  # first uncleanable offset: the batch before it leaves a header behind
 NOW_MS = 3
-NEXT_HORIZON_MS = 4  # now + delete.retention.ms
+NEXT_HORIZON_MS = 4  # now + delete.retention.ms, or NO_HORIZON: no batch gets one
 JUDGE = 5  # BY_SIGHT, BY_OFFSET or IN_SPLIT
 MAP_LIMIT = 6  # keys that a map being filled may hold
 RUN_LIMIT = 7  # first sights that a run may hold, one batch's keys aside
@@ -582,11 +584,15 @@ def sweep_chunk(
                 pack_kept(records, rows, kept)
             tombstones = _tombstones(records, retained)
             needs_horizon = not has_horizon and ((is_control and (verdict & MARKS_NOTHING) != 0) or tombstones > 0)
+            if needs_horizon and rules[NEXT_HORIZON_MS] == NO_HORIZON:
+                needs_horizon = False
+                state[WITHOUT_HORIZON] += 1
             if tombstones > 0 and not is_control:
-                horizon_ms = load_i64(header + BASE_TIMESTAMP) if has_horizon else rules[NEXT_HORIZON_MS]
                 state[TOMBSTONES_WAITING] += tombstones
-                state[FIRST_HORIZON_MS] = min(state[FIRST_HORIZON_MS], horizon_ms)
-                state[LAST_HORIZON_MS] = max(state[LAST_HORIZON_MS], horizon_ms)
+                if has_horizon or needs_horizon:
+                    horizon_ms = load_i64(header + BASE_TIMESTAMP) if has_horizon else rules[NEXT_HORIZON_MS]
+                    state[FIRST_HORIZON_MS] = min(state[FIRST_HORIZON_MS], horizon_ms)
+                    state[LAST_HORIZON_MS] = max(state[LAST_HORIZON_MS], horizon_ms)
             if retained == count and not needs_horizon and not is_legacy:
                 state[OUT_START] -= size_bytes
                 copy_bytes(out + state[OUT_START], header, size_bytes)

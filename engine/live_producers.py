@@ -139,7 +139,7 @@ class Update:
 class LiveProducers:
     """The producers of a log up to its end."""
 
-    def __init__(self, state: ProducerState, *, expiration_ms: int, verifies_transactions: bool) -> None:
+    def __init__(self, state: ProducerState, *, expiration_ms: int | None, verifies_transactions: bool) -> None:
         self.expiration_ms = expiration_ms
         self._verifies = verifies_transactions
         self._producers = {key: Producer.of(entry, state.batches(key)) for key, entry in state.entries.items()}
@@ -201,14 +201,20 @@ class LiveProducers:
         return timestamp_ms > 0 and now_ms - timestamp_ms > max_timeout_ms + _LATE_TRANSACTION_GRACE_MS
 
     def remove_expired(self, now_ms: int) -> None:
-        """Forget producers and verifications that were idle for `producer.id.expiration.ms`."""
+        """Forget producers and verifications that were idle for `producer.id.expiration.ms`.
+
+        Where that is not stated, none is forgotten.
+        """
+        expiration_ms = self.expiration_ms
+        if expiration_ms is None:
+            return
         self._producers = {
             key: producer
             for key, producer in self._producers.items()
-            if producer.has_open_transaction or now_ms - producer.timestamp_ms < self.expiration_ms
+            if producer.has_open_transaction or now_ms - producer.timestamp_ms < expiration_ms
         }
         self._verifications = {
-            key: entry for key, entry in self._verifications.items() if now_ms - entry.created_ms < self.expiration_ms
+            key: entry for key, entry in self._verifications.items() if now_ms - entry.created_ms < expiration_ms
         }
 
     # ----------------------------------------------------------------------------------------------------- verification

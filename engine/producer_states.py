@@ -131,7 +131,7 @@ class ProducerStateManager:
     state was last cleared.
     """
 
-    def __init__(self, snapshots: Snapshots, *, now_ms: int, expiration_ms: int) -> None:
+    def __init__(self, snapshots: Snapshots, *, now_ms: int, expiration_ms: int | None) -> None:
         self._snapshots = snapshots
         self._now_ms = now_ms
         self._expiration_ms = expiration_ms

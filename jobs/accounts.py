@@ -94,11 +94,9 @@ def given_options() -> tuple[tuple[str, str], ...]:
 
 def _settings_by_directory(options: CommonOptions) -> dict[str, Settings]:
     """The settings in force in each log directory, with what its cluster says; under "" those of the run."""
-    from sediment.jobs.cluster_settings import open_directories
-
     found = {"": options.settings}
     with contextlib.suppress(SedimentError, OSError):
-        for directory in open_directories(options.log_dirs, options.partitions, options.settings, Fs()):
+        for directory in options.open_directories(Fs()):
             found[str(directory.path)] = directory.settings
     return found
 

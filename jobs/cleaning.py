@@ -523,7 +523,7 @@ def estimated(
 
     sample = collect_sample(sampled_batches(directory, segments, fs, budget_bytes=SAMPLE_BYTES))
     log_bytes = sum(segment.log_bytes for segment in segments)
-    return estimate_cleaning(sample, log_bytes, now_ms=now_ms, delete_retention_ms=config.delete_retention_ms)
+    return estimate_cleaning(sample, log_bytes, now_ms=now_ms, next_horizon_ms=config.next_horizon_ms(now_ms))
 
 
 def _check_headroom(plan: CleaningPlan, fs: Fs, behind: WriteBehind) -> None:

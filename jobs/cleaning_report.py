@@ -20,6 +20,7 @@ from sediment.jobs.report import (
     QUARANTINED,
     REWRITTEN_SEGMENT,
     SKIPPED,
+    TOMBSTONES_KEPT,
     PartitionReport,
     StripSegment,
     utc_time,
@@ -106,6 +107,11 @@ def with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap) 
     unreadable = [batch for group in swap.groups for batch in group.unreadable]
     if unreadable:
         report = replace(report, reason_code=report.reason_code or UNREADABLE_KEPT, reason=_unreadable(unreadable))
+    if stats.batches_without_horizon:
+        without = _without_horizon(listing.partition.topic, stats.batches_without_horizon)
+        reason = "; ".join(sentence for sentence in (report.reason, without) if sentence)
+        report = replace(report, reason_code=report.reason_code or TOMBSTONES_KEPT, reason=reason)
+    has_horizon = stats.first_horizon_ms <= stats.last_horizon_ms
     return replace(
         report,
         status=COMPACTED,
@@ -118,9 +124,18 @@ def with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap) 
         groups_skipped=sum(not group.parts for group in swap.groups),
         corrupt_batches=sum(group.stats.corrupt_batches for group in swap.groups),
         tombstones_waiting=stats.tombstones_waiting,
-        first_delete_horizon_ms=stats.first_horizon_ms if stats.tombstones_waiting else None,
-        last_delete_horizon_ms=stats.last_horizon_ms if stats.tombstones_waiting else None,
+        first_delete_horizon_ms=stats.first_horizon_ms if has_horizon else None,
+        last_delete_horizon_ms=stats.last_horizon_ms if has_horizon else None,
         strip_after=tuple(sorted([*strip, *((base, size_bytes, REWRITTEN_SEGMENT) for base, size_bytes in made)])),
+    )
+
+
+def _without_horizon(topic: str, batches: int) -> str:
+    """The sentence on tombstones and markers that stayed because delete.retention.ms is not stated."""
+    count, verb = ("1 batch", "keeps its") if batches == 1 else (f"{batches} batches", "keep their")
+    return (
+        f"delete.retention.ms is not stated, so {count} got no delete horizon and {verb} tombstones and markers; "
+        f"give --config FILE or --set {topic}:delete.retention.ms=MS"
     )
 
 

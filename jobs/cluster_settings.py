@@ -1,17 +1,24 @@
-"""What settings hold in each log directory, once its cluster's own metadata was asked (commands.md, topic settings).
+"""The settings of each log directory, with what its cluster's own metadata says (commands.md, topic settings).
 
     --config ──┐
     --set ─────┼─> Settings of the run ──┐
                ┘                         ├──> LogDirectory.settings ──> LogDirectory.settings_of(partition)
     __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
 
-The metadata log lies in one of a node's log directories and speaks for all of them: directories of a run that have the
-same cluster and node id in meta.properties share it.
+The metadata log lies in one of a node's log directories and speaks for all of them.  It is looked for
+1. where `--metadata` says,
+2. in the log directory itself,
+3. in the directories of the run that have the same cluster and node id in meta.properties,
+4. in `metadata.log.dir` and `log.dirs` of the `--config` file, under the same condition.
+
+Invariant: a run that changes a KRaft node's directory has its metadata, or a `--set topic:` for every selected topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import difflib
+import fnmatch
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +26,8 @@ from typing import TYPE_CHECKING
 from sediment.jobs.directories import LogDirectory, open_directory
 from sediment.jobs.kafka_keys import BROKER_KEYS
 from sediment.jobs.settings import Settings
-from sediment.segment_io.checkpoints import read_meta_properties
+from sediment.segment_io.checkpoints import MetaProperties, read_meta_properties
+from sediment.segment_io.errors import SettingsError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.log_dir import LogDirCheckpoints
 from sediment.segment_io.names import META_PROPERTIES_FILE, METADATA_PARTITION, TopicPartition
@@ -27,25 +35,67 @@ from sediment.segment_io.names import META_PROPERTIES_FILE, METADATA_PARTITION, 
 if TYPE_CHECKING:
     from sediment.segment_io.metadata_log import ClusterMetadata
 
+_KRAFT_VERSION = 1  # of meta.properties
+_NEAREST_NAMES = 3
 
-def open_directories(paths: Sequence[Path], patterns: Sequence[str], settings: Settings, fs: Fs) -> list[LogDirectory]:
+
+# ----------------------------------------------------------------------------------------------------------- selections
+def check_patterns(patterns: Sequence[str], names: Iterable[str], *, where: str) -> None:
+    """Refuse a `--partition` that matches none of `names`.
+
+    Raises:
+        UsageError: a pattern matches nothing; names the nearest of `names`.
+    """
+    known = sorted(set(names))
+    for pattern in patterns:
+        if any(fnmatch.fnmatchcase(name, pattern) for name in known):
+            continue
+        nearest = difflib.get_close_matches(pattern, known, n=_NEAREST_NAMES, cutoff=0.0)
+        found = f"the nearest names are {', '.join(nearest)}" if nearest else "there are no partitions"
+        raise UsageError(
+            f"--partition {pattern!r} matches no partition of {where}",
+            advice=f"{found}; give --allow-empty-selection if a pattern may match nothing",
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------- settings
+def open_directories(
+    paths: Sequence[Path],
+    patterns: Sequence[str],
+    settings: Settings,
+    fs: Fs,
+    *,
+    allow_empty: bool = False,
+    in_place: bool = False,
+) -> list[LogDirectory]:
     """`open_directory` for each of `paths`, with the settings of the run as they hold there.
+
+    `in_place` says that the run changes data by these settings; `allow_empty` that a pattern may match nothing.
 
     Raises:
         NotALogDirectoryError, CorruptCheckpointError: as `open_directory`.
         CorruptBatchError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
-        SettingsError: a bare `--set cleanup.policy` for several topics of which no metadata tells.
-
-    Source: commands.md; kafka-log 06.
+        UsageError: a pattern matches nothing, or `--metadata` names a directory without a metadata log.
+        SettingsError: a bare `--set cleanup.policy` for several topics without metadata, or a directory of a KRaft node
+            that a run would change without the metadata.
     """
     directories = [open_directory(path, patterns, fs) for path in paths]
-    said = {directory.path: _metadata(directory.path, fs) for directory in directories}
-    for directory in directories:
-        if said[directory.path] is None:
-            said[directory.path] = _from_same_node(directory, directories, said)
+    if not allow_empty:
+        names = [str(partition) for directory in directories for partition in directory.all_partitions]
+        check_patterns(patterns, names, where=", ".join(map(str, paths)))
+    if settings.metadata_dir is not None and not _holds_metadata(settings.metadata_dir, fs):
+        raise UsageError(
+            f"--metadata {settings.metadata_dir} does not hold {METADATA_PARTITION}",
+            advice="name the log directory of the node that has it: metadata.log.dir, else the first of log.dirs",
+        )
+    known: dict[Path, ClusterMetadata | None] = {}
+    found = {directory.path: _metadata_of(directory, directories, settings, known, fs) for directory in directories}
     topics = {partition.topic for directory in directories for partition in directory.partitions}
-    settings.check_selection(topics, have_metadata=all(metadata is not None for metadata in said.values()))
-    return [_with_settings(directory, settings, said[directory.path]) for directory in directories]
+    settings.check_selection(topics, have_metadata=all(metadata is not None for metadata in found.values()))
+    if in_place:
+        for directory in directories:
+            _check_known(directory, found[directory.path], settings)
+    return [_with_settings(directory, settings, found[directory.path]) for directory in directories]
 
 
 def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Settings, fs: Fs) -> list[Settings | None]:
@@ -55,39 +105,105 @@ def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Sett
         CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as `open_directories`.
     """
     opened: dict[Path, LogDirectory] = {}
+    known: dict[Path, ClusterMetadata | None] = {}
     found: list[Settings | None] = []
     for partition, path in logs:
         log_dir = path.parent
         if log_dir not in opened:
             meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE)
-            alone = LogDirectory(log_dir, meta, (), LogDirCheckpoints(None, None, None, None, clean_shutdown=False))
-            opened[log_dir] = _with_settings(alone, settings, _metadata(log_dir, fs))
-        known = opened[log_dir].topic_ids is not None
-        found.append(opened[log_dir].settings_of(partition, fs, name=path.name) if known else None)
+            checkpoints = LogDirCheckpoints(None, None, None, None, clean_shutdown=False)
+            alone = LogDirectory(log_dir, meta, (), checkpoints)
+            opened[log_dir] = _with_settings(alone, settings, _metadata_of(alone, [alone], settings, known, fs))
+        has_metadata = opened[log_dir].topic_ids is not None
+        found.append(opened[log_dir].settings_of(partition, fs, name=path.name) if has_metadata else None)
     return found
 
 
+# ------------------------------------------------------------------------------------------------------------- metadata
+def _metadata_of(
+    directory: LogDirectory,
+    directories: Sequence[LogDirectory],
+    settings: Settings,
+    known: dict[Path, ClusterMetadata | None],
+    fs: Fs,
+) -> ClusterMetadata | None:
+    """Return what the metadata log of the directory's node says, or None; `known` keeps what was read."""
+    if settings.metadata_dir is not None:
+        _check_cluster(directory, settings.metadata_dir, fs)
+    for place in _metadata_places(directory, directories, settings, fs):
+        if place not in known:
+            known[place] = _metadata(place, fs)
+        if known[place] is not None:
+            return known[place]
+    return None
+
+
+def _metadata_places(
+    directory: LogDirectory, directories: Sequence[LogDirectory], settings: Settings, fs: Fs
+) -> Iterator[Path]:
+    if settings.metadata_dir is not None:
+        yield settings.metadata_dir
+        return
+    yield directory.path
+    for other in directories:
+        if _is_same_node(directory.meta, other.meta):
+            yield other.path
+    for place in settings.metadata_dirs():
+        if _holds_metadata(place, fs) and _is_same_node(
+            directory.meta, read_meta_properties(fs, place / META_PROPERTIES_FILE)
+        ):
+            yield place
+
+
+def _is_same_node(one: MetaProperties | None, other: MetaProperties | None) -> bool:
+    if one is None or other is None or one.cluster_id is None or one.node_id is None:
+        return False
+    return (one.cluster_id, one.node_id) == (other.cluster_id, other.node_id)
+
+
+def _check_cluster(directory: LogDirectory, metadata_dir: Path, fs: Fs) -> None:
+    theirs = read_meta_properties(fs, metadata_dir / META_PROPERTIES_FILE)
+    own_id, their_id = (None if meta is None else meta.cluster_id for meta in (directory.meta, theirs))
+    if own_id is not None and their_id is not None and own_id != their_id:
+        raise UsageError(
+            f"--metadata {metadata_dir} belongs to cluster {their_id}, and this directory to cluster {own_id}",
+            path=str(directory.path),
+            advice="name a directory of the same cluster",
+        )
+
+
+def _check_known(directory: LogDirectory, metadata: ClusterMetadata | None, settings: Settings) -> None:
+    """Refuse to change a KRaft node's directory by settings that may not be those of its topics.
+
+    Raises:
+        SettingsError: neither the metadata nor a `--set topic:` tells of a selected topic.
+    """
+    meta = directory.meta
+    if metadata is not None or meta is None or meta.version != _KRAFT_VERSION:
+        return
+    topics = {partition.topic for partition in directory.partitions}
+    uncovered = sorted(topic for topic in topics if "cleanup.policy" not in settings.topic_sets.get(topic, {}))
+    if uncovered:
+        raise SettingsError(
+            f"this is a directory of KRaft node {meta.node_id}, and its topics' configs are in {METADATA_PARTITION}, "
+            "which is elsewhere",
+            path=str(directory.path),
+            advice=f"name the node's directory that holds {METADATA_PARTITION} with --metadata DIR, give the broker's "
+            f"file with --config FILE, or give --set {uncovered[0]}:cleanup.policy=… and the same for each topic",
+        )
+
+
+def _holds_metadata(log_dir: Path, fs: Fs) -> bool:
+    return fs.is_directory(log_dir / str(METADATA_PARTITION))
+
+
 def _metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    if not fs.is_directory(log_dir / str(METADATA_PARTITION)):
+    if not _holds_metadata(log_dir, fs):
         return None
     # It loads compiled loops, which a directory without a metadata log need not wait for.
     from sediment.segment_io.metadata_log import read_cluster_metadata
 
     return read_cluster_metadata(log_dir, fs)
-
-
-def _from_same_node(
-    directory: LogDirectory, others: Iterable[LogDirectory], said: dict[Path, ClusterMetadata | None]
-) -> ClusterMetadata | None:
-    meta = directory.meta
-    if meta is None or meta.cluster_id is None or meta.node_id is None:
-        return None
-    for other in others:
-        if other.meta is not None and (other.meta.cluster_id, other.meta.node_id) == (meta.cluster_id, meta.node_id):
-            found = said[other.path]
-            if found is not None:
-                return found
-    return None
 
 
 def _with_settings(directory: LogDirectory, settings: Settings, metadata: ClusterMetadata | None) -> LogDirectory:

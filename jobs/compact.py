@@ -54,9 +54,8 @@ from sediment.jobs.cleaning import (
     with_errors,
 )
 from sediment.jobs.cleaning_report import quarantined, report_of, untouched, with_swap
-from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.delta_tables import is_uri, outside_log_dirs
-from sediment.jobs.directories import LogDirectory, check_filesystem, open_directory
+from sediment.jobs.directories import LogDirectory, check_filesystem
 from sediment.jobs.kafka_keys import DOUBLE_MAX
 from sediment.jobs.kept_originals import catalogue_of_run, end_originals
 from sediment.jobs.log_lines import log_partition
@@ -76,6 +75,7 @@ from sediment.jobs.session import spark_context
 from sediment.jobs.spread import Answer, spread, spread_unfinished
 from sediment.jobs.stages import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageClock
 from sediment.jobs.stopping import cancel_when, stop_on_signals
+from sediment.jobs.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.segment_io.checkpoints import update_offset_checkpoint, write_offset_checkpoint
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
@@ -199,7 +199,7 @@ class _Run:
         return listed, failed
 
     def _open_directories(self) -> list[LogDirectory]:
-        """Check that every directory is one before any of them is touched; read them once they are ours."""
+        """Check every directory and the selection before anything is touched; read them again under their locks."""
         options = self._options
         own = self._own
         if own.keep_before is not None and len(options.log_dirs) != 1:
@@ -212,8 +212,8 @@ class _Run:
             raise UsageError(
                 "--keep-before and --keep-originals name one directory", advice="name a directory for each of them"
             )
+        options.open_directories(self._fs, in_place=not own.dry_run)
         for path in options.log_dirs:
-            open_directory(path, options.partitions, self._fs)
             for place in filter(None, (own.keep_originals, own.keep_before)):
                 outside_log_dirs(str(place), [path])
             if not own.dry_run:
@@ -232,7 +232,8 @@ class _Run:
                     begin_before(path, own.keep_before, self._fs)
                 place_run_token(path, self.run_id)
                 self._stack.callback(remove_run_token, path)
-        directories = open_directories(options.log_dirs, options.partitions, options.settings, self._fs)
+        directories = options.open_directories(self._fs, in_place=not own.dry_run)
+        warn_of_unstated_lag(directories)
         for directory in directories:
             rate = directory.settings.broker_value("log.cleaner.io.max.bytes.per.second")
             assert isinstance(rate, float)
@@ -271,11 +272,11 @@ class _Run:
 
     def _prepare_partition(self, directory: LogDirectory, partition: TopicPartition) -> CleaningTask | PartitionReport:
         path = directory.path / str(partition)
-        config = directory.config_of(partition, self._fs)
+        settings = directory.settings_of(partition, self._fs)
+        config = settings.for_topic(partition.topic)
         listing = list_log(partition, path, self._fs)
-        if not config.compacts:
-            policy = ",".join(config.cleanup_policy) or "empty"
-            return untouched(listing, SKIPPED, "not-compacted", f"cleanup.policy is {policy}")
+        if why := why_not_compacted(partition, settings, config):
+            return untouched(listing, SKIPPED, *why)
         if listing.is_replacement_open() and self._own.dry_run:
             return untouched(
                 listing,

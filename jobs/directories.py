@@ -52,6 +52,8 @@ class LogDirectory:
     checkpoints: LogDirCheckpoints
     settings: Settings = field(default_factory=Settings)
     topic_ids: Mapping[str, str] | None = None
+    all_partitions: tuple[TopicPartition, ...] = ()
+    """The live partitions of the directory, whatever the selection."""
 
     @property
     def is_unclean(self) -> bool:
@@ -118,7 +120,11 @@ def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> LogDirectory:
         )
     selected = tuple(sorted(p for p in found if not patterns or any(fnmatch.fnmatchcase(str(p), g) for g in patterns)))
     return LogDirectory(
-        path, read_meta_properties(fs, path / META_PROPERTIES_FILE), selected, read_checkpoints(path, fs)
+        path,
+        read_meta_properties(fs, path / META_PROPERTIES_FILE),
+        selected,
+        read_checkpoints(path, fs),
+        all_partitions=tuple(sorted(found)),
     )
 
 

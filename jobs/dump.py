@@ -24,6 +24,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sediment.jobs.cluster_settings import check_patterns
 from sediment.jobs.completion import complete_partition, complete_path
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.segment_io.coordinator_records import (
@@ -377,8 +378,9 @@ def _short(text: str) -> str:
     multiple=True,
     metavar="TOPIC-N",
     shell_complete=complete_partition,
-    help="Only these; globs allowed.",
+    help="Only these; globs allowed.  A pattern that matches nothing is an error.",
 )
+@click.option("--allow-empty-selection", is_flag=True, help="Let a --partition match nothing, for schedulers.")
 @click.option("--columns", metavar="NAME,...", help="These columns, in this order.")
 @click.option("--keys", is_flag=True, help="Records: keys without values.")
 @click.option("--isolation", type=click.Choice(ISOLATIONS), default=READ_UNCOMMITTED, help="As for a consumer.")
@@ -404,6 +406,7 @@ def _run(
     offsets: str | None,
     timestamps_ms: str | None,
     partitions: Sequence[str],
+    allow_empty_selection: bool,
     columns: str | None,
     keys: bool,
     isolation: str,
@@ -417,6 +420,8 @@ def _run(
     if as_json and to is not None:
         raise UsageError("--json and --to exclude each other", advice="choose JSON lines or Parquet")
     found = locate(paths, Fs())
+    if not allow_empty_selection:
+        check_patterns(partitions, [str(source.partition) for source in found], where=", ".join(paths))
     sources = [s for s in found if not partitions or any(fnmatch.fnmatchcase(str(s.partition), p) for p in partitions)]
     request = TableRequest(
         what=what or _default_table(found),

@@ -42,7 +42,6 @@ from sediment.jobs.cleaning import (
     with_errors,
 )
 from sediment.jobs.cleaning_report import quarantined, report_of, untouched, with_swap
-from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.directories import LogDirectory
 from sediment.jobs.kafka_keys import DOUBLE_MAX
 from sediment.jobs.log_lines import log_partition
@@ -54,6 +53,7 @@ from sediment.jobs.session import spark_context
 from sediment.jobs.spread import Answer, spread
 from sediment.jobs.stages import COMMIT, LIST, SPARK, StageClock
 from sediment.jobs.stopping import cancel_when
+from sediment.jobs.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.segment_io.checkpoints import format_offset_checkpoint
 from sediment.segment_io.errors import (
     NoSpaceError,
@@ -372,7 +372,8 @@ class _Run:
             for path, name in shown.items():
                 naming.enter_context(_told_of(path, name))
             options = self._options
-            opened = open_directories(list(shown), options.partitions, options.settings, _LOCAL)
+            opened = options.open_directories(_LOCAL, paths=list(shown))
+        warn_of_unstated_lag(opened)
         for source, directory in zip(self._sources, opened, strict=True):
             source.directory = directory
             source.marks = read_uncleanable(source.path, _LOCAL)
@@ -416,12 +417,12 @@ class _Run:
         listing = list_log(partition, path, ListedFs(files))
         try:
             with _told_of(source.path, str(source.store)):
-                config = source.opened.config_of(partition, _LOCAL)
+                settings = source.opened.settings_of(partition, _LOCAL)
+                config = settings.for_topic(partition.topic)
         except (SedimentError, OSError) as error:
             return task, untouched(listing, FAILED, *told(error))
-        if not config.compacts:
-            policy = ",".join(config.cleanup_policy) or "empty"
-            return task, untouched(listing, SKIPPED, "not-compacted", f"cleanup.policy is {policy}")
+        if why := why_not_compacted(partition, settings, config):
+            return task, untouched(listing, SKIPPED, *why)
         mark = source.marks.get(partition)
         if mark is not None and mark.holds_for(listing) and not self._own.retry_quarantined:
             self._damaged.append(mark)

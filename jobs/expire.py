@@ -46,10 +46,9 @@ from sediment.engine.expiry import (
 from sediment.engine.lock import DirectoryLock
 from sediment.engine.originals import Originals, check_originals_place
 from sediment.engine.swap import finish_interrupted
-from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.confirmation import ask_on_terminal, may_ask
 from sediment.jobs.delta_tables import outside_log_dirs
-from sediment.jobs.directories import LogDirectory, check_filesystem, open_directory
+from sediment.jobs.directories import LogDirectory, check_filesystem
 from sediment.jobs.kept_originals import catalogue_of_run, end_originals
 from sediment.jobs.options import CommonOptions, common_options
 from sediment.jobs.progress import Progress
@@ -57,6 +56,7 @@ from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, counted, human_bytes, 
 from sediment.jobs.sentences import told
 from sediment.jobs.settings import Settings
 from sediment.jobs.stopping import stop_on_signals
+from sediment.jobs.unstated_settings import why_not_expired
 from sediment.retention.policy import Kept, RetentionPlan, explain, plan_view
 from sediment.segment_io.checkpoints import update_offset_checkpoint
 from sediment.segment_io.errors import DeclinedError, SedimentError, SettingsError, SourceChangedError
@@ -226,26 +226,6 @@ def _listed(listing: LogListing, status: str, code: str | None, reason: str | No
     )
 
 
-def why_skipped(
-    partition: TopicPartition, checkpoints: PartitionCheckpoints, settings: Settings, config: LogConfig
-) -> tuple[str, str] | None:
-    """Reason code and sentence for a partition about which nothing can be decided."""
-    if config.retention.is_tiered:
-        return "tiered", (
-            "the topic is tiered: only its broker knows which segments remote storage holds, and applies "
-            "local.retention.ms and local.retention.bytes"
-        )
-    if checkpoints.high_watermark is None and checkpoints.high_watermark_file:
-        return "no-high-watermark", "the replication checkpoint does not list the partition"
-    is_default = settings.origin(partition.topic, "cleanup.policy") == "default"
-    if is_default and not config.compacts and checkpoints.first_dirty is not None:
-        return "policy-unknown", (
-            "no setting says its cleanup.policy, and the cleaner checkpoint lists it as a compacted partition; "
-            f"give --set {partition.topic}:cleanup.policy=…"
-        )
-    return None
-
-
 # -------------------------------------------------------------------------------------------------------------- the run
 def expire(
     options: CommonOptions,
@@ -356,10 +336,9 @@ class _Run:
         )
 
     def _open_directories(self) -> list[LogDirectory]:
-        """Check that every directory is one before any of them is touched; read them once they are ours."""
+        """Check every directory and the selection before anything is touched; read them again under their locks."""
         options = self._options
-        for path in options.log_dirs:
-            open_directory(path, options.partitions, self._fs)
+        directories = options.open_directories(self._fs, in_place=not self._dry_run)
         if self._keep_originals is not None:
             outside_log_dirs(str(self._keep_originals), options.log_dirs)
         if not self._dry_run:
@@ -367,7 +346,7 @@ class _Run:
                 if self._keep_originals is not None:
                     check_originals_place(self._keep_originals, path, self._fs)
                 self._locks[path] = self._stack.enter_context(DirectoryLock(path))
-        directories = open_directories(options.log_dirs, options.partitions, options.settings, self._fs)
+            directories = options.open_directories(self._fs, in_place=True)
         for directory in directories:
             for topic in sorted({partition.topic for partition in directory.partitions}):
                 self._check_local_keys(directory.settings, topic)
@@ -416,7 +395,7 @@ class _Run:
         if not self._only_looks and finish_interrupted(path, self._fs):
             listing = list_log(partition, path, self._fs)
         config = settings.for_topic(partition.topic)
-        if skipped := why_skipped(partition, directory.checkpoints.of(partition), settings, config):
+        if skipped := why_not_expired(partition, directory.checkpoints.of(partition), settings, config):
             return _listed(listing, SKIPPED, *skipped)
         view = open_view(
             listing,

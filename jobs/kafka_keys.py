@@ -167,6 +167,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     # Log directories, rolling, retention, flushing (06 §2).
     Key("log.dir", _LIST, None, applies=False),
     Key("log.dirs", _LIST, None, applies=False),
+    Key("metadata.log.dir", _STRING, None, applies=False),
     Key("log.roll.hours", _INT, 168, 1),
     Key("log.roll.ms", _LONG, None, 1),
     Key("log.roll.jitter.hours", _INT, 0, 0),

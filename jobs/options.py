@@ -15,12 +15,18 @@ from rich.console import Console
 
 from sediment.compaction.strategy import KeyEquality
 from sediment.jobs import accounts, log_lines
+from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.completion import complete_partition
+from sediment.jobs.directories import LogDirectory
 from sediment.jobs.report import result_console
 from sediment.jobs.sentences import told
 from sediment.jobs.session import under_spark_submit
 from sediment.jobs.settings import Settings
+from sediment.jobs.unstated_settings import UNSTATED_CODES
 from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.format import INT64_MAX
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.names import METADATA_PARTITION
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -57,6 +63,49 @@ class CommonOptions:
     given_log_dirs: tuple[str, ...] = ()
     """`log_dirs` as they were given: a path does not keep a URI as it is."""
 
+    fail_on_unknown: bool = False
+    """The exit status is 1 if the result for a partition depends on a setting that no source states."""
+
+    allow_empty_selection: bool = False
+    """A `--partition` may match nothing."""
+
+    def open_directories(
+        self, fs: Fs, *, paths: Sequence[Path] | None = None, in_place: bool = False
+    ) -> list[LogDirectory]:
+        """`cluster_settings.open_directories` for this run, of `log_dirs` or of `paths` that stand in for them.
+
+        Raises:
+            UsageError, CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as there.
+        """
+        return open_directories(
+            self.log_dirs if paths is None else paths,
+            self.partitions,
+            self.settings,
+            fs,
+            allow_empty=self.allow_empty_selection,
+            in_place=in_place,
+        )
+
+    def with_settings(self, settings: Settings) -> CommonOptions:
+        """Return the options with `settings`, and with the `log.dirs` of their `--config` file if no LOG_DIR was given.
+
+        Raises:
+            UsageError: no LOG_DIR was given, and the file names none.
+        """
+        if self.log_dirs:
+            return replace(self, settings=settings)
+        found = settings.log_dirs()
+        if not found:
+            raise UsageError(
+                "no LOG_DIR is given", advice="name a log directory, or give --config FILE with log.dirs in it"
+            )
+        return replace(
+            self,
+            settings=settings,
+            log_dirs=tuple(path.absolute() for path in found),
+            given_log_dirs=tuple(map(str, found)),
+        )
+
     def messages(self) -> Console:
         """Where people are told things: stderr, silent with --quiet and no terminal to draw on with --json."""
         return _console(quiet=self.quiet, plain=self.as_json)
@@ -71,7 +120,8 @@ class CommonOptions:
         else:
             show(run, result_console())
         self.account(document)
-        raise SystemExit(EXIT_FAILED if run.failed() else EXIT_DONE)
+        unknown = self.fail_on_unknown and _has_unstated(run)
+        raise SystemExit(EXIT_FAILED if run.failed() or unknown else EXIT_DONE)
 
     def account(self, report: str) -> None:
         """Keep the run whose JSON is `report` in the ledger, as a page and as metrics, where they are wanted.
@@ -108,6 +158,16 @@ class CommonOptions:
         for option, file in (("--report", self.report_file), ("--metrics", self.metrics_file)):
             if file is not None:
                 accounts.check_place(file, option, self.log_dirs)
+
+
+def _has_unstated(run: Result) -> bool:
+    """True if the result for a partition depends on a setting that no source states."""
+    reports = [report for partition in getattr(run, "partitions", ()) for report in _with_retention(partition)]
+    return any(getattr(report, "reason_code", None) in UNSTATED_CODES for report in reports)
+
+
+def _with_retention(partition: object) -> tuple[object, ...]:
+    return partition, getattr(partition, "retention", None)
 
 
 def _console(*, quiet: bool, plain: bool = False) -> Console:
@@ -152,6 +212,10 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
         report_file: Path | None,
         metrics_file: Path | None,
         log_format: str,
+        metadata_dir: Path | None,
+        broker_defaults: bool,
+        fail_on_unknown: bool,
+        allow_empty_selection: bool,
         **own: Any,
     ) -> Any:
         # spark-submit sends a Python driver's stderr to stdout, where --json promises nothing but the object.
@@ -169,10 +233,17 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
                 report_file=report_file,
                 metrics_file=metrics_file,
                 given_log_dirs=tuple(log_dirs),
+                fail_on_unknown=fail_on_unknown,
+                allow_empty_selection=allow_empty_selection,
             )
             options._check_accounts()
             try:
-                options = replace(options, settings=Settings.load(config, sets))
+                settings = Settings.load(
+                    config, sets, broker_defaults=broker_defaults, metadata_dir=_log_dir_of_metadata(metadata_dir)
+                )
+                options = options.with_settings(settings)
+                if not log_dirs:
+                    options._check_accounts()
                 return command(options=options, **own)
             except (SedimentError, OSError) as error:
                 options.account_of_error(error)
@@ -181,14 +252,17 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
     decorated: Any = wrapped
     for option in reversed(
         (
-            click.argument("log_dirs", metavar=metavar, nargs=nargs, required=True, type=click.Path()),
+            click.argument("log_dirs", metavar=metavar, nargs=nargs, required=nargs > 0, type=click.Path()),
             click.option(
                 "--partition",
                 "partitions",
                 multiple=True,
                 metavar="TOPIC-N",
                 shell_complete=complete_partition,
-                help="Only these; globs allowed.",
+                help="Only these; globs allowed.  A pattern that matches nothing is an error.",
+            ),
+            click.option(
+                "--allow-empty-selection", is_flag=True, help="Let a --partition match nothing, for schedulers."
             ),
             click.option(
                 "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="A topic or broker setting."
@@ -196,9 +270,24 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--config",
                 type=click.Path(path_type=Path, dir_okay=False),
-                help="Java properties, e.g. server.properties.",
+                help="The broker's server.properties: its log.dirs if LOG_DIR is left out, and its static settings.",
             ),
-            click.option("--now-ms", type=click.IntRange(min=0), help="The clock of every rule (default: now)."),
+            click.option(
+                "--metadata",
+                "metadata_dir",
+                type=click.Path(path_type=Path, file_okay=False),
+                metavar="DIR",
+                help="Read each topic's own configs from __cluster_metadata-0 in this log directory of the node.",
+            ),
+            click.option(
+                "--broker-defaults",
+                is_flag=True,
+                help="Use Kafka's default for every setting that is not given; without it nothing is deleted by one.",
+            ),
+            click.option(
+                "--fail-on-unknown", is_flag=True, help="Exit 1 if a partition was left alone for an unstated setting."
+            ),
+            click.option("--now-ms", type=click.IntRange(0, INT64_MAX), help="The clock of every rule (default: now)."),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
             click.option("--master", metavar="URL", help="Spark master (default: local[*], or spark-submit's)."),
             click.option("--quiet", is_flag=True, help="No progress, no warnings."),
@@ -234,6 +323,14 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
         decorated = option(decorated)
     result: _Command = decorated
     return result
+
+
+def _log_dir_of_metadata(given: Path | None) -> Path | None:
+    """Return the log directory that `--metadata` names, by itself or by its `__cluster_metadata-0`."""
+    if given is None:
+        return None
+    path = given.absolute()
+    return path.parent if path.name == str(METADATA_PARTITION) else path
 
 
 def _absolute(log_dir: str) -> Path:

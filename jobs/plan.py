@@ -36,14 +36,13 @@ from sediment.jobs.cleaning import (
     strategy_for,
 )
 from sediment.jobs.cleaning_report import compacted, quarantined
-from sediment.jobs.cluster_settings import open_directories
-from sediment.jobs.expire import why_skipped
 from sediment.jobs.options import CommonOptions, common_options, key_equality_option
 from sediment.jobs.progress import Progress
 from sediment.jobs.report import FAILED, QUARANTINED, SCHEMA, PartitionReport, human_bytes, utc_time
 from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import spread
+from sediment.jobs.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
 from sediment.retention.config import RetentionConfig
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError, SourceChangedError
 from sediment.segment_io.fs import Fs
@@ -146,13 +145,15 @@ class PlanRun:
 class PlanningTask:
     """One partition's work; `cleaning` is the dry run that --exact makes.
 
-    `quarantine` says why compact leaves the partition alone, `retention_held` (reason code, sentence) why expire does.
+    `quarantine` is the report with which `compact` leaves a damaged partition alone.  `compaction_held` and
+    `retention_held` (reason code, sentence) say why its settings keep `compact` and `expire` from it.
     """
 
     cleaning: CleaningTask
     retention: RetentionConfig
     is_exact: bool
     quarantine: PartitionReport | None
+    compaction_held: tuple[str, str] | None
     retention_held: tuple[str, str] | None
 
     def is_cleaned(self) -> bool:
@@ -225,6 +226,9 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
         reason=explain(cleanable, view, config),
         unblocks_at_ms=cleanable.unblocks_at_ms,
     )
+    if task.compaction_held is not None:
+        code, reason = task.compaction_held
+        found = replace(found, reason_code=code, reason=reason)
     in_splits: SplitsToClean | None = None
     if config.compacts:
         cleaned = _with_cleaning(task, found, view, cleanable, attempt)
@@ -387,7 +391,9 @@ def _prepare(
 ) -> Sequence[PlanningTask | PartitionPlan]:
     fs = Fs()
     prepared: list[PlanningTask | PartitionPlan] = []
-    for directory in open_directories(options.log_dirs, options.partitions, options.settings, fs):
+    directories = options.open_directories(fs)
+    warn_of_unstated_lag(directories)
+    for directory in directories:
         marks = read_uncleanable(directory.path, fs)
         for partition in directory.partitions:
             try:
@@ -402,8 +408,16 @@ def _prepare(
             cleaning = CleaningTask(listing, checkpoints, config.compaction, own, options.now_ms, run_id)
             mark = marks.get(partition)
             alone = quarantined(listing, mark) if mark is not None and mark.holds_for(listing) else None
-            held = why_skipped(partition, checkpoints, settings, config)
-            prepared.append(PlanningTask(cleaning, config.retention, exact, alone, held))
+            prepared.append(
+                PlanningTask(
+                    cleaning,
+                    config.retention,
+                    exact,
+                    quarantine=alone,
+                    compaction_held=why_not_compacted(partition, settings, config),
+                    retention_held=why_not_expired(partition, checkpoints, settings, config),
+                )
+            )
     return prepared
 
 

@@ -31,8 +31,7 @@ from sediment.engine.config import LogConfig
 from sediment.engine.loader import LoadedLog, load_log
 from sediment.engine.lock import DirectoryLock
 from sediment.engine.shadow import ShadowFs, shadow_of
-from sediment.jobs.cluster_settings import open_directories
-from sediment.jobs.directories import LogDirectory, open_directory
+from sediment.jobs.directories import LogDirectory
 from sediment.jobs.log_lines import log_partition
 from sediment.jobs.options import CommonOptions, common_options
 from sediment.jobs.progress import Progress
@@ -326,7 +325,7 @@ def recover(
     started = time.monotonic()
     run_id = uuid.uuid4().hex[:12]
     fs = Fs()
-    directories = [open_directory(path, options.partitions, fs) for path in options.log_dirs]
+    directories = options.open_directories(fs)
     reports: list[RecoveryReport] = []
     clean: list[str] = []
     with ExitStack() as stack:
@@ -335,7 +334,7 @@ def recover(
             for directory in directories:
                 locks[directory.path] = stack.enter_context(DirectoryLock(directory.path))
             # What a broker wrote before it gave up the lock counts.
-        directories = open_directories(options.log_dirs, options.partitions, options.settings, fs)
+        directories = options.open_directories(fs)
         per_directory = [(directory, *_works(directory, options, fs)) for directory in directories]
         works = [work for _, some, _ in per_directory for work in some]
         progress = stack.enter_context(Progress(options.messages(), len(works), sum(work.log_bytes for work in works)))

@@ -20,6 +20,8 @@ SKIPPED = "skipped"
 FAILED = "failed"
 QUARANTINED = "quarantined"
 
+TOMBSTONES_KEPT = "tombstones-kept"
+
 _NO_FOLDING_COLUMNS = 1 << 14
 _LIMITS = ("max-bytes", "max-seconds")
 _MOST_SENTENCES = 30
@@ -146,6 +148,16 @@ def print_report(report: RunReport, console: Console) -> None:
         left = [partition.partition for partition in report.partitions if partition.reason_code == limit]
         if left:
             console.print(f"not done because of --{limit}: {', '.join(left)}", soft_wrap=True, markup=False)
+    kept = [partition.partition for partition in report.partitions if partition.reason_code == TOMBSTONES_KEPT]
+    if kept:
+        console.print(
+            f"{_named(kept)}: tombstones and markers without a delete horizon stay, because delete.retention.ms is not "
+            "stated; give --config FILE or --set TOPIC:delete.retention.ms=MS",
+            style="yellow",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )
     for sentence in _why_skipped(report):
         console.print(sentence, soft_wrap=True, markup=False, highlight=False)
     for partition in report.partitions:

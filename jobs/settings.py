@@ -5,8 +5,11 @@ Weakest first: Kafka's defaults, the `--config` file, what the cluster's own met
 those win over each other in Kafka's order (kafka-log 06 §1).  This file only parses; the configs belong to the packages
 that use them.
 
-Invariant: what a user wrote was checked when a `Settings` exists; what the metadata says is checked for the topics that
-are asked for, because a topic that nobody selected must not fail a run.
+Invariants:
+- What a user wrote was checked when a `Settings` exists.  The metadata is checked for the topics that are asked for,
+  because a topic outside the selection must not fail a run.
+- No unstated value deletes data.  Without a stated `cleanup.policy` a topic has an empty one; without a stated limit it
+  has no limit; without a stated `delete.retention.ms` or `producer.id.expiration.ms` the config holds None.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ _DEDUPE_SIZE = "log.cleaner.dedupe.buffer.size"
 _LOAD_FACTOR = "log.cleaner.io.buffer.load.factor"
 _MAP_SLOT_BYTES = 24
 _NO_RETENTION = -1
+_DELETING_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
 _SAME_AS_RETENTION = -2
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -53,9 +57,13 @@ _INT_BOUNDS = {ValueType.INT: INT32_MAX, ValueType.LONG: INT64_MAX}
 
 
 class Origin(StrEnum):
-    """Where a value came from, strongest last."""
+    """Where a value came from, strongest last.
+
+    CREATION is the config with which Kafka creates an internal topic, where no metadata gives the topic's own.
+    """
 
     DEFAULT = "default"
+    CREATION = "creation"
     FILE = "file"
     METADATA = "metadata"
     SET = "--set"
@@ -80,6 +88,15 @@ class Settings:
     """What was given, by source; every mapping is from Kafka's key to the text of its value."""
 
     config_file: Mapping[str, str] = field(default_factory=dict)
+    is_broker_file: bool = False
+    """True if `--config` gave a broker's own file: a key that it omits has Kafka's default on that broker."""
+
+    broker_defaults: bool = False
+    """True if `--broker-defaults` says that the broker leaves every key at Kafka's default."""
+
+    metadata_dir: Path | None = None
+    """What `--metadata` named: a log directory that holds `__cluster_metadata-0`."""
+
     sets: Mapping[str, str] = field(default_factory=dict)
     topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_overrides: Mapping[str, str] = field(default_factory=dict)
@@ -97,6 +114,8 @@ class Settings:
         config_file: Path | None,
         sets: Sequence[str],
         *,
+        broker_defaults: bool = False,
+        metadata_dir: Path | None = None,
         topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
         broker_overrides: Mapping[str, str] | None = None,
     ) -> Settings:
@@ -107,9 +126,16 @@ class Settings:
 
         Source: kafka-log 06.
         """
-        in_file = _read_file(config_file) if config_file is not None else {}
+        in_file, is_broker_file = _read_file(config_file) if config_file is not None else ({}, False)
         for_all, for_topics = _read_sets(sets)
-        given = cls(in_file, for_all, for_topics)
+        given = cls(
+            in_file,
+            is_broker_file=is_broker_file,
+            broker_defaults=broker_defaults,
+            metadata_dir=metadata_dir,
+            sets=for_all,
+            topic_sets=for_topics,
+        )
         given._check_map_size()
         for topic in (None, *for_topics):
             given._log_config(topic)
@@ -136,7 +162,7 @@ class Settings:
         return self._resolve(BROKER_KEYS[name], None)[0]
 
     def origin(self, topic: str, name: str) -> str:
-        """Where the value of a topic or broker key comes from: `default`, `file`, `metadata` or `--set`.
+        """Return the `Origin` of a topic or broker key's value, as text.
 
         Raises:
             SettingsError: there is no such key.
@@ -146,10 +172,62 @@ class Settings:
             raise _unknown_key(name, [*TOPIC_KEYS, *BROKER_KEYS], "a question about settings")
         return str(self._resolve(key, topic)[1])
 
+    def is_stated(self, topic: str, name: str) -> bool:
+        """True if a source states the value of `name`, so that compaction may act on it.
+
+        Kafka's default is stated by `--broker-defaults`, or by the broker's own file as `--config` where the cluster's
+        metadata shows that the topic leaves the key to the broker.
+
+        Raises:
+            SettingsError: there is no such key.
+        """
+        origin = self.origin(topic, name)
+        return origin != Origin.DEFAULT or self._states_defaults
+
+    def is_stated_for_retention(self, topic: str, name: str) -> bool:
+        """True if `is_stated` holds and the value is not merely one with which Kafka creates an internal topic.
+
+        Raises:
+            SettingsError: there is no such key.
+        """
+        return self.is_stated(topic, name) and self.origin(topic, name) != Origin.CREATION
+
+    def how_to_state(self, topic: str, name: str) -> str:
+        """Return the advice for a key that no source states."""
+        option = f"--set {topic}:{name}=…" if name in TOPIC_KEYS else f"--set {name}=…"
+        if self.topic_overrides is None:
+            where = "--metadata DIR (the directory with __cluster_metadata-0) together with --config FILE"
+            if self.is_broker_file:
+                where = "--metadata DIR (the directory with __cluster_metadata-0)"
+        else:
+            where = "--config FILE (the broker's server.properties)"
+        return f"give {where}, {option}, or --broker-defaults"
+
+    @property
+    def _states_defaults(self) -> bool:
+        return self.broker_defaults or (self.is_broker_file and self.topic_overrides is not None)
+
+    def log_dirs(self) -> tuple[Path, ...]:
+        """Return the entries of `log.dirs`, or of `log.dir`, in the `--config` file; empty if it has neither."""
+        text = self.config_file.get("log.dirs") or self.config_file.get("log.dir") or ""
+        return tuple(Path(name) for name in _COMMA.split(text.strip()) if name)
+
+    def metadata_dirs(self) -> tuple[Path, ...]:
+        """Return the directories that may hold `__cluster_metadata-0` by the `--config` file, likeliest first."""
+        named = self.config_file.get("metadata.log.dir", "").strip()
+        return ((Path(named),) if named else ()) + self.log_dirs()
+
     def in_force(self, topic: str) -> dict[str, tuple[Value | None, str]]:
-        """The effective value of every topic key for `topic`, and where it comes from (see `origin`)."""
+        """Return the effective value of every topic key for `topic`, and where it comes from (see `origin`).
+
+        A key without which nothing is deleted has no value where no source states it, and comes from `not stated`.
+        """
         found = {name: self._resolve(key, topic) for name, key in TOPIC_KEYS.items()}
-        return {name: (value, str(origin)) for name, (value, origin) in found.items()}
+        unstated = {name for name in _DELETING_KEYS if not self.is_stated(topic, name)}
+        return {
+            name: (None, "not stated") if name in unstated else (value, str(origin))
+            for name, (value, origin) in found.items()
+        }
 
     def check_selection(self, topics: Collection[str], have_metadata: bool) -> None:
         """Refuse one cleanup policy for several topics, and warn of topics that were set but not selected.
@@ -189,9 +267,11 @@ class Settings:
             _check_range(key, value, f"{given.key.name}={given.text}", given.origin)
             return value, given.origin
         created = self._created_with(key, topic)
+        if created is None:
+            return key.default, Origin.DEFAULT
         if isinstance(created, BrokerName):
-            return BROKER_KEYS[created.name].default, Origin.DEFAULT
-        return key.default if created is None else parse_value(key, created, Origin.DEFAULT), Origin.DEFAULT
+            return BROKER_KEYS[created.name].default, Origin.CREATION
+        return parse_value(key, created, Origin.CREATION), Origin.CREATION
 
     def _created_with(self, key: Key, topic: str | None) -> str | BrokerName | None:
         """What Kafka gives an internal topic when it creates it; the metadata, where there is any, says it itself."""
@@ -203,28 +283,37 @@ class Settings:
         broker = _Values({name: self._resolve(key, topic)[0] for name, key in BROKER_KEYS.items()})
         _check_together(values, topic)
         bounded = _DEDUPE_SIZE in self.sets
+
+        policy = values.words("cleanup.policy") if self.is_stated(topic or "", "cleanup.policy") else ()
+
+        def stated_limit(name: str) -> int:
+            return values.whole(name) if self.is_stated_for_retention(topic or "", name) else _NO_RETENTION
+
+        def stated_ms(found: _Values, name: str) -> int | None:
+            return found.whole(name) if self.is_stated(topic or "", name) else None
+
         return LogConfig(
             compaction=CompactionConfig(
-                cleanup_policy=values.words("cleanup.policy"),
+                cleanup_policy=policy,
                 min_cleanable_dirty_ratio=values.real("min.cleanable.dirty.ratio"),
                 min_compaction_lag_ms=values.whole("min.compaction.lag.ms"),
                 max_compaction_lag_ms=values.whole("max.compaction.lag.ms"),
-                delete_retention_ms=values.whole("delete.retention.ms"),
+                delete_retention_ms=stated_ms(values, "delete.retention.ms"),
                 segment_bytes=values.whole("segment.bytes"),
                 segment_index_bytes=values.whole("segment.index.bytes"),
                 index_interval_bytes=values.whole("index.interval.bytes"),
                 max_message_bytes=values.whole("max.message.bytes"),
                 dedupe_buffer_bytes=broker.whole(_DEDUPE_SIZE) if bounded else None,
                 dedupe_load_factor=broker.real(_LOAD_FACTOR),
-                producer_id_expiration_ms=broker.whole("producer.id.expiration.ms"),
+                producer_id_expiration_ms=stated_ms(broker, "producer.id.expiration.ms"),
                 io_max_bytes_per_second=broker.real("log.cleaner.io.max.bytes.per.second"),
                 max_decompressed_batch_bytes=broker.whole("sediment.max.decompressed.batch.bytes"),
                 task_memory_bytes=broker.whole("sediment.task.memory.bytes"),
             ),
             retention=RetentionConfig(
-                cleanup_policy=values.words("cleanup.policy"),
-                retention_ms=values.whole("retention.ms"),
-                retention_bytes=values.whole("retention.bytes"),
+                cleanup_policy=policy,
+                retention_ms=stated_limit("retention.ms"),
+                retention_bytes=stated_limit("retention.bytes"),
                 remote_storage_enable=values.truth("remote.storage.enable"),
                 remote_log_copy_disable=values.truth("remote.log.copy.disable"),
             ),
@@ -299,7 +388,8 @@ def _find_broker_keys(given: Mapping[str, str], names: Sequence[BrokerName], ori
 
 
 # ------------------------------------------------------------------------------------------------------ reading sources
-def _read_file(path: Path) -> dict[str, str]:
+def _read_file(path: Path) -> tuple[dict[str, str], bool]:
+    """Return the known keys of a properties file, and True if it is a broker's own file."""
     import javaproperties
 
     try:
@@ -333,7 +423,7 @@ def _read_file(path: Path) -> dict[str, str]:
         _check_aliases(known, Origin.FILE)
     except SettingsError as error:
         raise SettingsError(error.what, path=str(path), advice=error.advice) from None
-    return known
+    return known, is_brokers
 
 
 def _read_sets(sets: Sequence[str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:

@@ -28,7 +28,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.delta_tables import delta_session, is_delta_table, is_uri, outside_log_dirs
 from sediment.jobs.directories import LogDirectory
 from sediment.jobs.latest import ACCOUNT_TOPIC, SPARK_SCHEMA, Account, LatestPerKey, Part, parse_account
@@ -194,7 +193,7 @@ class _Log:
     log_dir: Path
     checkpoints: PartitionCheckpoints
     cleaner_unknown: bool
-    delete_retention_ms: int
+    delete_retention_ms: int | None
 
     def source(self) -> Source:
         return Source(self.partition, self.log_dir / str(self.partition))
@@ -209,7 +208,7 @@ class _Log:
 def _logs(options: CommonOptions, fs: Fs) -> list[_Log]:
     """The selected partitions; the cluster's own topics only where they are named."""
     found: dict[TopicPartition, _Log] = {}
-    for directory in open_directories(options.log_dirs, options.partitions, options.settings, fs):
+    for directory in options.open_directories(fs):
         for partition in directory.partitions:
             if partition.topic in INTERNAL_TOPICS and not options.partitions:
                 continue

@@ -120,7 +120,7 @@ def plan_refresh(
     progress: PartitionProgress | None,
     *,
     now_ms: int,
-    delete_retention_ms: int,
+    delete_retention_ms: int | None,
     from_start: bool = False,
 ) -> Refresh:
     """What brings the table to `facts`."""
@@ -137,7 +137,12 @@ def plan_refresh(
 
 
 def _reason_to_rebuild(
-    facts: LogFacts, progress: PartitionProgress | None, now_ms: int, delete_retention_ms: int, *, from_start: bool
+    facts: LogFacts,
+    progress: PartitionProgress | None,
+    now_ms: int,
+    delete_retention_ms: int | None,
+    *,
+    from_start: bool,
 ) -> Rebuild | None:
     if progress is None:
         return Rebuild.FIRST_TIME
@@ -156,17 +161,18 @@ def _reason_to_rebuild(
 
 
 def _tombstones_may_be_gone(
-    facts: LogFacts, progress: PartitionProgress, now_ms: int, delete_retention_ms: int
+    facts: LogFacts, progress: PartitionProgress, now_ms: int, delete_retention_ms: int | None
 ) -> bool:
     """Whether the cleaner may have removed a tombstone that the table has not seen.
 
     A tombstone above `next_offset` was cleaned for the first time after the refresh that ended there, and lives for
-    delete.retention.ms from then on (kafka-log 02 §6.3).
+    delete.retention.ms from then on (kafka-log 02 §6.3).  Where that is not stated, it may have been as short as 0.
     """
     cleaned = facts.cleaner_unknown or (
         facts.first_dirty_offset is not None and facts.first_dirty_offset > progress.next_offset
     )
-    return cleaned and facts.end_offset > progress.next_offset and now_ms - progress.now_ms >= delete_retention_ms
+    over = delete_retention_ms is None or now_ms - progress.now_ms >= delete_retention_ms
+    return cleaned and facts.end_offset > progress.next_offset and over
 
 
 def leader_epoch_at(entries: Sequence[EpochEntry], offset: int) -> int | None:

@@ -89,7 +89,7 @@ class CleanedRange:
 
 
 def cleaned_range(
-    before: LogFacts, after: LogFacts, *, now_ms: int, min_lag_ms: int, delete_retention_ms: int
+    before: LogFacts, after: LogFacts, *, now_ms: int, min_lag_ms: int, delete_retention_ms: int | None
 ) -> CleanedRange:
     """The range of BEFORE that was, or could be, cleaned until AFTER; `now_ms` may be later than it was.
 
@@ -132,9 +132,9 @@ def _young(before: LogFacts, first_dirty: int, now_ms: int, min_lag_ms: int) -> 
             yield segment.base_offset
 
 
-def _legacy_expired(before: LogFacts, first_dirty: int, delete_retention_ms: int) -> tuple[int, ...]:
+def _legacy_expired(before: LogFacts, first_dirty: int, delete_retention_ms: int | None) -> tuple[int, ...]:
     clean = [segment for segment in before.segments if segment.base_offset < first_dirty]
-    if not clean:
+    if not clean or delete_retention_ms is None:
         return ()
     horizon_ms = clean[-1].modified_ms - delete_retention_ms
     return tuple(segment.base_offset for segment in before.segments if segment.modified_ms <= horizon_ms)

@@ -57,8 +57,8 @@ class PairRules:
     stable_after: int
     legacy_end: int
     damaged_from: int | None
-    delete_retention_ms: int
-    producer_id_expiration_ms: int
+    delete_retention_ms: int | None
+    producer_id_expiration_ms: int | None
     now_ms: int
     now_is_exact: bool
     since_ms: int | None

@@ -98,8 +98,13 @@ class ProducerEntry:
             return ()
         return (RememberedBatch(self.last_sequence, self.last_offset, self.offset_delta, self.timestamp_ms),)
 
-    def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Idle for `expiration_ms` or longer; never while a transaction is open.  Source: kafka-log 04 §3."""
+    def is_expired(self, now_ms: int, expiration_ms: int | None) -> bool:
+        """Idle for `expiration_ms` or longer; None: never.  A producer with an open transaction never is.
+
+        Source: kafka-log 04 §3.
+        """
+        if expiration_ms is None:
+            return False
         return not self.has_open_transaction and now_ms - self.timestamp_ms >= expiration_ms
 
 
@@ -276,8 +281,8 @@ class ProducerState:
         """Forget completed transactions whose marker is below `high_watermark`."""
         return replace(self, completed=tuple(txn for txn in self.completed if txn.last_offset >= high_watermark))
 
-    def without_expired(self, now_ms: int, expiration_ms: int) -> ProducerState:
-        """Forget producers idle for `producer.id.expiration.ms`, as a broker does when it loads a snapshot."""
+    def without_expired(self, now_ms: int, expiration_ms: int | None) -> ProducerState:
+        """Forget producers idle for `expiration_ms`, as a broker does when it loads a snapshot; None: forget none."""
         kept = {key: entry for key, entry in self.entries.items() if not entry.is_expired(now_ms, expiration_ms)}
         remembered = {key: self.remembered[key] for key in kept.keys() & self.remembered.keys()}
         return replace(self, entries=kept, remembered=remembered)
@@ -299,7 +304,7 @@ def load_producer_state(
     log_start_offset: int,
     log_end_offset: int,
     now_ms: int,
-    expiration_ms: int,
+    expiration_ms: int | None,
 ) -> LoadedProducers:
     """The state of the newest readable snapshot in range, without expired producers; an empty one where there is none.
 

@@ -99,11 +99,12 @@ def open_view(
     fs: Fs,
     *,
     now_ms: int,
-    producer_id_expiration_ms: int,
+    producer_id_expiration_ms: int | None,
     first_batch_timestamps: bool = False,
 ) -> LogView:
     """Look at the files of `listing`.
 
+    Producers never expire where `producer_id_expiration_ms` is None.
     `first_batch_timestamps` are needed where `max.compaction.lag.ms` is set.
 
     Raises:
@@ -152,7 +153,7 @@ class _Opening:
         checkpoints: PartitionCheckpoints,
         *,
         now_ms: int,
-        producer_id_expiration_ms: int,
+        producer_id_expiration_ms: int | None,
         first_batch_timestamps: bool,
     ) -> LogView:
         segments = self.listing.segments

@@ -20,6 +20,7 @@ from sediment.compaction.policy import cleanable_range
 from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io import native
 from sediment.segment_io.errors import CorruptBatchError, MapFullError, SourceChangedError, UnsupportedDataError
+from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs, PretendingFs
 from sediment.segment_io.listing import list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
@@ -41,9 +42,10 @@ PARTITION = TopicPartition("t", 0)
 class Round:
     now_ms: int
     segment_bytes: int = 4000
-    delete_retention_ms: int = 60_000
+    delete_retention_ms: int | None = 60_000
     map_bytes: int | None = None
     dirty: int | None = None
+    producer_expiration_ms: int | None = 86_400_000
 
     def config(self) -> CompactionConfig:
         return CompactionConfig(
@@ -52,13 +54,14 @@ class Round:
             index_interval_bytes=300,
             delete_retention_ms=self.delete_retention_ms,
             dedupe_buffer_bytes=self.map_bytes,
+            producer_id_expiration_ms=self.producer_expiration_ms,
         )
 
-    def keys(self) -> dict[str, str]:
+    def keys(self) -> dict[str, str | None]:
         return {
             "segment.bytes": str(self.segment_bytes),
             "index.interval.bytes": "300",
-            "delete.retention.ms": str(self.delete_retention_ms),
+            "delete.retention.ms": None if self.delete_retention_ms is None else str(self.delete_retention_ms),
         }
 
 
@@ -112,7 +115,12 @@ def clean_both(directory: Path, given: Round, *, compressed: bool) -> int | None
         return None
     put_in_place(swap)
     expected = twin.clean_directory(
-        copy, config=given.keys(), now_ms=given.now_ms, first_dirty_offset=given.dirty, map_bytes=given.map_bytes
+        copy,
+        config=given.keys(),
+        now_ms=given.now_ms,
+        first_dirty_offset=given.dirty,
+        map_bytes=given.map_bytes,
+        producer_expiration_ms=given.producer_expiration_ms,
     )
     assert sorted(f.name for f in directory.iterdir()) == sorted(f.name for f in copy.iterdir())
     assert_same_log(directory, copy, compressed)
@@ -145,7 +153,14 @@ def test_random_logs_come_out_as_the_twin_has_them(tmp_path, block):
         now_ms, dirty = START_MS + chooser.choice([0, 20_000, 200_000]), None
         map_bytes = chooser.choice([None, None, 24 * 8, 24 * 20])
         for _ in range(3):
-            given = Round(now_ms, chooser.choice([2500, 4000, 9000]), chooser.choice([0, 1000]), map_bytes, dirty)
+            given = Round(
+                now_ms,
+                chooser.choice([2500, 4000, 9000]),
+                chooser.choice([0, 1000, 1000, None, INT64_MAX]),
+                map_bytes,
+                dirty,
+                chooser.choice([86_400_000, 30_000, None]),
+            )
             end_offset = clean_both(directory, given, compressed=shape.codecs != (0,))
             if end_offset is None:
                 break

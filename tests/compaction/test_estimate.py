@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from sediment.compaction.config import CompactionConfig
 from sediment.compaction.estimate import collect_sample, estimate_cleaning, estimate_distinct
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import list_log
@@ -22,11 +23,12 @@ def segments_of(path):
     return list_log(PARTITION, path, Fs()).segments
 
 
-def estimate(path, budget_bytes=1 << 40, now_ms=NOW_MS):
+def estimate(path, budget_bytes=1 << 40, now_ms=NOW_MS, retention_ms=1000):
     segments = segments_of(path)
     sample = collect_sample(sampled_batches(path, segments, Fs(), budget_bytes=budget_bytes))
     total = sum(segment.log_bytes for segment in segments)
-    return estimate_cleaning(sample, total, now_ms=now_ms, delete_retention_ms=1000)
+    next_horizon_ms = CompactionConfig(delete_retention_ms=retention_ms).next_horizon_ms(now_ms)
+    return estimate_cleaning(sample, total, now_ms=now_ms, next_horizon_ms=next_horizon_ms)
 
 
 def large_log(path, keys, *, records=60_000, codec=0, segments=4):
@@ -116,3 +118,24 @@ def test_an_empty_log_is_estimated_as_it_is(tmp_path):
     write_segment(tmp_path / "t-0", 0)
     found = estimate(tmp_path / "t-0")
     assert (found.keys, found.log_bytes, found.first_horizon_ms) == (0, 0, None)
+
+
+@pytest.mark.parametrize("retention_ms", [None, 0, 2**63 - 1])
+def test_tombstones_without_a_horizon_wait_whatever_the_retention(tmp_path, retention_ms):
+    deleted = [Record(n, NOW_MS, b"k%d" % n, None) for n in range(4)]
+    passed = encode_batch(deleted[:2], base_offset=0, leader_epoch=0, delete_horizon_ms=NOW_MS)
+    without = encode_batch(deleted[2:], base_offset=2, leader_epoch=0)
+    write_segment(tmp_path / "t-0", 0, [passed, without])
+    found = estimate(tmp_path / "t-0", retention_ms=retention_ms)
+    assert (found.tombstones_waiting, found.messages) == (2, 2)
+    expected_ms = None if retention_ms is None else min(NOW_MS + retention_ms, 2**63 - 1)
+    assert (found.first_horizon_ms, found.last_horizon_ms) == (expected_ms, expected_ms)
+
+
+def test_an_unstated_retention_leaves_the_horizons_that_batches_have(tmp_path):
+    deleted = [Record(n, NOW_MS, b"k%d" % n, None) for n in range(4)]
+    with_horizon = encode_batch(deleted[:2], base_offset=0, leader_epoch=0, delete_horizon_ms=NOW_MS + 10)
+    without = encode_batch(deleted[2:], base_offset=2, leader_epoch=0)
+    write_segment(tmp_path / "t-0", 0, [with_horizon, without])
+    found = estimate(tmp_path / "t-0", retention_ms=None)
+    assert (found.tombstones_waiting, found.first_horizon_ms, found.last_horizon_ms) == (4, NOW_MS + 10, NOW_MS + 10)

@@ -13,6 +13,7 @@ import pytest
 from sediment.compaction import chunks
 from sediment.compaction.cleaner import clean_log
 from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs
 from tests.compaction.test_cleaner import Round, clean_both, flip, prepare, put_in_place, write_log
 from tests.compaction.test_split import Way, assert_another_content_is_noticed, assert_same_as_whole, plan_of
@@ -66,7 +67,8 @@ def test_random_logs_of_old_formats_come_out_as_the_twin_has_them(tmp_path, bloc
         dirty = chooser.choice([None, chooser.randrange(end)])
         map_bytes = chooser.choice([None, None, 24 * 8, 24 * 20])
         for _ in range(2):
-            given = Round(now_ms, chooser.choice([2500, 9000]), chooser.choice([0, 60_000]), map_bytes, dirty)
+            retention_ms = chooser.choice([0, 60_000, None, INT64_MAX])
+            given = Round(now_ms, chooser.choice([2500, 9000]), retention_ms, map_bytes, dirty)
             if twin_gives_up(directory, given):
                 assert prepare(directory, given) is not None
                 break
@@ -97,7 +99,10 @@ def test_any_cuts_into_splits_give_the_bytes_of_the_whole_for_old_formats(tmp_pa
         directory = tmp_path / f"t-{seed}"
         end = write_random_log(directory, seed, legacy_shape(chooser))
         dirty = chooser.choice([None, chooser.randrange(end)])
-        plan = plan_of(directory, Round(START_MS + 200_000, chooser.choice([1000, 2500]), 1000, None, dirty))
+        plan = plan_of(
+            directory,
+            Round(START_MS + 200_000, chooser.choice([1000, 2500]), chooser.choice([1000, None]), None, dirty),
+        )
         if plan is None:
             continue
         indexes = range(1, len(plan.groups))

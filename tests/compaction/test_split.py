@@ -35,6 +35,7 @@ from sediment.compaction.split import (
     splits_at,
 )
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
+from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import SegmentRef, list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
@@ -142,7 +143,9 @@ def test_any_cuts_runs_ranges_and_budgets_give_the_bytes_of_the_whole(tmp_path, 
         directory = tmp_path / f"t-{seed}"
         end_offset = write_random_log(directory, seed, shape)
         dirty = chooser.choice([None, None, chooser.randrange(end_offset)])
-        plan = plan_of(directory, Round(START_MS + 200_000, chooser.choice([1000, 2500]), 1000, None, dirty))
+        retention_ms = chooser.choice([1000, None, INT64_MAX])
+        given = Round(START_MS + 200_000, chooser.choice([1000, 2500]), retention_ms, None, dirty)
+        plan = plan_of(directory, given)
         if plan is None:
             continue
         for _ in range(2):

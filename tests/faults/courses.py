@@ -491,14 +491,14 @@ def courses() -> Mapping[str, Course]:
         Course(
             "expire, some segments",
             "expire",
-            ("--set=retention.bytes=360", "--set=retention.ms=-1", f"--now-ms={NOW_MS}"),
+            ("--broker-defaults", "--set=retention.bytes=360", "--set=retention.ms=-1", f"--now-ms={NOW_MS}"),
             _lay_out_for_expire,
             _judge_expired,
         ),
         Course(
             "expire, every segment",
             "expire",
-            ("--set=retention.bytes=0", "--set=retention.ms=-1", f"--now-ms={NOW_MS}"),
+            ("--broker-defaults", "--set=retention.bytes=0", "--set=retention.ms=-1", f"--now-ms={NOW_MS}"),
             _lay_out_for_expire,
             _judge_expired,
         ),
@@ -506,6 +506,7 @@ def courses() -> Mapping[str, Course]:
             "expire, originals kept",
             "expire",
             (
+                "--broker-defaults",
                 "--set=retention.bytes=0",
                 "--set=retention.ms=-1",
                 f"--now-ms={NOW_MS}",
@@ -514,6 +515,7 @@ def courses() -> Mapping[str, Course]:
             _lay_out_for_expire,
             _judge_expired_and_kept,
             again=(
+                "--broker-defaults",
                 "--set=retention.bytes=0",
                 "--set=retention.ms=-1",
                 f"--now-ms={NOW_MS}",
@@ -524,6 +526,7 @@ def courses() -> Mapping[str, Course]:
             "expire, archived",
             "expire",
             (
+                "--broker-defaults",
                 "--set=retention.bytes=360",
                 "--set=retention.ms=-1",
                 f"--now-ms={NOW_MS}",

@@ -67,7 +67,7 @@ class Log:
         options = CommonOptions(
             log_dirs=(self.log_dir,),
             partitions=(),
-            settings=Settings.load(None, self.sets),
+            settings=Settings.load(None, self.sets, broker_defaults=True),
             now_ms=NOW_MS,
             as_json=True,
             master=None,

@@ -82,8 +82,8 @@ def read_checkpoint(path: Path) -> dict[str, int]:
 
 
 def topic_sets(topic: str, configs: Mapping[str, str]) -> list[str]:
-    """`--set` options that stand for a topic's config."""
-    return [f"--set={topic}:{key}={value}" for key, value in configs.items()]
+    """Options that stand for a topic's whole config: its own keys by `--set`, Kafka's defaults for all others."""
+    return ["--broker-defaults", *(f"--set={topic}:{key}={value}" for key, value in configs.items())]
 
 
 def tree(path: Path) -> dict[str, bytes]:

@@ -44,7 +44,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def expire(*arguments: object):
-    return sediment("expire", *arguments, "--json", "--quiet", f"--now-ms={NOW_MS}")
+    return sediment("expire", *arguments, "--broker-defaults", "--json", "--quiet", f"--now-ms={NOW_MS}")
 
 
 def rows(archive: Path) -> list[dict]:
@@ -134,7 +134,7 @@ def test_several_partitions_share_a_table_and_later_runs_add_to_it(tmp_path, arc
 
 # --------------------------------------------------------------------------------------------------------- exactly once
 def run(log_dir: Path, archive: Path, fault: Kill) -> None:
-    options = CommonOptions((log_dir,), (), Settings.load(None, []), NOW_MS, True, None, True)
+    options = CommonOptions((log_dir,), (), Settings.load(None, [], broker_defaults=True), NOW_MS, True, None, True)
     run_expire(options, archive=str(archive), fs=FaultyFs(fault))
 
 
@@ -167,7 +167,7 @@ def test_a_run_killed_in_the_middle_of_its_deletions_is_repeated_without_a_secon
 
 
 def test_a_process_that_gets_sigkill_in_the_archive_is_repeated_without_a_second_copy(log_dir, archive):
-    command = ["expire", str(log_dir), "--archive", str(archive), f"--now-ms={NOW_MS}"]
+    command = ["expire", str(log_dir), "--broker-defaults", "--archive", str(archive), f"--now-ms={NOW_MS}"]
     process = subprocess.Popen(
         [sys.executable, "-m", "sediment.jobs.cli", *command],
         stdout=subprocess.DEVNULL,

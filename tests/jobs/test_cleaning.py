@@ -9,7 +9,8 @@ import pytest
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.lock import place_run_token
-from sediment.jobs.cleaning import CleaningTask, CompactOptions, begin_partition
+from sediment.jobs.cleaning import CleaningTask, CompactOptions, begin_partition, clean_partition
+from sediment.jobs.cleaning_report import compacted
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
@@ -21,7 +22,7 @@ AS_CONFIGURED = CompactOptions(force=False, dry_run=False, from_start=False)
 
 
 def task_of(
-    directory: Path, options: CompactOptions = FORCED, *, dirty: int | None = None, **config: float
+    directory: Path, options: CompactOptions = FORCED, *, dirty: int | None = None, **config: float | None
 ) -> CleaningTask:
     listing = list_log(parse_partition_directory(directory.name)[0], directory, Fs())
     checkpoints = PartitionCheckpoints(first_dirty=dirty)
@@ -76,3 +77,34 @@ def test_a_write_that_fails_behind_the_next_partition_fails_its_own_and_leaves_n
     assert not second.failed and second.swap is not None
     assert not list((tmp_path / "t-0").glob("*.part"))
     assert len(list((tmp_path / "t-1").glob("*.part"))) == len(second.swap.parts())
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(1, "1 batch got no delete horizon and keeps its"), (2, "2 batches got no delete horizon and keep")],
+)
+def test_the_report_says_where_tombstones_stayed_because_no_retention_is_stated(tmp_path, count, said):
+    batches = [batch_bytes(n, "abc"[n], value=None) for n in range(count)]
+    write_segment(tmp_path / "t-0", 0, [*batches, batch_bytes(count, "z"), batch_bytes(count + 1, "z")])
+    write_segment(tmp_path / "t-0", count + 2)
+    place_run_token(tmp_path, "run", Fs())
+    task = task_of(tmp_path / "t-0", delete_retention_ms=None)
+    report = compacted(task, clean_partition(task, "0"))
+    assert (report.status, report.reason_code) == ("compacted", "tombstones-kept")
+    assert said in report.reason
+    assert "delete.retention.ms is not stated" in report.reason
+    assert "--set t:delete.retention.ms=" in report.reason
+    assert (report.messages_written, report.tombstones_waiting) == (count + 1, count)
+    assert (report.first_delete_horizon_ms, report.last_delete_horizon_ms) == (None, None)
+
+
+@pytest.mark.parametrize(("retention_ms", "value"), [(None, b"v"), (1000, None), (2**63 - 1, None)])
+def test_the_report_says_nothing_where_no_tombstone_stayed_for_that(tmp_path, retention_ms, value):
+    write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "a", value=value), batch_bytes(1, "z"), batch_bytes(2, "z")])
+    write_segment(tmp_path / "t-0", 3)
+    place_run_token(tmp_path, "run", Fs())
+    task = task_of(tmp_path / "t-0", delete_retention_ms=retention_ms)
+    report = compacted(task, clean_partition(task, "0"))
+    assert (report.status, report.reason_code, report.reason) == ("compacted", None, None)
+    horizon_ms = None if retention_ms is None else min(NOW_MS + retention_ms, 2**63 - 1)
+    assert (report.first_delete_horizon_ms, report.last_delete_horizon_ms) == (horizon_ms, horizon_ms)

@@ -78,12 +78,12 @@ def test_metadata_is_stronger_than_the_file_and_weaker_than_set(log_dir, server_
     assert plain.segment_ms == 8
     assert plain.cleanup_policy == ("compact", "delete")
     assert directory.config_of(COMPACTED, Fs()).segment_ms == 7
-    assert opened(log_dir).config_of(TopicPartition("plain", 0), Fs()).cleanup_policy == ("delete",)
+    assert opened(log_dir).config_of(TopicPartition("plain", 0), Fs()).cleanup_policy == ()
 
 
 def test_a_deleted_and_recreated_topic_has_the_configs_of_its_new_self(log_dir):
     config = opened(log_dir).config_of(TopicPartition("again", 0), Fs())
-    assert config.cleanup_policy == ("delete",)
+    assert config.cleanup_policy == ()
     assert config.compaction.max_message_bytes == 54_321
     assert config.compaction.segment_bytes == 1 << 30
 
@@ -157,7 +157,7 @@ def test_compact_of_a_stopped_brokers_directory_needs_no_setting(log_dir):
     partitions = outcome.partitions()
     assert partitions["compacted-0"]["status"] == "compacted"
     assert partitions["compacted-0"]["messages_written"] < partitions["compacted-0"]["messages_read"]
-    assert (partitions["plain-0"]["status"], partitions["plain-0"]["reason"]) == ("skipped", "cleanup.policy is delete")
+    assert (partitions["plain-0"]["status"], partitions["plain-0"]["reason_code"]) == ("skipped", "policy-unknown")
 
 
 def test_commands_leave_the_metadata_log_alone(log_dir):

@@ -24,6 +24,7 @@ NAME = "orders-0"
 LOG_START = "log-start-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
 DAY_MS = 86_400_000
+BASE = ("--json", "--quiet", "--broker-defaults")
 
 
 def make_log(
@@ -55,9 +56,7 @@ def make_log(
 
 
 def expire(log_dir: Path, *sets: str, now_ms: int = NOW_MS, more: tuple[object, ...] = ()) -> dict:
-    outcome = sediment(
-        "expire", log_dir, "--json", "--quiet", f"--now-ms={now_ms}", *(f"--set={s}" for s in sets), *more
-    )
+    outcome = sediment("expire", log_dir, *BASE, f"--now-ms={now_ms}", *(f"--set={s}" for s in sets), *more)
     assert outcome.status == 0, outcome.stderr + outcome.stdout
     return outcome.partitions()[NAME]
 
@@ -233,7 +232,9 @@ def test_rt_19_a_partition_that_fails_leaves_the_others_alone(tmp_path):
     make_log(tmp_path, "orders-0")
     healthy = make_log(tmp_path, "orders-1")
     (tmp_path / "orders-0" / "leader-epoch-checkpoint").write_text("nonsense")
-    outcome = sediment("expire", tmp_path, "--json", "--quiet", f"--now-ms={NOW_MS * 2}", "--set=retention.ms=0")
+    outcome = sediment(
+        "expire", tmp_path, "--broker-defaults", "--json", "--quiet", f"--now-ms={NOW_MS * 2}", "--set=retention.ms=0"
+    )
     reports = outcome.partitions()
     assert outcome.status == 1
     assert (reports["orders-0"]["status"], reports["orders-1"]["status"]) == ("failed", "expired")
@@ -269,7 +270,7 @@ def test_local_retention_of_a_tiered_topic_is_refused(tmp_path):
     make_log(tmp_path)
     before = tree(tmp_path)
     sets = ("--set=orders:remote.storage.enable=true", "--set=orders:local.retention.ms=1000")
-    outcome = sediment("expire", tmp_path, *sets)
+    outcome = sediment("expire", tmp_path, "--broker-defaults", *sets)
     assert outcome.status == 2
     assert "local.retention.ms" in outcome.stderr and "orders" in outcome.stderr
     assert outcome.stderr.count("\n") == 1
@@ -323,7 +324,15 @@ def test_a_dry_run_changes_nothing_and_foretells_the_run(tmp_path):
 
 def test_the_json_is_one_object_in_the_shape_of_the_other_commands(tmp_path):
     make_log(tmp_path)
-    outcome = sediment("expire", tmp_path, "--json", "--set=retention.bytes=720", "--set=retention.ms=-1", "--now-ms=5")
+    outcome = sediment(
+        "expire",
+        tmp_path,
+        "--broker-defaults",
+        "--json",
+        "--set=retention.bytes=720",
+        "--set=retention.ms=-1",
+        "--now-ms=5",
+    )
     report = outcome.report
     assert {name: report[name] for name in ("schema", "command", "now_ms", "dry_run", "archive")} == {
         "schema": 1,
@@ -354,7 +363,7 @@ def test_the_json_is_one_object_in_the_shape_of_the_other_commands(tmp_path):
 
 def test_the_table_for_people_says_what_went(tmp_path):
     make_log(tmp_path)
-    outcome = sediment("expire", tmp_path, "--set=retention.bytes=720", "--set=retention.ms=-1")
+    outcome = sediment("expire", tmp_path, "--broker-defaults", "--set=retention.bytes=720", "--set=retention.ms=-1")
     assert "3 → 2" in outcome.stdout
     assert "1 expired; 1 segments with 360 B went" in outcome.stdout
 
@@ -365,7 +374,7 @@ def test_several_directories_and_topics_follow_their_own_settings(tmp_path):
     make_log(one, "b-0")
     make_log(other, "a-1")
     outcome = sediment(
-        *("expire", one, other, "--json", "--quiet", f"--now-ms={NOW_MS + 1}"),
+        *("expire", one, other, *BASE, f"--now-ms={NOW_MS + 1}"),
         *("--set=a:retention.ms=0", "--set=b:retention.ms=-1"),
     )
     assert {name: deleted(report) for name, report in outcome.partitions().items()} == {
@@ -390,7 +399,7 @@ def test_a_directory_that_another_process_locks_is_left_alone(tmp_path):
             os._exit(1)
     try:
         wait_until(locked.exists)
-        outcome = sediment("expire", tmp_path, "--set=retention.ms=0")
+        outcome = sediment("expire", tmp_path, "--broker-defaults", "--set=retention.ms=0")
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -416,7 +425,9 @@ def test_wrong_use_is_one_sentence_and_changes_nothing(tmp_path, arguments, word
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
     before = tree(tmp_path)
-    outcome = sediment("expire", log_dir, *(argument.format(log_dir=log_dir) for argument in arguments))
+    outcome = sediment(
+        "expire", log_dir, "--broker-defaults", *(argument.format(log_dir=log_dir) for argument in arguments)
+    )
     assert outcome.status == 2
     assert outcome.stderr.count("\n") == 1 and word in outcome.stderr, outcome.stderr
     assert tree(tmp_path) == before
@@ -427,7 +438,9 @@ def test_a_run_that_is_stopped_before_it_deletes_says_so_and_deletes_nothing(tmp
     before = tree(tmp_path)
     stop = threading.Event()
     stop.set()
-    options = CommonOptions((tmp_path,), (), Settings.load(None, ["retention.ms=0"]), NOW_MS * 2, True, None, True)
+    options = CommonOptions(
+        (tmp_path,), (), Settings.load(None, ["retention.ms=0"], broker_defaults=True), NOW_MS * 2, True, None, True
+    )
     run = run_expire(options, stop=stop)
     assert run.failed()
     assert run.partitions[0].reason_code == "stopped"
@@ -448,7 +461,9 @@ def test_partitions_beyond_one_write_of_the_checkpoint_are_all_expired(tmp_path)
     names = [f"orders-{number}" for number in range(70)]
     for name in names:
         make_log(tmp_path, name, times_ms=(NOW_MS - 2000, NOW_MS))
-    outcome = sediment("expire", tmp_path, "--json", "--quiet", f"--now-ms={NOW_MS}", "--set=retention.ms=1000")
+    outcome = sediment(
+        "expire", tmp_path, "--broker-defaults", "--json", "--quiet", f"--now-ms={NOW_MS}", "--set=retention.ms=1000"
+    )
     assert {name: deleted(report) for name, report in outcome.partitions().items()} == {name: [0] for name in names}
     assert {name: bases(tmp_path / name) for name in names} == {name: [5] for name in names}
     assert read_checkpoint(tmp_path / LOG_START) == {}
@@ -465,3 +480,12 @@ def test_new_files_belong_to_the_owner_of_the_log(tmp_path):
     expire(tmp_path, "retention.ms=0", now_ms=NOW_MS + 1)
     assert (tmp_path / LOG_START).exists() and (directory / f"{15:020d}.snapshot").exists()
     assert {(path.stat().st_uid, path.stat().st_gid) for path in tmp_path.rglob("*")} == {(1234, 1234)}
+
+
+def test_partitions_that_were_skipped_are_counted_by_reason_with_the_option_to_give(tmp_path):
+    make_log(tmp_path, "a-0")
+    make_log(tmp_path, "b-0")
+    outcome = sediment("expire", tmp_path, "--set=a:cleanup.policy=delete", "--set=a:retention.ms=-1")
+    assert outcome.status == 0
+    assert "policy-unknown: 1 partition with 1.1 kB; b-0: cleanup.policy is not stated; give" in outcome.stdout
+    assert "nothing-to-delete: 1 partition with 1.1 kB\n" in outcome.stdout

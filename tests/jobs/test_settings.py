@@ -3,12 +3,16 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
 from sediment.jobs.settings import Settings
+from sediment.retention.config import RetentionConfig
 from sediment.segment_io.errors import SettingsError, UsageError
 from sediment.segment_io.format import INT64_MAX
 
@@ -32,8 +36,64 @@ def refusal(*given: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------ defaults
-def test_without_settings_a_topic_has_kafkas_defaults() -> None:
-    assert sets().for_topic("t") == LogConfig()
+UNSTATED = LogConfig(
+    CompactionConfig(cleanup_policy=(), delete_retention_ms=None, producer_id_expiration_ms=None),
+    RetentionConfig(cleanup_policy=(), retention_ms=-1, retention_bytes=-1),
+)
+
+
+def test_without_settings_no_key_that_deletes_has_a_value() -> None:
+    assert sets().for_topic("t") == UNSTATED
+
+
+def test_with_broker_defaults_a_topic_has_kafkas_defaults() -> None:
+    assert Settings.load(None, [], broker_defaults=True).for_topic("t") == LogConfig()
+
+
+def test_a_brokers_own_file_states_kafkas_defaults_of_topics_that_the_metadata_knows(tmp_path: Path) -> None:
+    alone = from_file(tmp_path, "node.id=1\nlog.retention.ms=9\n")
+    assert alone.for_topic("t") == replace(UNSTATED, retention=replace(UNSTATED.retention, retention_ms=9))
+    known = alone.with_metadata({}, {})
+    assert known.for_topic("t") == LogConfig(retention=RetentionConfig(retention_ms=9))
+    assert not from_file(tmp_path, "segment.ms=7\n").with_metadata({}, {}).is_stated("t", "cleanup.policy")
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_stated"),
+    [
+        ({"sets": {"retention.ms": "5"}}, True),
+        ({"sets": {"log.retention.hours": "5"}}, True),
+        ({"topic_sets": {"t": {"retention.ms": "5"}}}, True),
+        ({"topic_sets": {"u": {"retention.ms": "5"}}}, False),
+        ({"topic_overrides": {"t": {"retention.ms": "5"}}}, True),
+        ({"topic_overrides": {"u": {"retention.ms": "5"}}}, False),
+        ({"topic_overrides": {}, "broker_overrides": {"log.retention.ms": "5"}}, True),
+        ({"config_file": {"log.retention.minutes": "5"}}, True),
+        ({"config_file": {"log.retention.bytes": "5"}, "is_broker_file": True}, False),
+        ({"is_broker_file": True, "topic_overrides": {}}, True),
+        ({"broker_defaults": True}, True),
+    ],
+)
+def test_a_limit_is_stated_by_whatever_gives_it(settings: dict[str, Any], is_stated: bool) -> None:
+    assert Settings(**settings).is_stated_for_retention("t", "retention.ms") is is_stated
+    assert Settings(**settings).is_stated("t", "retention.ms") is is_stated
+
+
+def test_creation_configs_of_internal_topics_are_stated_for_compaction_only() -> None:
+    for settings in (sets(), Settings.load(None, [], broker_defaults=True)):
+        assert settings.is_stated("__consumer_offsets", "cleanup.policy")
+        assert not settings.is_stated_for_retention("__consumer_offsets", "cleanup.policy")
+        assert not settings.is_stated_for_retention("__share_group_state", "retention.ms")
+    known = sets(topics={"__consumer_offsets": {"cleanup.policy": "compact"}})
+    assert known.is_stated_for_retention("__consumer_offsets", "cleanup.policy")
+
+
+def test_a_brokers_file_names_its_log_directories(tmp_path: Path) -> None:
+    assert from_file(tmp_path, "log.dirs=/a, /b\nlog.dir=/c\n").log_dirs() == (Path("/a"), Path("/b"))
+    assert from_file(tmp_path, "log.dir=/c\n").log_dirs() == (Path("/c"),)
+    found = from_file(tmp_path, "log.dirs=/a,/b\nmetadata.log.dir=/m\n")
+    assert found.metadata_dirs() == (Path("/m"), Path("/a"), Path("/b"))
+    assert sets().log_dirs() == sets().metadata_dirs() == ()
 
 
 def test_settings_travel_to_executors_unchanged() -> None:
@@ -44,8 +104,8 @@ def test_settings_travel_to_executors_unchanged() -> None:
 @pytest.mark.parametrize(
     ("topic", "policy", "compression", "retention_ms"),
     [
-        ("__consumer_offsets", ("compact",), "producer", 604_800_000),
-        ("__transaction_state", ("compact",), "uncompressed", 604_800_000),
+        ("__consumer_offsets", ("compact",), "producer", -1),
+        ("__transaction_state", ("compact",), "uncompressed", -1),
         ("__share_group_state", ("delete",), "producer", -1),
     ],
 )
@@ -72,7 +132,7 @@ def test_the_metadata_and_sets_say_otherwise_of_internal_topics() -> None:
     by_metadata = sets(topics={"__consumer_offsets": {"cleanup.policy": "compact,delete", "segment.bytes": "1048577"}})
     assert by_metadata.for_topic("__consumer_offsets").cleanup_policy == ("compact", "delete")
     assert by_metadata.for_topic("__consumer_offsets").compaction.segment_bytes == 1_048_577
-    assert by_metadata.for_topic("__transaction_state").cleanup_policy == ("delete",)
+    assert by_metadata.for_topic("__transaction_state").cleanup_policy == ()
     by_set = sets("__consumer_offsets:cleanup.policy=delete")
     assert by_set.for_topic("__consumer_offsets").cleanup_policy == ("delete",)
     assert sets("segment.bytes=2097152").for_topic("__consumer_offsets").compaction.segment_bytes == 2_097_152
@@ -107,7 +167,7 @@ def test_one_topics_settings_leave_the_others_alone() -> None:
     settings = sets("a.b_c-1:cleanup.policy=compact", "a.b_c-1:delete.retention.ms=5")
     assert settings.for_topic("a.b_c-1").cleanup_policy == ("compact",)
     assert settings.for_topic("a.b_c-1").compaction.delete_retention_ms == 5
-    assert settings.for_topic("a.b_c") == LogConfig()
+    assert settings.for_topic("a.b_c") == UNSTATED
 
 
 @pytest.mark.parametrize(
@@ -304,7 +364,7 @@ def test_tiered_storage_is_refused_for_compacted_topics_only() -> None:
     assert sets("t:remote.storage.enable=true").for_topic("t").retention.remote_storage_enable
     once_tiered = {"t": {"remote.log.delete.on.disable": "true", "cleanup.policy": "compact"}}
     assert sets(topics=once_tiered).for_topic("t").compacts
-    assert sets("remote.storage.enable=true").for_topic("t").cleanup_policy == ("delete",)
+    assert sets("remote.storage.enable=true").for_topic("t").retention.remote_storage_enable
     with pytest.raises(SettingsError, match="tiered storage"):
         sets("remote.storage.enable=true").for_topic("__consumer_offsets")
 
@@ -319,7 +379,7 @@ def test_local_retention_of_a_tiered_topic_stays_below_its_retention() -> None:
 # --------------------------------------------------------------------------------------------------------- the metadata
 def test_a_bad_value_in_the_metadata_fails_its_own_topic_only() -> None:
     settings = sets(topics={"bad": {"segment.ms": "soon", "of.a.newer.kafka": "1"}, "good": {"of.a.newer.kafka": "1"}})
-    assert settings.for_topic("good") == LogConfig()
+    assert settings.for_topic("good") == UNSTATED
     with pytest.raises(SettingsError, match=r"segment\.ms=soon in the cluster's metadata"):
         settings.for_topic("bad")
 
@@ -335,7 +395,7 @@ def test_origin_looks_through_the_names_of_a_key() -> None:
     assert settings.origin("t", "segment.bytes") == "--set"
     assert settings.origin("u", "segment.bytes") == "default"
     assert settings.origin("t", "segment.ms") == "metadata"
-    assert settings.origin("__consumer_offsets", "cleanup.policy") == "default"
+    assert settings.origin("__consumer_offsets", "cleanup.policy") == "creation"
 
 
 # -------------------------------------------------------------------------------------------------------- the selection
@@ -412,7 +472,7 @@ def test_topic_keys_in_a_brokers_file_are_ignored_as_the_broker_does(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         settings = from_file(tmp_path, "broker.id=0\nretention.ms=1000\n")
-    assert settings.for_topic("t").retention.retention_ms == 604_800_000
+    assert settings.for_topic("t").retention.retention_ms == -1
     assert len(caplog.messages) == 1 and "log.retention.ms" in caplog.messages[0]
 
 

@@ -74,7 +74,7 @@ def spark(sc, tmp_path_factory) -> Iterator:
 
 
 def refresh(spark, log_dir: Path, to: str):
-    options = CommonOptions((log_dir,), (), Settings.load(None, []), NOW_MS, True, None, True)
+    options = CommonOptions((log_dir,), (), Settings.load(None, [], broker_defaults=True), NOW_MS, True, None, True)
     return snapshots.snapshot(options, SnapshotOptions(to, None, False), spark)
 
 

@@ -116,6 +116,14 @@ def test_tombstones_may_be_gone_once_the_cleaner_passed_the_progress_and_their_r
     assert (refresh.rebuild is Rebuild.TOMBSTONES_GONE) == rebuilt
 
 
+def test_tombstones_may_be_gone_at_once_where_their_retention_is_not_stated():
+    given, now_ms = facts(first_dirty_offset=61), NOW_MS - 1
+    found = plan_refresh(given, progress(), now_ms=now_ms, delete_retention_ms=None)
+    assert found.rebuild is Rebuild.TOMBSTONES_GONE
+    uncleaned = facts(first_dirty_offset=60)
+    assert plan_refresh(uncleaned, progress(), now_ms=now_ms, delete_retention_ms=None).rebuild is None
+
+
 def test_where_nothing_was_appended_no_tombstone_can_be_gone():
     given = facts(end_offset=60, cleaner_unknown=True)
     assert plan(given, progress(), now_ms=NOW_MS + 9 * DAY_MS).rebuild is None

@@ -13,8 +13,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tests.twin.batches import INT32_MAX, Record
+from tests.twin.batches import INT32_MAX, INT64_MIN, Record
 from tests.twin.errors import CorruptRecordError
 from tests.twin.filtering import FilteredBatch, Retention, apply_filter
 from tests.twin.indexes import (
@@ -54,15 +55,22 @@ class TopicConfig:
     segment_bytes: int = 1073741824
     segment_index_bytes: int = 10485760
     index_interval_bytes: int = 4096
-    delete_retention_ms: int = 86400000
+    delete_retention_ms: int | None = 86400000
     min_compaction_lag_ms: int = 0
 
     @classmethod
-    def of(cls, settings: Mapping[str, str]) -> TopicConfig:
-        """From Kafka's own keys; keys that cleaning does not look at are ignored."""
-        known = {name: int(settings[key]) for name in cls.__slots__ if (key := name.replace("_", ".")) in settings}
+    def of(cls, settings: Mapping[str, str | None]) -> TopicConfig:
+        """From Kafka's own keys; keys that cleaning does not look at are ignored.
+
+        Only `delete.retention.ms` may be None: it is not stated.
+        """
+        known: dict[str, Any] = {
+            name: None if (value := settings[key]) is None else int(value)
+            for name in cls.__slots__
+            if (key := name.replace("_", ".")) in settings
+        }
         if "internal.segment.bytes" in settings:
-            known["segment_bytes"] = int(settings["internal.segment.bytes"])
+            known["segment_bytes"] = int(str(settings["internal.segment.bytes"]))
         return cls(**known)
 
 
@@ -109,18 +117,19 @@ class Result:
 def clean_directory(
     directory: Path,
     *,
-    config: Mapping[str, str],
+    config: Mapping[str, str | None],
     now_ms: int,
     first_dirty_offset: int | None = None,
     map_bytes: int | None = None,
     load_factor: float = DEFAULT_LOAD_FACTOR,
     log_start_offset: int | None = None,
-    producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
+    producer_expiration_ms: int | None = DEFAULT_EXPIRATION_MS,
 ) -> Result:
     """Clean the log in `directory` once, as Kafka 4.2 does; the high watermark is taken to be the log's end.
 
-    `config` holds Kafka's topic keys, `first_dirty_offset` the cleaner checkpoint (None: the log's start), `map_bytes`
-    the offset map's memory (None: Kafka's default).
+    `config` holds Kafka's topic keys, with None for `delete.retention.ms` where it is not stated.
+    `first_dirty_offset` is the cleaner checkpoint (None: the log's start), `map_bytes` the offset map's memory (None:
+    Kafka's default).  Where `producer_expiration_ms` is None, no producer expires.
 
     Raises:
         TwinError: Kafka's cleaner would give up on the partition; `directory` may be cleaned in part.
@@ -268,7 +277,8 @@ class _Round:
     def __post_init__(self) -> None:
         below = segments_between(self.segments, 0, self.cleanable.first_dirty_offset)
         if below:
-            self.legacy_horizon_ms = below[-1].mtime_ms() - self.config.delete_retention_ms
+            retention_ms = self.config.delete_retention_ms
+            self.legacy_horizon_ms = INT64_MIN if retention_ms is None else below[-1].mtime_ms() - retention_ms
 
     def fill_map(self, offset_map: OffsetMap) -> OffsetMap:
         """buildOffsetMap over the dirty range (§4.2), with a transaction state of its own."""

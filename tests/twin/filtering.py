@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from tests.twin.batches import LOG_APPEND_TIME, Batch, Record, encode_batch, encode_empty_batch
+from tests.twin.batches import INT64_MAX, LOG_APPEND_TIME, Batch, Record, encode_batch, encode_empty_batch
 from tests.twin.errors import IllegalStateError
 from tests.twin.segments import AnyBatch, parse_any
 
@@ -33,14 +33,14 @@ def filter_batch(
     keep: Callable[[Record], bool],
     *,
     now_ms: int,
-    delete_retention_ms: int,
+    delete_retention_ms: int | None,
     retention: Retention = Retention.DELETE_EMPTY,
     marker_for_empty_transaction: bool = False,
 ) -> bytes:
     """What filterTo writes for the one batch in `data`, b"" for nothing.
 
     A retained tombstone, or `marker_for_empty_transaction`, gives a batch without a delete horizon the horizon
-    `now_ms` + `delete_retention_ms`.
+    `now_ms` + `delete_retention_ms`, or none where that is None.
 
     Raises:
         IllegalStateError: a batch of magic 0 or 1 should stay empty.
@@ -60,7 +60,7 @@ def apply_filter(
     keep: Callable[[Record], bool],
     *,
     now_ms: int,
-    delete_retention_ms: int,
+    delete_retention_ms: int | None,
     retention: Retention,
     marker_for_empty_transaction: bool,
 ) -> FilteredBatch:
@@ -75,12 +75,16 @@ def apply_filter(
         if not isinstance(batch, Batch):
             raise IllegalStateError(f"a batch of magic {batch.magic} cannot stay empty (offset {batch.offset})")
         return FilteredBatch(encode_empty_batch(batch), len(records))
-    needs_horizon = batch.delete_horizon_ms is None and (
-        marker_for_empty_transaction or any(record.value is None for record in kept)
+    needs_horizon = (
+        delete_retention_ms is not None
+        and batch.delete_horizon_ms is None
+        and (marker_for_empty_transaction or any(record.value is None for record in kept))
     )
     if batch.magic == 2 and len(kept) == len(records) and not needs_horizon:
         return FilteredBatch(batch.data, len(records), len(kept))
-    horizon_ms = now_ms + delete_retention_ms if needs_horizon else batch.delete_horizon_ms
+    horizon_ms = batch.delete_horizon_ms
+    if needs_horizon and delete_retention_ms is not None:
+        horizon_ms = min(now_ms + delete_retention_ms, INT64_MAX)
     return FilteredBatch(rebuild_batch(batch, kept, horizon_ms), len(records), len(kept))
 
 

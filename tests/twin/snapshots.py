@@ -40,8 +40,10 @@ class ProducerEntry:
             return self
         return replace(self, epoch=epoch, last_sequence=-1, last_offset=-1, offset_delta=0)
 
-    def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether no transaction is open and the last append is `expiration_ms` old."""
+    def is_expired(self, now_ms: int, expiration_ms: int | None) -> bool:
+        """Whether no transaction is open and the last append is `expiration_ms` old; None: it never is."""
+        if expiration_ms is None:
+            return False
         return self.transaction_first_offset < 0 and now_ms - self.timestamp >= expiration_ms
 
 
@@ -161,7 +163,7 @@ class ProducerStates:
             entry.transaction_first_offset for entry in self.entries.values() if entry.transaction_first_offset >= 0
         ]
 
-    def expire(self, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
+    def expire(self, now_ms: int, expiration_ms: int | None = DEFAULT_EXPIRATION_MS) -> None:
         """Forget the producers that are expired at `now_ms`."""
         self.entries = {
             producer_id: entry
@@ -171,7 +173,7 @@ class ProducerStates:
 
 
 def load_producers(
-    directory: Path, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS, log_start_offset: int = 0
+    directory: Path, *, now_ms: int, expiration_ms: int | None = DEFAULT_EXPIRATION_MS, log_start_offset: int = 0
 ) -> ProducerStates:
     """The state at the log's end: the newest readable snapshot, then the batches behind it; without expired producers.
 
