@@ -9,6 +9,7 @@ that of the clock; both are shown, for Kafka without what compiles and collects 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import sys
@@ -26,7 +27,7 @@ from rich.table import Table
 from benchmarks.generate import START_MS, Shape, write_partition
 from sediment.engine.config import LogConfig
 from sediment.engine.loader import load_log
-from sediment.segment_io.format import CODEC_LZ4
+from sediment.segment_io.format import CODEC_LZ4, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import TopicPartition
@@ -41,6 +42,13 @@ SHAPES = {
     "transactions of ten batches of 17 kB": replace(BASE, transaction_batches=10),
     "transactions of ten batches of 1.2 kB": replace(BASE, batch_records=10, transaction_batches=10),
 }
+
+
+def preallocate_indexes(directory: Path) -> None:
+    """Make the indexes of the active segment as long as a crash of a broker leaves them."""
+    size_bytes = LogConfig().compaction.segment_index_bytes
+    for suffix, entry_bytes in ((".index", OFFSET_ENTRY_BYTES), (".timeindex", TIME_ENTRY_BYTES)):
+        os.truncate(max(directory.glob(f"*{suffix}")), size_bytes // entry_bytes * entry_bytes)
 
 
 def recover(directory: Path, threads: int = 1) -> int:
@@ -114,6 +122,7 @@ def main() -> None:
                 for number, directory in enumerate(directories):
                     total_bytes = int(given.gigabytes * 1e9 / logs)
                     write_partition(directory, replace(SHAPES[name], total_bytes=total_bytes, seed=number))
+                    preallocate_indexes(directory)
                 gigabytes = sum(path.stat().st_size for path in scratch.glob("*/*.log")) / 1e9
                 ours, kafkas = race(oracle, directories, scratch, threads=given.threads, repeat=given.repeat)
             finally:

@@ -112,9 +112,7 @@ def main() -> None:
 
         course("records, all columns", lambda: materialise(table()), cores=CORES, apart=True)
         course("records, key and value", lambda: materialise(table(columns="key,value")), cores=CORES)
-        course(
-            "records, 1000 by offset", lambda: materialise(table().filter("offset between 5000 and 5999")), cores=CORES
-        )
+        course("records, 1000 by offset", lambda: materialise(table(offsets="5000:6000")), cores=CORES)
         course("batches, all columns", lambda: materialise(table(what="batches")), cores=CORES)
     course("records, without Spark", lambda: direct(log_dir, TableRequest()), cores=1)
     course("batches, without Spark", lambda: direct(log_dir, TableRequest(what="batches")), cores=1)

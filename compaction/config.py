@@ -69,8 +69,14 @@ class CompactionConfig:
     """What cleaning one partition may hold in memory: offset map, output and buffers; not Kafka's."""
 
     def next_horizon_ms(self, now_ms: int) -> int | None:
-        """Return the delete horizon that a cleaning at `now_ms` gives, at most INT64_MAX; None: it gives none."""
-        return None if self.delete_retention_ms is None else min(now_ms + self.delete_retention_ms, INT64_MAX)
+        """Return the delete horizon that a cleaning at `now_ms` writes; None: it writes none.
+
+        It writes none beyond INT64_MAX.  A broker's sum overflows there, and it takes a negative horizon for none.
+        """
+        if self.delete_retention_ms is None:
+            return None
+        horizon_ms = now_ms + self.delete_retention_ms
+        return horizon_ms if 0 <= horizon_ms <= INT64_MAX else None
 
     @property
     def compacts(self) -> bool:

@@ -161,6 +161,7 @@ class GroupOutput:
         """Note what the sweep left in its registers."""
         self._start = int(state[sweep.OUT_START])
         self._changed = bool(state[sweep.CHANGED])
+        is_stated = self._writer.config.delete_retention_ms is not None
         self._stats = CleanStats(
             messages_read=int(state[sweep.MESSAGES_READ]),
             messages_written=int(state[sweep.MESSAGES_WRITTEN]),
@@ -170,7 +171,7 @@ class GroupOutput:
             tombstones_waiting=int(state[sweep.TOMBSTONES_WAITING]),
             first_horizon_ms=max(int(state[sweep.FIRST_HORIZON_MS]), 0),
             last_horizon_ms=int(state[sweep.LAST_HORIZON_MS]),
-            batches_without_horizon=int(state[sweep.WITHOUT_HORIZON]),
+            batches_without_horizon=0 if is_stated else int(state[sweep.WITHOUT_HORIZON]),
         )
 
     def used_bytes(self) -> int:

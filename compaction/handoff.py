@@ -52,7 +52,7 @@ class CleanStats:
 
     `tombstones_waiting` are those that were kept; the batches they are in lose them from `first_horizon_ms` to
     `last_horizon_ms` on, of which the first is the greater where no such batch has a delete horizon.
-    `batches_without_horizon` got none although they have tombstones or are a marker with nothing left to mark.
+    `batches_without_horizon` got none because delete.retention.ms is not stated.
     """
 
     messages_read: int = 0

@@ -1,7 +1,8 @@
 """A topic's whole effective config: what compaction and retention need, and what writing a live log needs besides.
 
 Field names are Kafka's keys with underscores, defaults are Kafka's own (kafka-log 06 §1, §4).
-Invariant: `compaction` and `retention` speak of one topic, so their cleanup policies are equal.
+Invariants: `compaction` and `retention` speak of one topic, so their cleanup policies are equal; every value that a
+live log uses is in Kafka's range.  Segments may be smaller than Kafka lets a topic have them.
 """
 
 from __future__ import annotations
@@ -9,8 +10,50 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sediment.compaction.config import CompactionConfig
+from sediment.engine.config_ranges import (
+    ANY_LONG,
+    AT_LEAST_ONE,
+    COUNT,
+    INT,
+    POSITIVE_INT,
+    OneOf,
+    Range,
+    Real,
+    Truth,
+    Whole,
+    check_ranges,
+)
 from sediment.retention.config import RetentionConfig
-from sediment.segment_io.format import INT64_MAX
+from sediment.segment_io.format import INT32_MAX, INT64_MAX
+
+_POLICIES = OneOf(("compact", "delete"), several=True)
+_COMPACTION: dict[str, Range] = {
+    "cleanup_policy": _POLICIES,
+    "min_cleanable_dirty_ratio": Real(0, 1),
+    "min_compaction_lag_ms": COUNT,
+    "max_compaction_lag_ms": COUNT,
+    "segment_bytes": POSITIVE_INT,
+    "segment_index_bytes": Whole(12, INT32_MAX),
+    "index_interval_bytes": INT,
+    "max_message_bytes": INT,
+}
+_RETENTION: dict[str, Range] = {"cleanup_policy": _POLICIES, "retention_ms": Whole(-1), "retention_bytes": ANY_LONG}
+_LOG: dict[str, Range] = {
+    "segment_ms": AT_LEAST_ONE,
+    "segment_jitter_ms": COUNT,
+    "flush_messages": AT_LEAST_ONE,
+    "flush_ms": COUNT,
+    "compression_type": OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
+    "compression_gzip_level": Whole(1, 9, also=(-1,)),
+    "compression_lz4_level": Whole(1, 17),
+    "compression_zstd_level": Whole(-131_072, 22),
+    "message_timestamp_type": OneOf(("CreateTime", "LogAppendTime")),
+    "message_timestamp_before_max_ms": COUNT,
+    "message_timestamp_after_max_ms": COUNT,
+    "preallocate": Truth(),
+    "file_delete_delay_ms": COUNT,
+    "transaction_max_timeout_ms": AT_LEAST_ONE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +109,15 @@ class LogConfig:
     """A transaction open for this and 300,000 ms more is late."""
 
     def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: a value is out of its range.
+            ValueError: the two cleanup policies differ.
+        """
+        check_ranges(self.compaction, _COMPACTION)
+        check_ranges(self.retention, _RETENTION)
+        check_ranges(self, _LOG)
         if self.compaction.cleanup_policy != self.retention.cleanup_policy:
             raise ValueError(f"two cleanup policies for one topic: {self.compaction!r} and {self.retention!r}")
 

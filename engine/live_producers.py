@@ -5,15 +5,20 @@ Invariants
   an append which is refused or fails leaves no trace.
 * A producer remembers its last five batches, which is how many a client may have under way; all of them are of its
   current epoch.
-* `_open` and `_unreplicated` are keyed by the first offset of their transaction and ascend.
+* `_open` is keyed by the first offset of its transactions and ascends.
+* `_unreplicated` holds ended transactions in the order of their markers; the log's end grows, so that is their last
+  offset.  `_unreplicated_firsts` is a heap of (first offset, last offset); it can hold transactions that were
+  forgotten, but not at its top.
 
 Source: kafka-log 04 §3.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 
 from sediment.engine.validation import AppendOrigin, BatchFields
 from sediment.segment_io.errors import (
@@ -147,20 +152,20 @@ class LiveProducers:
             (entry.current_txn_first_offset, key) for key, entry in state.entries.items() if entry.has_open_transaction
         )
         self._open: dict[int, int] = dict(opened)
-        self._unreplicated = {txn.first_offset: txn for txn in sorted(state.completed, key=lambda t: t.first_offset)}
+        self._unreplicated = deque(sorted(state.completed, key=lambda txn: txn.last_offset))
+        self._unreplicated_firsts = sorted((txn.first_offset, txn.last_offset) for txn in self._unreplicated)
         self._verifications: dict[int, _Verification] = {}
 
     # ------------------------------------------------------------------------------------------------------------ state
     def state(self, end_offset: int) -> ProducerState:
         """All of it as a value; `completed` are those whose marker is not known to be replicated."""
         entries = {key: producer.entry() for key, producer in self._producers.items()}
-        completed = sorted(self._unreplicated.values(), key=lambda txn: txn.last_offset)
         remembered = {
             key: producer.batches
             for key, producer in self._producers.items()
             if producer.batches != entries[key].batches
         }
-        return ProducerState(end_offset, entries, tuple(completed), remembered)
+        return ProducerState(end_offset, entries, tuple(self._unreplicated), remembered)
 
     def entries(self) -> Iterable[ProducerEntry]:
         """As a snapshot holds them."""
@@ -176,16 +181,19 @@ class LiveProducers:
 
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is open, or whose marker is not known to be replicated."""
-        if not self._open and not self._unreplicated:
-            return None
-        return min(next(iter(firsts)) for firsts in (self._open, self._unreplicated) if firsts)
+        undecided = self.first_undecided_offset()
+        if not self._unreplicated:
+            return undecided
+        first = self._unreplicated_firsts[0][0]
+        return first if undecided is None else min(undecided, first)
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Forget the ended transactions whose marker is below."""
-        if self._unreplicated:
-            self._unreplicated = {
-                first: txn for first, txn in self._unreplicated.items() if txn.last_offset >= high_watermark
-            }
+        while self._unreplicated and self._unreplicated[0].last_offset < high_watermark:
+            self._unreplicated.popleft()
+        firsts = self._unreplicated_firsts
+        while firsts and (not self._unreplicated or firsts[0][1] < self._unreplicated[0].last_offset):
+            heappop(firsts)
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether that producer has a transaction open under that epoch."""
@@ -407,13 +415,12 @@ class LiveProducers:
             others = (first for first, producer_id in self._open.items() if producer_id != ended.producer_id)
             stable = next(others, ended.last_offset + 1)
             self._open.pop(ended.first_offset, None)
-            self._unreplicated[ended.first_offset] = CompletedTransaction(
-                ended.producer_id, ended.first_offset, ended.last_offset, ended.is_aborted, stable
+            self._unreplicated.append(
+                CompletedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, ended.is_aborted, stable)
             )
+            heappush(self._unreplicated_firsts, (ended.first_offset, ended.last_offset))
             if ended.is_aborted:
                 aborted.append(AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, stable))
-        if len(update.ended) > 0 and len(self._unreplicated) > 1:
-            self._unreplicated = dict(sorted(self._unreplicated.items()))
         return tuple(aborted)
 
 

@@ -117,7 +117,7 @@ class LoadedLog:
 
     `high_watermark` is that of the checkpoint within the log, else the log start offset.  `recovery_point` is what the
     start leaves, which only a flush moves on.  `repairs` tell in order what was changed, `damage` what is wrong and was
-    left alone.
+    left alone.  Every batch from `verified_from_offset` on was verified, none where that is None.
     """
 
     partition: TopicPartition
@@ -132,6 +132,7 @@ class LoadedLog:
     aborted: tuple[AbortedTransaction, ...]
     repairs: tuple[Repair, ...]
     damage: tuple[Damage, ...]
+    verified_from_offset: int | None
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -241,6 +242,7 @@ class _Loading:
         self.epochs: Epochs = ()
         self.repairs: list[Repair] = []
         self.damage: list[Damage] = []
+        self.verified_from_offset: int | None = None
         self.snapshots = Snapshots(directory, (), fs, like=self._like, repairs=self.repairs)
         self.snapshots_found: tuple[int, ...] = ()
         self._walked_ends: dict[tuple[int, int, int | None], tuple[int, int]] = {}
@@ -258,7 +260,11 @@ class _Loading:
         else:
             recovery_point, log_end_offset = self._split_and_retry(self._load_and_recover)
         log_start_offset = max(self.log_start_checkpoint, self.segments[0].base_offset)
-        self._put_epochs(truncate_from_start(truncate_from_end(self.epochs, log_end_offset), self.log_start_checkpoint))
+        self._put_epochs(
+            truncate_from_start(truncate_from_end(self.epochs, log_end_offset), self.log_start_checkpoint),
+            # An idle leader has noted an epoch that begins at the log end.
+            is_routine=truncate_from_end(self.epochs, log_end_offset + 1) == self.epochs,
+        )
         manager = self._rebuild_producers(log_start_offset, log_end_offset)
         high_watermark = log_start_offset
         if self.high_watermark_checkpoint is not None:
@@ -276,12 +282,16 @@ class _Loading:
             aborted=tuple(entry for segment in self.segments for entry in self._aborted_in(segment)),
             repairs=tuple(self.repairs),
             damage=tuple(self.damage),
+            verified_from_offset=self.verified_from_offset,
         )
 
     def _load_and_recover(self) -> tuple[int, int]:
         """(recovery point, log end offset)."""
         self.damage.clear()
         self._load_segment_files()
+        bases = [segment.base_offset for segment in self.segments]
+        first = 0 if self.is_clean and self.verify_trusted else self._unverified_from(bases)
+        self.verified_from_offset = bases[first] if first < len(bases) else None
         if self.is_clean:
             self._check_trusted()
         else:
@@ -324,17 +334,24 @@ class _Loading:
                 self.repairs.append(Repair("deleted", entry.name, "a crash left it half written"))
 
     def _put(self, segment: _Segment, kind: SegmentFileKind, content: bytes, why: str) -> None:
-        """Make a file of the segment hold `content`, durably, and touch it only if it does not."""
+        """Make a file of the segment hold `content`, durably, and touch it only if it does not.
+
+        An index of an active segment is preallocated: no more of it is read than `content` is long, and its zeros
+        after that only where the filesystem has no hole.
+        """
         path = self._path(segment, kind)
-        before = self.fs.read_bytes(path) if self.fs.exists(path) else None
-        if before == content:
+        entry = self.fs.entry(path)
+        begins_so = entry is not None and self.fs.read_range(path, 0, len(content)) == content
+        if entry is not None and begins_so and entry.size_bytes == len(content):
             self.fs.sync_file(path)
         else:
+            is_trimmed = begins_so and self.fs.ends_in_zeros(path, len(content))
             self.fs.replace_file(path, content, like=self._path(segment))
-            if before is None:
+            if entry is None:
                 self.repairs.append(Repair("created", path.name, "it was missing"))
-            elif len(before) > len(content) and before.rstrip(b"\0") == content.rstrip(b"\0"):
-                self.repairs.append(Repair(f"trimmed to {len(content)} bytes", path.name, "its entries end there"))
+            elif is_trimmed:
+                trimmed = f"trimmed to {len(content)} bytes"
+                self.repairs.append(Repair(trimmed, path.name, "its entries end there", is_routine=True))
             else:
                 self.repairs.append(Repair("rewritten", path.name, why))
         sizes = {
@@ -344,13 +361,13 @@ class _Loading:
         }
         segment.ref = replace(segment.ref, **{sizes[kind]: len(content)})
 
-    def _put_epochs(self, epochs: Epochs) -> None:
+    def _put_epochs(self, epochs: Epochs, *, is_routine: bool = False) -> None:
         """The leader epochs of the log, in the file too."""
         if epochs == self.epochs:
             return
         path = self.directory / LEADER_EPOCH_FILE
         self.fs.replace_file(path, format_leader_epochs(epochs), like=self._like())
-        self.repairs.append(Repair("rewritten", path.name, "its epochs were not those of the log"))
+        self.repairs.append(Repair("rewritten", path.name, "its epochs were not those of the log", is_routine))
         self.epochs = epochs
 
     def _like(self) -> Path:

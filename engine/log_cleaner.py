@@ -2,7 +2,7 @@
 
     grab     every compacted log that is free, not uncleanable, and dirty enough      the filthiest is InProgress
     clean    view · plan · clean_log into .part files, throttled, stopped by an abort between two chunks
-    commit   PartitionLog.replace_segments, which is engine.swap under the log's lock
+    commit   PartitionLog.replace_segments: engine.swap, under the log's lock for one group at a time
     finish   cleaner checkpoint, state back to none, or Paused where it was aborted
     delete   old segments of compacted logs, in the same thread and under the same states
 
@@ -21,12 +21,13 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
+from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.handoff import PreparedSwap
 from sediment.compaction.policy import CleanableRange, cleanable_range, filthiest_first
@@ -277,7 +278,7 @@ class LogCleaner:
         from sediment.compaction.cleaner import clean_log  # numba's kernels, which an engine that never cleans spares
 
         log, attempt = chosen.log, str(next(self._attempts))
-        config = log.config.compaction
+        config = self._bounded(log.config.compaction, chosen.range)
         plan = plan_cleaning(chosen.view, chosen.range, config, now_ms=self._clock.now_ms())
         with ExitStack() as stack:
             stack.callback(discard_parts, log.directory, self._run_id, self._fs, attempt=attempt)
@@ -288,6 +289,21 @@ class LogCleaner:
             log.flush(swap.next_dirty_offset)
             log.replace_segments(swap, before_group=chosen.directory.lock.check)
         return swap
+
+    def _bounded(self, config: CompactionConfig, cleaned: CleanableRange) -> CompactionConfig:
+        """Bound the offset map to that of one cleaner thread, unless the topic has a bound of its own.
+
+        A bounded map is filled by a pass of its own over the dirty range.  A range with fewer offsets than the map
+        holds keys needs no bound.
+        """
+        dirty_offsets = cleaned.first_uncleanable_offset - cleaned.first_dirty_offset
+        if config.dedupe_buffer_bytes is not None or dirty_offsets <= self._config.offset_map_keys:
+            return config
+        return replace(
+            config,
+            dedupe_buffer_bytes=self._config.dedupe_buffer_bytes_per_thread,
+            dedupe_load_factor=self._config.log_cleaner_io_buffer_load_factor,
+        )
 
     def _finish(self, chosen: LogToClean, next_dirty_offset: int) -> None:
         write = partial(self.update_checkpoint, chosen.directory, chosen.log.partition, next_dirty_offset)

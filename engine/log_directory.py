@@ -69,6 +69,15 @@ class LogDirectory:
         return self.failure is not None
 
     # ----------------------------------------------------------------------------------------------- taking and leaving
+    def read_owner(self) -> None:
+        """Read meta.properties and change nothing; a missing directory has none.
+
+        Raises:
+            CorruptCheckpointError: meta.properties is malformed.
+            OSError: the disk failed.
+        """
+        self.meta = read_meta_properties(self._fs, self.path / META_PROPERTIES_FILE)
+
     def open(self) -> None:
         """Take the directory; a missing one is created, and so are missing checkpoint files.
 
@@ -87,7 +96,7 @@ class LogDirectory:
             )
         self.lock.acquire()
         try:
-            self.meta = read_meta_properties(fs, self.path / META_PROPERTIES_FILE)
+            self.read_owner()
             for name in _CHECKPOINT_FILES:
                 if not fs.exists(self.path / name):
                     self._replace(name, format_offset_checkpoint({}))
@@ -178,12 +187,21 @@ class LogDirectory:
         self._fs.replace_file(self.path / name, content, like=self.path / LOCK_FILE)
 
 
-def check_owners(directories: Sequence[LogDirectory]) -> None:
-    """All directories belong to one node of one cluster, and each is another one.
+def check_owners(
+    directories: Sequence[LogDirectory], *, cluster_id: str | None = None, node_id: int | None = None
+) -> None:
+    """Check that all directories belong to one node of one cluster, and that each has an id of its own.
+
+    A `cluster_id` or `node_id` that is given has to be that of the directories.
 
     Raises:
         UsageError: they do not.
+
+    Source: Kafka's MetaPropertiesEnsemble.verify.
     """
+    for directory in directories:
+        if directory.meta is not None:
+            _check_owner(directory, directory.meta, cluster_id, node_id)
     named = [(directory, directory.meta) for directory in directories if directory.meta is not None]
     ids: dict[str, LogDirectory] = {}
     for directory, meta in named:
@@ -200,4 +218,14 @@ def check_owners(directories: Sequence[LogDirectory]) -> None:
                 f"it has the directory.id of {ids[meta.directory_id]}",
                 path=str(directory.path / META_PROPERTIES_FILE),
                 advice="one is a copy of the other; leave it out, or give it an id of its own",
+            )
+
+
+def _check_owner(directory: LogDirectory, meta: MetaProperties, cluster_id: str | None, node_id: int | None) -> None:
+    for what, wanted, found in (("cluster", cluster_id, meta.cluster_id), ("node", node_id, meta.node_id)):
+        if wanted is not None and found is not None and wanted != found:
+            raise UsageError(
+                f"it belongs to {what} {found}, and the engine is configured with {what}.id {wanted}",
+                path=str(directory.path / META_PROPERTIES_FILE),
+                advice=f"configure {what}.id {found}, or name other directories",
             )

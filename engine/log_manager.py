@@ -25,7 +25,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from sediment.engine.log_cleaner import LogCleaner
 from sediment.engine.log_directory import LogDirectory, check_owners
 from sediment.engine.partition_log import PartitionLog
 from sediment.engine.scheduler import Clock, Scheduler
+from sediment.engine.topic_names import LONGEST_FILE_NAME, check_partition, check_topic, check_topic_id
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
     DirectoryInUseError,
@@ -60,7 +61,6 @@ from sediment.segment_io.names import (
 
 _LOGGER = logging.getLogger(__name__)
 
-_LONGEST_NAME = 255
 _CLOCK = Clock()
 _FS = Fs()
 
@@ -162,7 +162,7 @@ class LogManager:
         Raises:
             DirectoryInUseError: a broker, an engine or a run has one of the directories.
             UsageError: a name that is no partition's in a directory, a partition that is there twice, or directories
-                of different brokers.
+                of different brokers or of another one than `BrokerConfig` names; of the last nothing was written.
             CorruptDataError: a log that a broker would refuse to load.
             StorageError: no directory is usable.
         """
@@ -182,6 +182,8 @@ class LogManager:
         for path in self._log_dirs:
             if seen.setdefault(path.resolve(), path) is not path:
                 raise UsageError(f"it is the same directory as {seen[path.resolve()]}", path=str(path))
+        self._check_owners_before_writing()
+        for path in self._log_dirs:
             directory = LogDirectory(path, self.fs)
             self._directories.append(directory)
             try:
@@ -190,21 +192,35 @@ class LogManager:
                 raise
             except (OSError, OwnershipError, NotALogDirectoryError, CorruptCheckpointError) as error:
                 self._fail(directory, error)
-        check_owners(self._live())
+        self._check_owners(self._live())
         self._name_owners()
 
+    def _check_owners_before_writing(self) -> None:
+        """Refuse directories of another node or cluster before any of them is created or written to."""
+        directories = [LogDirectory(path, self.fs) for path in self._log_dirs]
+        for directory in directories:
+            # A directory that cannot be read is reported where it is opened.
+            with suppress(OSError, CorruptCheckpointError):
+                directory.read_owner()
+        self._check_owners(directories)
+
+    def _check_owners(self, directories: Sequence[LogDirectory]) -> None:
+        check_owners(directories, cluster_id=self.config.cluster_id, node_id=self.config.node_id)
+
     def _name_owners(self) -> None:
-        named = next((directory.meta for directory in self._live() if directory.meta is not None), None)
-        cluster_id, node_id = self.config.cluster_id, self.config.node_id
-        if named is not None:
-            cluster_id, node_id = cluster_id or named.cluster_id, named.node_id if node_id is None else node_id
+        """Write meta.properties into the directories that have none, where cluster and node are known."""
+        named = [directory.meta for directory in self._live() if directory.meta is not None]
+        cluster_id = self.config.cluster_id or next((meta.cluster_id for meta in named if meta.cluster_id), None)
+        node_id = self.config.node_id
+        if node_id is None:
+            node_id = next((meta.node_id for meta in named if meta.node_id is not None), None)
         if cluster_id is None or node_id is None:
             return
         for directory in self._live():
             if directory.meta is None:
                 with self._failing(directory):
                     directory.name_owner(cluster_id, node_id)
-        check_owners(self._live())
+        self._check_owners(self._live())
 
     def _load_logs(self, progress: Callable[[LoadProgress], None], stop: threading.Event) -> None:
         """Load every directory's logs with threads of its own (kafka-log 05 §1 steps 2 to 4)."""
@@ -224,6 +240,9 @@ class LogManager:
                 with self._failing(jobs[job]):
                     try:
                         job.result()
+                    except CorruptCheckpointError as error:
+                        # As in Kafka, whose checkpoint files answer a malformed line with an IOException.
+                        self._fail(jobs[job], error)
                     except StorageError as error:
                         # The log has told of its disk already; a cause of another kind is no disk's.
                         if not isinstance(error.__cause__, OSError):
@@ -280,7 +299,13 @@ class LogManager:
         else:
             logs = self._future if item.state is DirectoryState.FUTURE else self._logs
             with self._guard:
-                other = logs.setdefault(item.partition, log)
+                # A directory that failed meanwhile has its logs closed already.
+                is_lost = directory.is_offline
+                other = log if is_lost else logs.setdefault(item.partition, log)
+            if is_lost:
+                log.go_offline(str(directory.failure))
+                log.close_handlers()
+                return
             if other is not log:
                 log.close_handlers()
                 raise UsageError(
@@ -464,8 +489,15 @@ class LogManager:
         return list(self._strays)
 
     def directory_of(self, log: PartitionLog) -> LogDirectory:
-        """Where a log is."""
-        return next(directory for directory in self._directories if directory.path == log.directory.parent)
+        """The log directory of a log.
+
+        Raises:
+            UsageError: it is not a log of this engine.
+        """
+        for directory in self._directories:
+            if directory.path == log.directory.parent:
+                return directory
+        raise UsageError("this is not a log of the engine", partition=str(log.partition), path=str(log.directory))
 
     def create_log(
         self,
@@ -481,10 +513,13 @@ class LogManager:
 
         Raises:
             StorageError: the log may be in a directory that is offline, or no directory takes it.
-            UsageError: `log_dir` is none of this engine.
+            UsageError: Kafka allows no such topic, partition or topic id, or `log_dir` is none of this engine.
 
         Source: kafka-log 04 §12.
         """
+        check_partition(partition)
+        if topic_id is not None:
+            check_topic_id(topic_id)
         with self._administration:
             existing = self.get_log(partition)
             if existing is not None:
@@ -526,10 +561,11 @@ class LogManager:
 
         Raises:
             StorageError: there is no such log, because its directory is offline.
-            UsageError: there is no such log.
+            UsageError: there is no such log, or Kafka allows no such topic or partition.
 
         Source: kafka-log 04 §13.
         """
+        check_partition(partition)
         with self._administration:
             with self._guard:
                 log = self._logs.pop(partition, None)
@@ -549,7 +585,7 @@ class LogManager:
     def _rename_aside(log: PartitionLog, directory: LogDirectory, state: DirectoryState) -> None:
         """`topic-N` -> `topic-N.<32 hex digits>-delete`, the topic shortened where a name could not hold it."""
         suffix = f"-{log.partition.partition}.{uuid.uuid4().hex}{state}"
-        log.rename_directory(directory.path / (log.partition.topic[: _LONGEST_NAME - len(suffix)] + suffix))
+        log.rename_directory(directory.path / (log.partition.topic[: LONGEST_FILE_NAME - len(suffix)] + suffix))
 
     def truncate_to(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Cut logs down to below the given offsets, and write the recovery points of their directories.
@@ -601,7 +637,11 @@ class LogManager:
         """A topic's config changed: at once for its logs, and for those that are created later.
 
         A cleaning of a log that is no longer compacted is ended (LM-12).
+
+        Raises:
+            UsageError: Kafka allows no topic of that name.
         """
+        check_topic(topic)
         self._overrides[topic] = config
         for log in self.all_logs():
             if log.partition.topic == topic:
@@ -630,7 +670,11 @@ class LogManager:
             for logs in (self._logs, self._future):
                 for partition in [partition for partition, log in logs.items() if _is_in(log, directory)]:
                     del logs[partition]
-        _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), error)
+        # The text alone: a handler that keeps the error would keep the files open that its traceback holds.
+        _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
+        lost += [deleted.log for deleted in self._deleted.copy() if deleted.directory is directory]
+        for log in lost:
+            log.go_offline(directory.failure)
         # Later, because the log that tells of it holds its own lock here, and closing another waits for that one's.
         self.scheduler.schedule_once("log-dir-failure", partial(self._leave, directory, lost))
 

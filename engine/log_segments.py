@@ -3,14 +3,17 @@
 Invariants
 * The segments ascend by base offset, the last one is active; there is always one, but while a log is being emptied.
 * Nothing here writes to a file; a segment that is taken out has let go of its files.
+* Once a reader of committed data has asked, every segment with aborted transactions is known, so that a log without
+  transactions is read at the price of one segment.
 
 Source: kafka-log 04 §8, §9.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from sediment.engine.segment import FoundBatch, FoundRecord, Segment
 from sediment.retention.policy import SegmentState
@@ -23,6 +26,8 @@ class LogSegments:
     def __init__(self, segments: Iterable[Segment]) -> None:
         self._segments = {segment.base_offset: segment for segment in segments}
         self._bases: list[int] = []
+        self._with_aborted: list[int] | None = None
+        """Bases of the segments that can have aborted transactions, ascending; None: not looked for yet."""
         self._reorder()
 
     def _reorder(self) -> None:
@@ -64,19 +69,38 @@ class LogSegments:
         """Take a segment in; the last one by offset is active."""
         self._segments[segment.base_offset] = segment
         self._reorder()
+        self._note_aborted(segment)
 
     def remove(self, base_offsets: Iterable[int]) -> None:
         """Take segments out and let go of their files."""
-        for base_offset in base_offsets:
-            self._segments.pop(base_offset).release()
+        self._take_out(base_offsets)
         self._reorder()
 
     def replace(self, base_offsets: Iterable[int], replacements: Iterable[Segment]) -> None:
         """Take segments out and others in."""
-        for base_offset in base_offsets:
-            self._segments.pop(base_offset).release()
-        self._segments.update({segment.base_offset: segment for segment in replacements})
+        self._take_out(base_offsets)
+        added = {segment.base_offset: segment for segment in replacements}
+        self._segments.update(added)
         self._reorder()
+        for segment in added.values():
+            self._note_aborted(segment)
+
+    def _take_out(self, base_offsets: Iterable[int]) -> None:
+        gone = set(base_offsets)
+        for base_offset in gone:
+            self._segments.pop(base_offset).release()
+        if self._with_aborted is not None:
+            self._with_aborted = [base_offset for base_offset in self._with_aborted if base_offset not in gone]
+
+    def add_aborted(self, transactions: tuple[AbortedTransaction, ...]) -> None:
+        """Note transactions whose ABORT marker was appended to the active segment."""
+        self.active.add_aborted(transactions)
+        self._note_aborted(self.active)
+
+    def _note_aborted(self, segment: Segment) -> None:
+        known = self._with_aborted
+        if known is not None and segment.base_offset not in known[-1:] and len(segment.transaction_index.index()):
+            insort(known, segment.base_offset)
 
     # ------------------------------------------------------------------------------------------------------------- find
     def between(self, from_offset: int, to_offset: int) -> list[Segment]:
@@ -88,7 +112,7 @@ class LogSegments:
 
     def find(self, offset: int) -> tuple[Segment, FoundBatch] | None:
         """The first batch whose last offset is at least `offset`, and its segment."""
-        for base_offset in self._bases[max(bisect_right(self._bases, offset) - 1, 0) :]:
+        for base_offset in islice(self._bases, max(bisect_right(self._bases, offset) - 1, 0), None):
             found = self._segments[base_offset].find(offset)
             if found is not None:
                 return self._segments[base_offset], found
@@ -113,13 +137,16 @@ class LogSegments:
 
         Source: kafka-log 04 §8 step 7.
         """
-        place = self._bases.index(segment.base_offset)
         bound = segment.upper_bound(end_position)
         if bound is not None:
             upper = bound.offset
         else:
-            upper = self._bases[place + 1] if place + 1 < len(self._bases) else log_end_offset
-        indexes = (self._segments[base_offset].transaction_index.index() for base_offset in self._bases[place:])
+            place = bisect_right(self._bases, segment.base_offset)
+            upper = self._bases[place] if place < len(self._bases) else log_end_offset
+        if self._with_aborted is None:
+            self._with_aborted = [each.base_offset for each in self if len(each.transaction_index.index())]
+        later = islice(self._with_aborted, bisect_left(self._with_aborted, segment.base_offset), None)
+        indexes = (self._segments[base_offset].transaction_index.index() for base_offset in later)
         return collect_aborted(indexes, start_offset, upper)
 
     # -------------------------------------------------------------------------------------------------------------- end

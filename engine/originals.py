@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sediment.compaction.handoff import PreparedSwap
+from sediment.engine.before_mark import make_mark, read_mark
 from sediment.engine.catalogue import (
     DONE,
     Catalogue,
@@ -45,7 +46,7 @@ from sediment.segment_io.names import (
 _OTHER_DIRECTORY = "name a directory on the filesystem of the log directory"
 
 BEFORE_OF_FILE = ".sediment-before"
-"""Holds the path of the log directory that a directory of `begin_before` shows; there once all else is."""
+"""Holds the `BeforeMark` of the log directory that a directory of `begin_before` shows; there once all else is."""
 
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP)
 _UNFINISHED = ".linking"  # no partition is named so
@@ -233,9 +234,10 @@ def begin_before(log_dir: Path, target: Path, fs: Fs) -> None:
     Raises:
         UsageError: another log directory is kept there, or something else, or the filesystem cannot link to there.
     """
-    mark, of = target / BEFORE_OF_FILE, str(log_dir.resolve())
-    if fs.exists(mark):
-        if fs.read_bytes(mark).decode() != of:
+    path = target / BEFORE_OF_FILE
+    mark = read_mark(path, fs)
+    if mark is not None:
+        if mark.log_dir != str(log_dir.resolve()):
             raise UsageError("another log directory is kept here", path=str(target), advice="name another directory")
         return
     files = [entry.name for entry in fs.scan(log_dir) if not entry.is_directory and entry.name not in _NOT_LINKED]
@@ -245,7 +247,7 @@ def begin_before(log_dir: Path, target: Path, fs: Fs) -> None:
     for entry in fs.scan(target):
         fs.unlink(target / entry.name)
     _link_all(files, log_dir, target, fs)
-    fs.replace_file(mark, of.encode(), like=log_dir)
+    fs.replace_file(path, make_mark(log_dir, fs).to_bytes(), like=log_dir)
 
 
 def keep_before(partition: TopicPartition, log_dir: Path, target: Path, fs: Fs) -> None:

@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -110,6 +111,7 @@ HIGH_WATERMARK = -1
 _SNAPSHOT = SegmentFileKind.SNAPSHOT
 _MAGIC = 2
 _ALL_KINDS = tuple(SegmentFileKind)
+_HAND_OVER_SECONDS = 0.0005
 
 
 class TaskScheduler(Protocol):
@@ -168,7 +170,7 @@ class PartitionLog:
         self._on_failure = on_failure
         self._random_jitter = random_jitter
         self._verify_transactions = verify_transactions
-        self._failure: OSError | None = None
+        self._failure: str | None = None
         self._closed = False
         self._cuts = 0
         self._buffers = AppendBuffers()
@@ -274,14 +276,22 @@ class PartitionLog:
 
     def _fail(self, error: OSError) -> NoReturn:
         is_first = self._failure is None
-        self._failure = self._failure or error
+        self.go_offline(str(error))
         if is_first:
             self._on_failure(self, error)
-        raise self._offline_error(error) from error
+        raise self._offline_error(str(error)) from error
 
-    def _offline_error(self, error: OSError) -> StorageError:
+    def go_offline(self, reason: str) -> None:
+        """Refuse every further call with StorageError; for a log whose directory failed.
+
+        It waits for no lock: what is under way goes on.  `close_handlers` lets go of the files.
+        """
+        # Text alone: the traceback of an error would keep the files of its frames open.
+        self._failure = self._failure or reason
+
+    def _offline_error(self, reason: str) -> StorageError:
         return StorageError(
-            f"the disk failed, so the log is offline: {error}",
+            f"the disk failed, so the log is offline: {reason}",
             partition=str(self.partition),
             path=str(self.directory),
             advice="repair the disk and start again",
@@ -333,7 +343,8 @@ class PartitionLog:
             unstable = self._producers.first_unstable_offset()
             if unstable is None or unstable >= self._log_start_offset:
                 return unstable
-            found = self._segments.find(self._log_start_offset)
+            with self._owned():
+                found = self._segments.find(self._log_start_offset)
             return self._log_start_offset if found is None else max(found[1].base_offset, self._log_start_offset)
 
     @property
@@ -589,7 +600,7 @@ class PartitionLog:
     def _take_over(self, update: Update) -> None:
         aborted = self._producers.apply(update)
         if aborted:
-            self._segments.active.add_aborted(aborted)
+            self._segments.add_aborted(aborted)
 
     def _duplicate(self, batch: RememberedBatch) -> AppendInfo:
         return AppendInfo(
@@ -788,27 +799,35 @@ class PartitionLog:
 
     # --------------------------------------------------------------------------------------------------- high watermark
     def update_high_watermark(self, offset: int) -> int:
-        """Set the high watermark, within the log; returns it.  Source: kafka-log 04 §5."""
+        """Set the high watermark, within the log; returns it.
+
+        This can lower it.  After an append `maybe_increment_high_watermark` is the one to call.
+
+        Source: Kafka's UnifiedLog.updateHighWatermark.
+        """
         with self.lock:
             self._high_watermark = min(max(offset, self._log_start_offset), self._log_end_offset)
             self._producers.on_high_watermark(self._high_watermark)
             return self._high_watermark
 
-    def maybe_increment_high_watermark(self, offset: int) -> bool:
-        """Raise the high watermark; False where it is not below `offset`.
+    def maybe_increment_high_watermark(self, offset: int | None = None) -> bool:
+        """Raise the high watermark to `offset`, by default to the log end; False if it is there or above already.
+
+        The default is right for a log without other replicas, and safe with any number of appending threads.
 
         Raises:
             UsageError: `offset` is above the log end.
         """
         with self.lock:
-            if offset > self._log_end_offset:
+            wanted = self._log_end_offset if offset is None else offset
+            if wanted > self._log_end_offset:
                 raise UsageError(
-                    f"high watermark {offset} is above the log end offset {self._log_end_offset}",
+                    f"high watermark {wanted} is above the log end offset {self._log_end_offset}",
                     partition=str(self.partition),
                 )
-            if offset <= self._high_watermark:
+            if wanted <= self._high_watermark:
                 return False
-            self.update_high_watermark(offset)
+            self.update_high_watermark(wanted)
             return True
 
     def _clamp_high_watermark(self) -> None:
@@ -1021,54 +1040,60 @@ class PartitionLog:
     def replace_segments(self, swap: PreparedSwap, *, before_group: Callable[[], None] | None = None) -> None:
         """Commit a cleaning of this log: the sources of each group give way to its parts.
 
+        The lock is held for one group at a time, and `before_group` is called without it: appends and reads go on
+        between two groups.
+
         Raises:
             SourceChangedError, UsageError: as `engine.swap.commit`; groups before that one are done.
             StorageError: the disk failed.
 
-        Source: kafka-log 02 §8.1.
+        Source: kafka-log 02 §8.1; Kafka's LocalLog.replaceSegments, which the cleaner calls for each group.
         """
-        with self._owned():
-            if any(
-                source.base_offset >= self._segments.active.base_offset
-                for group in swap.groups
-                for source in group.sources
-            ):
-                raise UsageError("the active segment of an open log cannot be replaced", partition=str(self.partition))
-            groups = [group for group in swap.groups if group.parts]
-            begun = done = 0
+        groups = iter([group for group in swap.groups if group.parts])
+        replaced: CleanedGroup | None = None
+        with ExitStack() as held:
 
             def next_group() -> None:
-                nonlocal begun, done
-                done = begun
+                nonlocal replaced
+                if replaced is not None:
+                    self._take_in(replaced)
+                    held.close()
+                    # A released lock is nobody's until a waiting thread has run.
+                    time.sleep(_HAND_OVER_SECONDS)
                 if before_group is not None:
                     before_group()
-                begun += 1
+                held.enter_context(self._owned())
+                replaced = next(groups)
 
+            with self._owned():
+                self._check_replaceable(swap)
             try:
                 commit(swap, self._fs, before_group=next_group)
-                done = len(groups)
             except CommitStateUnknownError as error:
-                self._failure = self._failure or OSError(str(error))
+                self.go_offline(str(error))
                 raise
-            finally:
-                if self._failure is None:
-                    self._reopen_replaced(groups[:done])
+            except OSError as error:
+                self._fail(error)
+            if replaced is not None:
+                self._take_in(replaced)
 
-    def _reopen_replaced(self, groups: Sequence[CleanedGroup]) -> None:
-        """Take in the segments of groups that were replaced."""
-        listing = list_log(self.partition, self.directory, self._fs)
-        present = {ref.base_offset: ref for ref in listing.segments}
-        for group in groups:
-            self._segments.replace(
-                (source.base_offset for source in group.sources),
-                [
-                    self._segment(
-                        part.base_offset, size_bytes=present[part.base_offset].log_bytes, now_ms=self._clock()
-                    )
-                    for part in group.parts
-                ],
-            )
-        self._snapshots = set(listing.snapshots)
+    def _check_replaceable(self, swap: PreparedSwap) -> None:
+        active = self._segments.active.base_offset
+        if any(source.base_offset >= active for group in swap.groups for source in group.sources):
+            raise UsageError("the active segment of an open log cannot be replaced", partition=str(self.partition))
+
+    def _take_in(self, group: CleanedGroup) -> None:
+        """Take in the segments of a group that was replaced."""
+        sources = {source.base_offset for source in group.sources}
+        bases = {part.base_offset for part in group.parts}
+        self._segments.replace(
+            sources,
+            [
+                self._segment(part.base_offset, size_bytes=part.files[0].size_bytes, now_ms=self._clock())
+                for part in group.parts
+            ],
+        )
+        self._snapshots.difference_update(sources - bases)
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(

@@ -43,7 +43,7 @@ class Snapshots:
         self._fs = fs
         self._like = like
         self._offsets = set(offsets)
-        self._dropped: dict[int, str] = {}
+        self._dropped: dict[int, tuple[str, bool]] = {}
         self._repairs = repairs
 
     def offsets(self) -> tuple[int, ...]:
@@ -72,15 +72,16 @@ class Snapshots:
         else:
             self._fs.replace_file(path, encode_snapshot(wanted.values()), like=self._like())
             action = "rewritten" if is_there else "written"
-            self._repairs.append(Repair(action, path.name, f"it holds the {len(wanted)} producers known there"))
+            why = f"it holds the {len(wanted)} producers known there"
+            self._repairs.append(Repair(action, path.name, why, is_routine=not is_there))
         self._dropped.pop(offset, None)
         self._offsets.add(offset)
 
-    def drop(self, offset: int, why: str) -> None:
+    def drop(self, offset: int, why: str, *, is_routine: bool = False) -> None:
         """Count a snapshot out, if there is one; its file goes with `delete_dropped`."""
         if offset in self._offsets:
             self._offsets.remove(offset)
-            self._dropped[offset] = why
+            self._dropped[offset] = why, is_routine
 
     def believe_again(self, offsets: Iterable[int]) -> None:
         """Take back that these were dropped."""
@@ -90,9 +91,9 @@ class Snapshots:
 
     def delete_dropped(self) -> None:
         """Remove the files of the snapshots that were dropped and not taken again."""
-        for offset, why in sorted(self._dropped.items()):
+        for offset, (why, is_routine) in sorted(self._dropped.items()):
             self._fs.unlink(self.path(offset), missing_ok=True)
-            self._repairs.append(Repair("deleted", self.path(offset).name, why))
+            self._repairs.append(Repair("deleted", self.path(offset).name, why, is_routine))
         if self._dropped:
             self._fs.sync_directory(self._directory)
         self._dropped.clear()
@@ -168,7 +169,7 @@ class ProducerStateManager:
             if offset > log_end_offset:
                 self._snapshots.drop(offset, "it lies behind the end of the log")
             elif offset <= log_start_offset:
-                self._snapshots.drop(offset, f"the log starts at {log_start_offset}")
+                self._snapshots.drop(offset, f"the log starts at {log_start_offset}", is_routine=True)
         if log_end_offset == self.map_end_offset:
             self.map_end_offset = max(self.map_end_offset, log_start_offset)
             self._last_snapshot_offset = max(self._snapshots.offsets(), default=log_start_offset)
@@ -247,7 +248,7 @@ class ProducerStateManager:
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
         """Drop the snapshots that belong to no segment, except one behind all of them.  Source: kafka-log 05 §6."""
         for offset in stray_snapshots(self._snapshots.offsets(), base_offsets):
-            self._snapshots.drop(offset, "no segment begins there")
+            self._snapshots.drop(offset, "no segment begins there", is_routine=True)
 
 
 def _first_at_or_behind(rows: Rows, offset: int) -> int:

@@ -9,8 +9,8 @@ Invariants of `commit`: one group at a time, ascending; a group's old files keep
 are durably `.swap`; they are removed after its new ones durably have their final names; the next group's first
 `.cleaned` appears after that.  So after a crash and a start each group is old or new, and the new ones come first.
 
-Invariants of `finish_interrupted`: what it does is what Kafka's loader does, in an order that can itself be cut off
-anywhere and started over.
+Invariants of `finish_interrupted`: it does what Kafka's loader does where every new segment is whole, in an order that
+can itself be cut off anywhere and started over.  No new segment that is not whole replaces an old one that is.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from sediment.compaction.handoff import CleanedGroup, PartFile, PreparedSwap
+from sediment.engine.replacements import NewSegment, OldSegments, read_new_segment
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
+    CorruptBatchError,
     CorruptDataError,
     SourceChangedError,
     UsageError,
 )
-from sediment.segment_io.format import INT64_MAX, OFFSET_ENTRY_BYTES, OFFSET_ENTRY_STRUCT
+from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.framing import batch_ends
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import SegmentRef, list_log
@@ -308,11 +310,15 @@ def _file_names(source: SegmentRef) -> Iterator[str]:
 # --------------------------------------------------------------------------------------------------------------- repair
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One thing that a start did to one file: `action` is a past participle (deleted, renamed), `why` a clause."""
+    """One thing that a start did to one file: `action` is a past participle (deleted, renamed), `why` a clause.
+
+    `is_routine` says that a broker does it without a word at the start of a healthy log.
+    """
 
     action: str
     name: str
     why: str
+    is_routine: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.action}: {self.why}"
@@ -324,9 +330,14 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     Nothing else may work on the directory: its lock is held, and no task of this run has begun to write.  That is why
     `.part` files of any run go: a run that could still commit them would hold the lock.
 
-    Beyond Kafka's rules: an index of the old segment goes when the new segment of the same base has none of that kind,
-    also where the new log is empty or torn and Kafka's range is empty.  Kafka would keep a transaction index whose
-    markers are gone, and consumers would take later transactions of those producers for aborted.
+    Beyond Kafka's rules:
+
+    * A replacement whose new segments are not all whole (`replacements`) is undone where the old segments still hold
+      its records.  Else it is refused, but for framed logs that no old log is left to stand in for.
+    * A replacement of several segments deletes no old log that lies between them and ends before the next one.
+    * An index of the old segment goes when the new segment of the same base has none of that kind, also where the new
+      log is empty.  Kafka would keep a transaction index whose markers are gone, and consumers would take later
+      transactions of those producers for aborted.
 
     Calling it again, also after it was cut off anywhere, ends in the same directory.
 
@@ -334,8 +345,9 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
         What was done, in order; empty where nothing had been interrupted.
 
     Raises:
-        CorruptDataError: a `.cleaned` or `.swap` file without an offset, or a `.log.swap` with a malformed batch;
-            nothing was touched.
+        CorruptDataError: a `.cleaned` or `.swap` file without an offset, or a new segment that is not whole while an
+            old segment that it replaces is gone; nothing was touched.
+        UnsupportedDataError: a new segment holds a batch of a later version; nothing was touched.
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
     """
@@ -344,25 +356,39 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     parts = [name for name in names if _is_part(name)]
     cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
     swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
+    rest = sorted(set(names) - set(deleted) - set(parts) - set(cleaned) - set(swaps))
+    repairs: list[Repair] = []
+
     lowest_cleaned = min((_offset_of(directory, name) for name in cleaned), default=INT64_MAX)
     undone = [name for name in swaps if _offset_of(directory, name) >= lowest_cleaned]
+    old = _old_segments(directory, rest, fs)
+    new = _new_segments(directory, sorted(set(swaps) - set(undone)), old, fs)
+    broken = _first_to_undo(directory, new, old)
+    if broken is not None:
+        # This one name makes Kafka's loader undo it too.  Deleting file by file could leave a set that looks whole.
+        first, marker = new[0].name, new[0].name.removesuffix(SWAP_SUFFIX) + CLEANED_SUFFIX
+        fs.rename(directory / first, directory / marker)
+        fs.sync_directory(directory)
+        why = f"{broken.name} is not whole ({broken.problem}); the old segments have its records"
+        repairs.append(Repair(f"renamed to {marker}", first, why))
+        cleaned.append(marker)
+        undone = [name for name in swaps if _offset_of(directory, name) >= new[0].base_offset and name != first]
+        swaps, new = [name for name in swaps if name != first], []
+
     completed = sorted(set(swaps) - set(undone), key=_finishing_order)
-    rest = sorted(set(names) - set(deleted) - set(parts) - set(cleaned) - set(swaps))
-    replaced = _replaced_names(directory, rest, completed, fs)
+    replaced = _replaced_names(directory, rest, completed, new, fs)
     final = {name.removesuffix(SWAP_SUFFIX) for name in completed}
     live = (set(rest) - set(replaced)) | final
     orphans = [name for name in sorted(live) if _is_orphan(name, live)]
 
-    repairs: list[Repair] = []
-
-    def delete(doomed: Sequence[str], why: str) -> None:
+    def delete(doomed: Sequence[str], why: str, *, is_routine: bool = False) -> None:
         for name in doomed:
             fs.unlink(directory / name, missing_ok=True)
-            repairs.append(Repair("deleted", name, why))
+            repairs.append(Repair("deleted", name, why, is_routine))
         if doomed:
             fs.sync_directory(directory)
 
-    delete(deleted, "its deletion had begun")
+    delete(deleted, "its deletion had begun", is_routine=True)
     delete(parts, "no run is left that could commit it")
     delete(undone, "the replacement that it belongs to was not complete")
     delete(cleaned, "the replacement that it belongs to was not complete")
@@ -376,33 +402,76 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     return tuple(repairs)
 
 
-def _replaced_names(directory: Path, names: Sequence[str], swaps: Sequence[str], fs: Fs) -> list[str]:
-    """Those of `names` that the complete replacement `swaps` covers."""
-    logs = [name for name in swaps if name.endswith(SegmentFileKind.LOG + SWAP_SUFFIX)]
-    bases = [_offset_of(directory, name) for name in logs]
-    lowest = min(bases, default=0)
-    end = max((_covered_end(directory / name, base, fs) for name, base in zip(logs, bases, strict=True)), default=0)
-    covered = {segment_file_name(base, kind) for base in bases for kind in _INDEX_KINDS}
-    covered -= {name.removesuffix(SWAP_SUFFIX) for name in swaps}
-    return [name for name in names if name in covered or lowest <= _leading_offset(name) < end]
+def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: Fs) -> list[NewSegment]:
+    """The new segments among `swaps`, ascending by base offset."""
+    found = []
+    for name in swaps:
+        if not name.endswith(_LOG + SWAP_SUFFIX):
+            continue
+        base_offset = _offset_of(directory, name)
+        if name != segment_file_name(base_offset, _LOG) + SWAP_SUFFIX:
+            raise _nameless(directory, name)
+        replaces_records = old.have_records(base_offset)
+        found.append(read_new_segment(directory, base_offset, fs, replaces_records=replaces_records))
+    return sorted(found, key=lambda segment: segment.base_offset)
 
 
-def _covered_end(swap: Path, base_offset: int, fs: Fs) -> int:
-    """The offset up to which a `.log.swap` covers old files: behind its last batch.
+def _old_segments(directory: Path, rest: Sequence[str], fs: Fs) -> OldSegments:
+    parsed = [(parse_segment_file(name), name) for name in rest]
+    return OldSegments(
+        directory, {file.base_offset: name for file, name in parsed if file is not None and file.kind is _LOG}, fs
+    )
 
-    `base_offset` where the log ends before the last entry of its offset index: what it lacks, old files may still have.
 
-    Source: kafka-log 05 §2, §3 (readNextOffset).
+def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments) -> NewSegment | None:
+    """The first new segment that is not whole, if the replacement is to be undone; None if it is to be completed.
+
+    Raises:
+        CorruptDataError: neither is possible without losing records.
     """
-    next_offset = next_offset_of(swap, base_offset, fs)
-    index = swap.with_name(segment_file_name(base_offset, SegmentFileKind.OFFSET_INDEX) + SWAP_SUFFIX)
-    found = fs.entry(index)
-    count = 0 if found is None else found.size_bytes // OFFSET_ENTRY_BYTES
-    if not count:
-        return next_offset
-    entry = fs.read_range(index, (count - 1) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
-    relative_offset, _ = OFFSET_ENTRY_STRUCT.unpack(entry)
-    return next_offset if base_offset + relative_offset < next_offset else base_offset
+    problems = [segment for segment in new if segment.problem is not None]
+    if not problems:
+        return None
+    if all(old.hold(segment) for segment in new):
+        return problems[0]
+    refused = next((segment for segment in problems if not segment.is_framed or old.have_records_of(segment)), None)
+    if refused is None:
+        return None
+    raise CorruptDataError(
+        f"a new segment of an interrupted replacement is not whole ({refused.problem}), and old segments are missing",
+        partition=directory.name,
+        path=str(directory / refused.name),
+        offset=refused.next_offset,
+        advice="restore the old segments from a backup or their .deleted files and move the .swap files away",
+    )
+
+
+def _replaced_names(
+    directory: Path, names: Sequence[str], swaps: Sequence[str], new: Sequence[NewSegment], fs: Fs
+) -> list[str]:
+    """Those of `names` that the complete replacement `swaps` covers."""
+    lowest = min((segment.base_offset for segment in new), default=0)
+    end = max((segment.next_offset for segment in new), default=0)
+    covered = {segment_file_name(segment.base_offset, kind) for segment in new for kind in _INDEX_KINDS}
+    covered -= {name.removesuffix(SWAP_SUFFIX) for name in swaps}
+    in_range = [name for name in names if lowest <= _leading_offset(name) < end]
+    kept = {_leading_offset(name) for name in in_range if _lies_between(directory, name, new, fs)}
+    return [name for name in names if name in covered or (name in in_range and _leading_offset(name) not in kept)]
+
+
+def _lies_between(directory: Path, name: str, new: Sequence[NewSegment], fs: Fs) -> bool:
+    """True of a log that begins after the end of one new segment and ends before the next one begins."""
+    file = parse_segment_file(name)
+    if file is None or file.kind is not _LOG:
+        return False
+    base_offset = file.base_offset
+    if any(segment.base_offset <= base_offset < max(segment.next_offset, segment.base_offset + 1) for segment in new):
+        return False
+    following = min(segment.base_offset for segment in new if segment.base_offset > base_offset)
+    try:
+        return next_offset_of(directory / name, base_offset, fs) <= following
+    except CorruptBatchError:
+        return True
 
 
 def _leading_offset(name: str) -> int:
@@ -415,13 +484,17 @@ def _leading_offset(name: str) -> int:
 def _offset_of(directory: Path, name: str) -> int:
     offset = _leading_offset(name)
     if offset < 0:
-        raise CorruptDataError(
-            "the name of a file of an interrupted replacement has no offset",
-            partition=directory.name,
-            path=str(directory / name),
-            advice="a broker refuses to load this partition; move the file out of the directory",
-        )
+        raise _nameless(directory, name)
     return offset
+
+
+def _nameless(directory: Path, name: str) -> CorruptDataError:
+    return CorruptDataError(
+        "the name of a file of an interrupted replacement has no offset of 20 digits",
+        partition=directory.name,
+        path=str(directory / name),
+        advice="a broker refuses to load this partition; move the file out of the directory",
+    )
 
 
 def _is_part(name: str) -> bool:

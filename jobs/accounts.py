@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from sediment.jobs.report import read_report
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.printable import encodable
 
 if TYPE_CHECKING:
     from sediment.jobs.options import CommonOptions
@@ -57,7 +59,8 @@ def write_page(
     def content() -> bytes:
         from sediment.jobs.html_report import render_html
 
-        return render_html(json.loads(report), options=given, settings=_settings_by_directory(options)).encode()
+        page = render_html(json.loads(report), options=given, settings=_settings_by_directory(options))
+        return encodable(page).encode()
 
     _write(file, content, "the report", messages)
 
@@ -68,7 +71,7 @@ def write_metrics(report: str, file: Path, messages: Console) -> None:
     def content() -> bytes:
         from sediment.jobs.metrics import last_success, metrics_text
 
-        document = json.loads(report)
+        document = read_report(report)
         return metrics_text(
             document, finished_s=time.time(), last_success_s=last_success(file, str(document["command"]))
         )

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sediment.engine.lock import check_run_token, place_run_token, remove_run_token
-from sediment.jobs.delta_tables import INSTALL, is_uri, outside_log_dirs
+from sediment.jobs.delta_tables import INSTALL, check_table_path, is_uri, outside_log_dirs
 from sediment.jobs.options import CommonOptions
 from sediment.jobs.progress import Progress
 from sediment.jobs.sentences import first_line, task_lost, told
@@ -70,7 +70,8 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
     """Whether an archive can be kept at `path`, a directory or a URI; called before a run touches anything.
 
     Raises:
-        UsageError: the package that writes it is missing, something else is at `path`, or it is inside a log directory.
+        UsageError: the package that writes it is missing, something else is at `path`, it is inside a log directory, or
+            no Delta table can have that path.
     """
     try:
         from deltalake import DeltaTable
@@ -78,6 +79,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
     except ImportError as error:
         raise UsageError("an archive needs the Python package deltalake, which is missing", advice=INSTALL) from error
     outside_log_dirs(path, log_dirs)
+    check_table_path(path)
     try:
         if not DeltaTable.is_deltatable(path):
             place = Path(path)

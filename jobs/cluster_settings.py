@@ -65,12 +65,14 @@ def open_directories(
     settings: Settings,
     fs: Fs,
     *,
+    names: Sequence[str] = (),
     allow_empty: bool = False,
     in_place: bool = False,
 ) -> list[LogDirectory]:
     """`open_directory` for each of `paths`, with the settings of the run as they hold there.
 
-    `in_place` says that the run changes data by these settings; `allow_empty` that a pattern may match nothing.
+    `names` are those under which the user knows the paths.  `in_place` says that the run changes data by these
+    settings, `allow_empty` that a pattern may match nothing.
 
     Raises:
         NotALogDirectoryError, CorruptCheckpointError: as `open_directory`.
@@ -81,8 +83,8 @@ def open_directories(
     """
     directories = [open_directory(path, patterns, fs) for path in paths]
     if not allow_empty:
-        names = [str(partition) for directory in directories for partition in directory.all_partitions]
-        check_patterns(patterns, names, where=", ".join(map(str, paths)))
+        partitions = [str(partition) for directory in directories for partition in directory.all_partitions]
+        check_patterns(patterns, partitions, where=", ".join(names or map(str, paths)))
     if settings.metadata_dir is not None and not _holds_metadata(settings.metadata_dir, fs):
         raise UsageError(
             f"--metadata {settings.metadata_dir} does not hold {METADATA_PARTITION}",

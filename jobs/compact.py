@@ -286,6 +286,7 @@ class _Run:
             )
         if not self._own.dry_run and self._own.hand_off is None and finish_interrupted(path, self._fs):
             listing = list_log(partition, path, self._fs)
+            self._keep_before(partition, directory.path)
         mark = self._marks[directory.path].get(partition)
         looks_again = self._own.retry_quarantined or self._own.on_corruption == KEEP
         if mark is not None and mark.holds_for(listing) and not looks_again:
@@ -294,6 +295,8 @@ class _Run:
         task = CleaningTask(listing, checkpoints, config.compaction, self._own, self._options.now_ms, self.run_id)
         if not self._own.roll_active:
             return task
+        if not self._own.dry_run:
+            self._keep_before(partition, directory.path)
         rolled = with_errors(task, lambda: roll_active(task, self._fs))
         return rolled if isinstance(rolled, CleaningTask) else self._settle_all([Answer(task, rolled, None)])[0]
 
@@ -499,13 +502,18 @@ class _Run:
             return True
         if self._originals is not None:
             self._originals.keep_swap(swap)
-        if self._own.keep_before is not None and swap.parts():
-            keep_before(swap.partition, task.listing.path.parent, self._own.keep_before, self._fs)
+        if swap.parts():
+            self._keep_before(swap.partition, task.listing.path.parent)
         lock, synced = self._locks[task.listing.path.parent], self._synced.get(Path(swap.directory))
         if synced is not None:
             synced.result()
         is_durable = synced is not None
         return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set, is_durable=is_durable)
+
+    def _keep_before(self, partition: TopicPartition, log_dir: Path) -> None:
+        """Link a partition that is about to change, or that an interrupted run just changed."""
+        if self._own.keep_before is not None:
+            keep_before(partition, log_dir, self._own.keep_before, self._fs)
 
 
 def _update_checkpoint(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> None:

@@ -1,13 +1,14 @@
 """`spark.read.format("kafka-log")`: segment files as DataFrames, without a broker; a batch and a streaming source.
 
-    driver's Python    options -> request, paths -> partitions, indexes -> tasks of about `task_bytes`
-    tasks              slices of segments -> Arrow batches; pyarrow and kernels are loaded there, after the fork
+    load     options -> request, paths -> partitions, indexes -> tasks of about `task_bytes`
+    tasks    slices of segments -> Arrow batches; pyarrow and kernels are loaded there, after the fork
 
-Filters on topic, partition, offset and timestamp leave out partitions, segments and ranges of segments; Spark applies
-them once more, so that what is left out need not be exact.
+Options leave out partitions, segments and ranges of segments.  Filters of a query do not: Spark 4.2 keeps one read plan
+for a frame and all its queries, so a plan that one query narrowed would answer the next one too (`PythonDataSourceV2`).
 
-Invariants: a stream's progress is the next offset of each partition, by the name of its directory, and nothing else, so
-that it outlives rolls, retention and compaction; its end is never above what a task can read.
+Invariants: all queries of a frame read the tasks that `load` planned, or fail; a stream's progress is the next offset
+of each partition, by the name of its directory, and nothing else, so that it outlives rolls, retention and compaction;
+its end is never above what a task can read.
 """
 
 from __future__ import annotations
@@ -18,25 +19,11 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -56,6 +43,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sediment.jobs.quiet_worker import silence_closed_sockets
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.locate import Source, locate
@@ -68,8 +56,10 @@ from sediment.segment_io.tables import (
     READ_UNCOMMITTED,
     Column,
     Damage,
+    Piece,
     TableRequest,
     TableTask,
+    pack_pieces,
     parse_range,
     plan_pieces,
     plan_table,
@@ -81,7 +71,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMAT = "kafka-log"
-PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -91,6 +80,8 @@ _OPTIONS = {
     "paths": "what to read, as a JSON list",
     "what": "the table",
     "columns": "names, separated by commas",
+    "topics": "names, separated by commas",
+    "partitions": "numbers, separated by commas",
     "isolation": "read_uncommitted or read_committed",
     "on_corruption": "fail, skip or rows",
     "offsets": "A:B, from A to below B",
@@ -100,14 +91,14 @@ _OPTIONS = {
     "max_offsets_per_trigger": "how much of a stream one batch takes",
 }
 
+_SHOWN_NAMES = 8
+
 _log = logging.getLogger("sediment")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("kafka-log")` known to a session, and let filters through to Python sources."""
-    spark.conf.set(PUSHDOWN_SETTING, "true")
+    """Make `spark.read.format("kafka-log")` known to a session, whose settings stay as they are."""
     spark.dataSource.register(KafkaLogSource)
 
 
@@ -135,19 +126,21 @@ class SourceOptions:
                 near = difflib.get_close_matches(name, _OPTIONS, n=1)
                 hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(_OPTIONS)}"
                 raise UsageError(f"{FORMAT} has no option {name!r}", advice=hint)
-        columns = given.get("columns")
+        columns, topics = _names(given, "columns"), _names(given, "topics")
         offsets, times = (
             parse_range(given.get("offsets"), "offsets"),
             parse_range(given.get("timestamps_ms"), "timestamps_ms"),
         )
         request = TableRequest(
             what=given.get("what", "records"),
-            columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
+            columns=columns,
             bounds=Bounds(
                 first_offset=offsets[0], end_offset=offsets[1], first_timestamp_ms=times[0], end_timestamp_ms=times[1]
             ),
             isolation=_one_of(given, "isolation", ISOLATIONS, READ_UNCOMMITTED),
             on_corruption=_one_of(given, "on_corruption", ON_CORRUPTION, FAIL),
+            topics=None if topics is None else frozenset(topics),
+            partitions=_numbers(given, "partitions"),
         )
         request.selected()
         return cls(
@@ -165,6 +158,19 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     if "path" in given:
         return (given["path"],)
     raise UsageError("no path is given", advice=f'spark.read.format("{FORMAT}").load(PATH)')
+
+
+def _names(given: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    text = given.get(name)
+    return None if text is None else tuple(part.strip() for part in text.split(","))
+
+
+def _numbers(given: Mapping[str, str], name: str) -> frozenset[int] | None:
+    names = _names(given, name)
+    try:
+        return None if names is None else frozenset(map(int, names))
+    except ValueError as error:
+        raise UsageError(f"{name} cannot be {given[name]!r}", advice="write numbers, separated by commas") from error
 
 
 def _one_of(given: Mapping[str, str], name: str, values: Sequence[str], default: str) -> str:
@@ -229,40 +235,76 @@ def _in_one_sentence(function: _Function) -> _Function:
     return result  # type: ignore[no-any-return]
 
 
+# ------------------------------------------------------------------------------------------------------------- sources
+def located(options: SourceOptions, fs: Fs) -> list[Source]:
+    """Return the sources of the paths that the options `topics` and `partitions` select.
+
+    Raises:
+        UsageError: a path names nothing, or the paths hold nothing of a topic or partition that is asked for.
+    """
+    found, request = locate(options.paths, fs), options.request
+    _check_selected("topic", request.topics, {source.partition.topic for source in found})
+    of_topics = replace(request, partitions=None)
+    numbers = {source.partition.partition for source in found if of_topics.wants(source)}
+    _check_selected("partition", request.partitions, numbers)
+    return [source for source in found if request.wants(source)]
+
+
+def _check_selected(kind: str, selected: Collection[Any] | None, there: Collection[Any]) -> None:
+    for name in sorted(set(selected or ()) - set(there)):
+        near = difflib.get_close_matches(str(name), map(str, there), n=1)
+        shown = ", ".join(map(str, sorted(there)[:_SHOWN_NAMES])) + (" …" if len(there) > _SHOWN_NAMES else "")
+        hint = f"did you mean {near[0]!r}" if near and kind == "topic" else f"there are {shown or 'none'}"
+        raise UsageError(f"the paths hold no {kind} {name!r}", advice=hint)
+
+
 # --------------------------------------------------------------------------------------------------------------- source
 class KafkaLogSource(DataSource):
-    """`kafka-log`: see docs/tables.md for its options and tables."""
+    """`kafka-log`: see docs/tables.md for its options and tables.
+
+    Spark makes one instance at `load` and gives every query of the frame a copy.  So the tasks are planned here: a plan
+    of a query would differ from that of another one where the directory changes in between.
+    """
+
+    @_in_one_sentence
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._options = SourceOptions.parse(options)
+        fs = Fs()
+        sources = located(self._options, fs)
+        self._tasks = plan_table(self._options.request, sources, fs, task_bytes=self._options.task_bytes)
 
     @classmethod
     def name(cls) -> str:
         """What `format` takes."""
         return FORMAT
 
-    @_in_one_sentence
     def schema(self) -> StructType:
-        """Of the table and columns that the options ask for; the paths are looked at here too."""
-        options = SourceOptions.parse(self.options)
-        locate(options.paths, Fs())
-        return spark_schema(options.request.selected())
+        """Of the table and columns that the options ask for."""
+        return spark_schema(self._options.request.selected())
 
     @_in_one_sentence
     def reader(self, schema: StructType) -> DataSourceReader:
         """For a batch query."""
-        options = SourceOptions.parse(self.options)
-        return KafkaLogReader(replace(options, request=_with_schema(options.request, schema)))
+        return KafkaLogReader(_with_schema(self._options.request, schema), self._take_tasks())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """For a streaming query, of `records` only."""
+        self._take_tasks()
         try:
-            options = SourceOptions.parse(self.options)
-            if options.request.what != "records":
+            if self._options.request.what != "records":
                 raise UsageError(
-                    f"table {options.request.what!r} cannot be streamed",
+                    f"table {self._options.request.what!r} cannot be streamed",
                     advice="stream 'records', or read it as a batch",
                 )
-            return KafkaLogStreamReader(replace(options, request=_with_schema(options.request, schema)))
+            return KafkaLogStreamReader(replace(self._options, request=_with_schema(self._options.request, schema)))
         except SedimentError as error:
             return _RefusedStreamReader(error)
+
+    def _take_tasks(self) -> list[TableTask]:
+        """Hand over the tasks: Spark sends this instance to every task, which needs none but its own."""
+        tasks, self._tasks = self._tasks, []
+        return tasks
 
 
 class _TaskPartition(InputPartition):
@@ -276,6 +318,7 @@ class _TaskPartition(InputPartition):
 def _read(
     request: TableRequest, partition: InputPartition, on_lost: Callable[[Slice, int], None] | None
 ) -> Iterator[pa.RecordBatch]:
+    silence_closed_sockets()
     return _one_sentence_iterator(_batches(request, partition, on_lost))
 
 
@@ -291,7 +334,10 @@ def _batches(
     if not isinstance(partition, _TaskPartition):
         return  # Spark's stand-in where there is nothing to read
     skipped: list[Damage] = []
-    yield from read_table(request, partition.value, Fs(), on_damage=skipped.append, on_lost=on_lost)
+    # A stream follows its offsets into new files; a frame that did would show some of them and not the others.
+    yield from read_table(
+        request, partition.value, Fs(), on_damage=skipped.append, on_lost=on_lost, follow=on_lost is not None
+    )
     if skipped:
         size_bytes = sum(damage.end_position - damage.position for damage in skipped)
         _log.warning(
@@ -300,86 +346,25 @@ def _batches(
 
 
 class KafkaLogReader(DataSourceReader):
-    """A batch query: the files as they are when it is planned."""
+    """A batch query: the files as they were at `load`.
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._request = options.request
+    It has no `pushFilters`: Spark 4.2 answers later queries of the frame by what an earlier one left of the plan.
+    """
 
-    @_in_one_sentence
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
-        """Narrow the request; Spark is given every filter back."""
-        self._request = narrowed_by(self._options.request, filters)
-        return filters
+    def __init__(self, request: TableRequest, tasks: Sequence[TableTask]) -> None:
+        self._request = request
+        self._tasks = tasks
 
-    @_in_one_sentence
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KafkaLogReader, (self._request, ())  # as it goes to every task
+
     def partitions(self) -> list[InputPartition]:
         """A partition a task."""
-        fs = Fs()
-        sources = locate(self._options.paths, fs)
-        tasks = plan_table(self._request, sources, fs, task_bytes=self._options.task_bytes)
-        return [_TaskPartition(task) for task in tasks]
+        return [_TaskPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         return _read(self._request, partition, None)
-
-
-# ------------------------------------------------------------------------------------------------------ pushed filters
-# A batch may hold offsets above its base and timestamps below its largest; an upper bound of those tells nothing.
-_OFFSETS = {"records": {"offset"}, "batches": {"baseOffset", "lastOffset"}}
-_TIMESTAMPS_BELOW = {"records": {"timestamp"}, "batches": {"maxTimestamp"}}
-_TIMESTAMPS_ABOVE = {"records": {"timestamp"}, "batches": set[str]()}
-
-
-def narrowed_by(request: TableRequest, filters: Sequence[Filter]) -> TableRequest:
-    """`request` without what none of the rows that pass `filters` comes from."""
-    for pushed in filters:
-        if len(getattr(pushed, "attribute", ())) == 1:
-            request = _narrowed(request, pushed)
-    return request
-
-
-def _narrowed(request: TableRequest, pushed: Any) -> TableRequest:
-    (column,) = pushed.attribute
-    if isinstance(pushed, EqualTo | EqualNullSafe | In):
-        values = pushed.value if isinstance(pushed, In) else (pushed.value,)
-        if column == "topic":
-            wanted = frozenset(values)
-            return replace(request, topics=wanted if request.topics is None else wanted & request.topics)
-        if column == "partition":
-            numbers = frozenset(values)
-            return replace(request, partitions=numbers if request.partitions is None else numbers & request.partitions)
-        known = [value for value in values if value is not None]
-        if not known:
-            return request
-        request = _bounded(request, column, GreaterThanOrEqual(pushed.attribute, min(known)))
-        return _bounded(request, column, LessThanOrEqual(pushed.attribute, max(known)))
-    return _bounded(request, column, pushed)
-
-
-def _bounded(request: TableRequest, column: str, pushed: Any) -> TableRequest:
-    is_lower = isinstance(pushed, GreaterThan | GreaterThanOrEqual)
-    is_upper = isinstance(pushed, LessThan | LessThanOrEqual)
-    if request.what not in _OFFSETS or not (is_lower or is_upper) or pushed.value is None:
-        return request
-    timestamps = (_TIMESTAMPS_BELOW if is_lower else _TIMESTAMPS_ABOVE)[request.what]
-    strict = isinstance(pushed, GreaterThan | LessThan)
-    if column in _OFFSETS[request.what]:
-        bound = int(pushed.value) + (strict if is_lower else not strict)
-        narrowed = Bounds(first_offset=bound) if is_lower else Bounds(end_offset=bound)
-    elif column in timestamps:
-        # Exact in microseconds; rounded to the millisecond that lets more through.
-        value_us = _microseconds(pushed.value)
-        bound = -(-value_us // 1000) if strict == is_upper else value_us // 1000 + 1
-        narrowed = Bounds(first_timestamp_ms=bound) if is_lower else Bounds(end_timestamp_ms=bound)
-    else:
-        return request
-    return replace(request, bounds=request.bounds & narrowed)
-
-
-def _microseconds(value: datetime) -> int:
-    return (value.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 # ----------------------------------------------------------------------------------------------------------- streaming
@@ -420,7 +405,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {**start, **{name: max(end, start.get(name, end)) for name, end in ends.items()}}
         if not isinstance(limit, ReadMaxRows):
             return ends
-        starts = {name: start.get(name, self._ends.first(name)) for name in ends}
+        sources = self._ends.sources()
+        starts = {name: start[name] if name in start else self._ends.first(sources.get(name)) for name in ends}
         waiting = {name: max(ends[name] - starts[name], 0) for name in ends}
         share = min(1.0, limit.max_rows / max(sum(waiting.values()), 1))
         return {
@@ -437,20 +423,19 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """The tasks for offsets from `start` to below `end`."""
         fs = Fs()
-        pieces: list[InputPartition] = []
+        task_bytes = self._options.task_bytes or SLICE_BYTES
+        pieces: list[Piece] = []
         for name, source in self._ends.sources().items():
             first = start.get(name, ALL.first_offset)
             if name not in end or first >= end[name]:
                 continue
-            begins = self._ends.first(name)
-            if name in start and first < min(begins, end[name]):
+            if name in start and first < min(begins := self._ends.first(source), end[name]):
                 _tell_loss(source, first, begins)
             request = replace(
                 self._request, bounds=self._request.bounds & Bounds(first_offset=first, end_offset=end[name])
             )
-            found = plan_pieces(request, source, fs, slice_bytes=self._options.task_bytes or SLICE_BYTES)
-            pieces += [_TaskPartition(TableTask(pieces=(piece,))) for piece in found]
-        return pieces
+            pieces += plan_pieces(request, source, fs, slice_bytes=task_bytes)
+        return [_TaskPartition(task) for task in pack_pieces(pieces, task_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
@@ -501,7 +486,7 @@ class _LogEnds:
     def sources(self) -> dict[str, Source]:
         """By topic-partition; of one partition in two log directories only one can be followed."""
         found: dict[str, Source] = {}
-        for source in locate(self._options.paths, Fs()):
+        for source in filter(self._options.request.wants, locate(self._options.paths, Fs())):
             other = found.setdefault(str(source.partition), source)
             if other.directory != source.directory:
                 raise UsageError(
@@ -523,9 +508,8 @@ class _LogEnds:
                 ends[name] = self._end(name, source)
         return ends
 
-    def first(self, name: str) -> int:
-        """The base offset of a partition's first segment."""
-        source = self.sources().get(name)
+    def first(self, source: Source | None) -> int:
+        """The base offset of the first segment; 0 where there is none."""
         segments = live_segments(source, Fs()) if source else ()
         return segments[0].base_offset if segments else 0
 

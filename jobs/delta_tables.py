@@ -9,6 +9,7 @@ Invariant: a session from `delta_session` reads and writes Delta; if it cannot, 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -37,6 +38,7 @@ _SETTINGS = {
 }
 _IVY_KEY = "spark.jars.ivy"
 _IVY_FOLDER = "~/.ivy2.5.2"
+_NO_TABLE_PATH = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\[\]^|\\]|%[0-9A-Fa-f]{2}")
 _ALREADY_IN_SPARK = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")
 
 
@@ -67,6 +69,21 @@ def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
                 path=path,
                 advice=f"name a place outside {log_dir}",
             )
+
+
+def check_table_path(path: str) -> None:
+    """Refuse a path of this machine that the Python package deltalake cannot use: it panics, or writes elsewhere.
+
+    Raises:
+        UsageError: `path` is not UTF-8, or holds a control character, a bracket, `^`, `|`, a backslash, or `%` with two
+            hexadecimal digits.
+    """
+    if not is_uri(path) and _NO_TABLE_PATH.search(path):
+        raise UsageError(
+            "no Delta table can have this path",
+            path=path,
+            advice="use a path of UTF-8 without control characters, [, ], ^, |, backslashes and %41",
+        )
 
 
 # ----------------------------------------------------------------------------------------------------------------- JARs

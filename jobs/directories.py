@@ -23,15 +23,12 @@ from sediment.segment_io.names import (
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
     META_PROPERTIES_FILE,
-    METADATA_TOPIC,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
-    REMOTE_INDEX_CACHE,
-    DirectoryState,
     TopicPartition,
-    parse_partition_directory,
     parse_segment_file,
 )
+from sediment.segment_io.partition_directories import find_live_partitions
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -111,7 +108,7 @@ def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> LogDirectory:
             path=str(path),
             advice=f"name its parent and select it: {path.parent} --partition {path.name}",
         )
-    found = [partition for entry in names if entry.is_directory and (partition := _live_partition(entry.name))]
+    found = find_live_partitions(path, (entry.name for entry in names if entry.is_directory))
     if not found and not any(entry.name in _MARKS for entry in names):
         raise NotALogDirectoryError(
             "not a Kafka log directory: it holds neither topic-partition directories nor checkpoint files",
@@ -126,16 +123,6 @@ def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> LogDirectory:
         read_checkpoints(path, fs),
         all_partitions=tuple(sorted(found)),
     )
-
-
-def _live_partition(name: str) -> TopicPartition | None:
-    if name == REMOTE_INDEX_CACHE:
-        return None
-    try:
-        partition, state = parse_partition_directory(name)
-    except UsageError:
-        return None
-    return partition if state is DirectoryState.LIVE and partition.topic != METADATA_TOPIC else None
 
 
 def check_filesystem(path: Path, *, allow_network: bool) -> None:

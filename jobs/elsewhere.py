@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -78,6 +78,7 @@ from sediment.segment_io.names import (
     TopicPartition,
     parse_segment_file,
 )
+from sediment.segment_io.partition_directories import find_partitions
 from sediment.segment_io.stores import ListedFs, Store, StoredFile
 
 if TYPE_CHECKING:
@@ -155,6 +156,24 @@ def _check_listed(task: PublishTask) -> None:
 
 def _files_of(source: Store, folder: str) -> dict[str, StoredFile]:
     return _in_folder(source.files(folder), folder)
+
+
+def stand_in_files(names: Iterable[str], folders: Container[str]) -> list[str]:
+    """Return those of `names` that tell of a log directory: files beside the partitions, and the metadata log.
+
+    With a metadata log the partitions' own metadata counts too.  A bucket may hold objects of any name, so only files
+    directly in the directory or in one of `folders` are taken.
+    """
+    listed = [(name, *name.rpartition("/")) for name in names]
+    metadata = str(METADATA_PARTITION)
+    has_metadata = any(folder == metadata for _, folder, _, _ in listed)
+    found = []
+    for name, folder, slash, file in listed:
+        is_beside = not slash and name not in folders
+        is_inside = folder in folders and (folder == metadata or (has_metadata and file == PARTITION_METADATA_FILE))
+        if (is_beside or is_inside) and file not in ("", ".", ".."):
+            found.append(name)
+    return found
 
 
 def _in_folder(files: Mapping[str, StoredFile], folder: str) -> dict[str, StoredFile]:
@@ -391,14 +410,12 @@ class _Run:
     def _stand_in(self, store: Store, files: Mapping[str, StoredFile]) -> Path:
         """A directory of this machine that says of itself what one behind a URI says: its small files and folders."""
         path = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-", dir=self._own.scratch)))
-        for folder in store.folders():
+        there = store.folders()
+        folders = {*find_partitions(store, there), str(METADATA_PARTITION)}.intersection(there)
+        for folder in folders:
             (path / folder).mkdir()
-        metadata = f"{METADATA_PARTITION}/"
-        has_metadata = any(name.startswith(metadata) for name in files)
-        for name in files:
-            small = "/" not in name or (has_metadata and name.endswith(f"/{PARTITION_METADATA_FILE}"))
-            if (small or name.startswith(metadata)) and (path / name).parent.is_dir():
-                _LOCAL.write_new(path / name, store.chunks(name))
+        for name in stand_in_files(files, folders):
+            _LOCAL.write_new(path / name, store.chunks(name))
         return path
 
     def _prepare(self, partition: TopicPartition, source: _Source) -> tuple[PublishTask, PartitionReport | None]:

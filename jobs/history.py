@@ -19,9 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from sediment.jobs import ledger
+from sediment.jobs.delta_tables import check_table_path
 from sediment.jobs.options import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.report import SCHEMA, human_bytes, result_console
 from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.printable import printable
 
 _BAD_STATUSES = ("failed", "quarantined")
 
@@ -31,7 +33,7 @@ def read_runs(path: str, last: int | None) -> list[dict[str, Any]]:
     """Rows of `runs` as dicts by column, newest first; `last` limits how many.
 
     Raises:
-        UsageError: there is no ledger at `path`.
+        UsageError: there is no ledger at `path`, or there can be none.
     """
     rows = _rows(path, ledger.RUNS, None)
     rows.sort(key=lambda row: (row["now_ms"], row["recorded_ms"]), reverse=True)
@@ -44,12 +46,12 @@ def read_partitions(path: str, run_ids: Sequence[str]) -> list[dict[str, Any]]:
     """Rows of `partitions` of these runs as dicts by column, ordered by log directory and partition.
 
     Raises:
-        UsageError: there is no ledger at `path`.
+        UsageError: there is no ledger at `path`, or there can be none.
     """
     import pyarrow.dataset as ds
 
     rows = _rows(path, ledger.PARTITIONS, ds.field("run_id").isin(list(run_ids)))
-    return sorted(rows, key=lambda row: (row["log_dir"], row["partition"]))
+    return sorted(rows, key=lambda row: (row["log_dir"] or "", row["partition"] or ""))
 
 
 def _rows(path: str, name: str, condition: Any) -> list[dict[str, Any]]:
@@ -58,6 +60,7 @@ def _rows(path: str, name: str, condition: Any) -> list[dict[str, Any]]:
         from deltalake.exceptions import DeltaError, TableNotFoundError
     except ImportError as error:
         raise ledger.package_missing() from error
+    check_table_path(path)
     table = f"{path}/{name}"
     try:
         rows: list[dict[str, Any]] = DeltaTable(table).to_pyarrow_dataset().to_table(filter=condition).to_pylist()
@@ -82,20 +85,18 @@ def _print_runs(runs: Sequence[dict[str, Any]], console: Console) -> None:
             command,
             statuses,
             _change(run, "bytes_before", "bytes_after", human_bytes),
-            f"{run['seconds']:.1f}",
+            _seconds(run),
             style="red" if any(status in run["statuses"] for status in _BAD_STATUSES) else None,
         )
     console.print(table)
 
 
 def _print_one_run(run: dict[str, Any], partitions: Sequence[dict[str, Any]], console: Console) -> None:
-    console.print(
-        f"{run['command']} at {_time(run['now_ms'])} UTC, {run['seconds']:.1f} s, on {run['host']}", markup=False
-    )
+    console.print(f"{run['command']} at {_time(run['now_ms'])} UTC, {_seconds(run)} s, on {run['host']}", markup=False)
     table = _table(("partition", "status", "dirty from", "to", "records", "bytes"), right=4)
     for partition in partitions:
         table.add_row(
-            partition["partition"],
+            partition["partition"] or "",
             _status(partition),
             _number(partition["first_dirty_offset"]),
             _number(partition["next_dirty_offset"]),
@@ -112,7 +113,7 @@ def _print_partitions(partitions: Sequence[dict[str, Any]], console: Console) ->
         table.add_row(
             _time(partition["now_ms"]),
             partition["run_id"],
-            partition["partition"],
+            partition["partition"] or "",
             _status(partition),
             _change(partition, "bytes_before", "bytes_after", human_bytes),
             style=_style(partition),
@@ -140,7 +141,15 @@ def _style(partition: dict[str, Any]) -> str | None:
 
 
 def _time(now_ms: int) -> str:
-    return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    """A moment to the second; the number itself where no calendar has it."""
+    try:
+        return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return str(now_ms)
+
+
+def _seconds(run: dict[str, Any]) -> str:
+    return "?" if run["seconds"] is None else f"{run['seconds']:.1f}"
 
 
 def _number(value: int | None) -> str:
@@ -176,7 +185,7 @@ def command(
         for file in replay:
             added = _replay(file, path)
             if not as_json:
-                click.echo(f"{file}: {'added' if added else 'is in the ledger already'}", err=True)
+                click.echo(f"{printable(file)}: {'added' if added else 'is in the ledger already'}", err=True)
         runs = read_runs(path, None if run_id else last)
         if run_id is not None:
             runs = [run for run in runs if run["run_id"] == run_id]
@@ -210,8 +219,12 @@ def _wanted_partitions(path: str, runs: Sequence[dict[str, Any]], patterns: Sequ
     """The partitions of `runs` that a pattern matches, in the order of the runs."""
     place = {run["run_id"]: index for index, run in enumerate(runs)}
     found = read_partitions(path, list(place))
-    matching = [row for row in found if not patterns or any(fnmatch.fnmatchcase(row["partition"], p) for p in patterns)]
+    matching = [row for row in found if not patterns or _is_named(row["partition"] or "", patterns)]
     return sorted(matching, key=lambda row: place[row["run_id"]])
+
+
+def _is_named(partition: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(partition, pattern) for pattern in patterns)
 
 
 def _document(

@@ -30,8 +30,8 @@ import platformdirs
 from rich.console import Console
 
 from sediment import __version__
-from sediment.jobs.delta_tables import INSTALL, is_delta_table, is_uri, outside_log_dirs
-from sediment.jobs.report import SCHEMA
+from sediment.jobs.delta_tables import INSTALL, check_table_path, is_delta_table, is_uri, outside_log_dirs
+from sediment.jobs.report import SCHEMA, read_report
 from sediment.jobs.sentences import first_line
 from sediment.segment_io.errors import SedimentError, UsageError
 
@@ -51,7 +51,8 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
     """Whether a ledger can be kept at `path`, a directory or a URI; called before a run touches anything.
 
     Raises:
-        UsageError: the package that writes it is missing, something else is at `path`, or it is inside a log directory.
+        UsageError: the package that writes it is missing, something else is at `path`, it is inside a log directory, or
+            no Delta table can have that path.
     """
     try:
         from deltalake import DeltaTable
@@ -59,6 +60,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
     except ImportError as error:
         raise package_missing() from error
     outside_log_dirs(path, log_dirs)
+    check_table_path(path)
     if not is_uri(path) and Path(path).exists() and not Path(path).is_dir():
         raise UsageError("a ledger is a directory, and this is none", path=path, advice=_OTHER_PATH)
     if not is_uri(path) and is_delta_table(path):
@@ -234,10 +236,12 @@ def _tables(report: str) -> tuple[pa.Table, pa.Table]:
     import pyarrow as pa
 
     try:
-        document = json.loads(report)
+        document = read_report(report)
         run_id, partitions = document.pop("run_id"), document.pop("partitions")
         if document.pop("schema") != SCHEMA or not isinstance(run_id, str) or not run_id:
             raise ValueError("of another schema")
+        if not isinstance(document["now_ms"], int):
+            raise ValueError("without a time")
         shared = {"run_id": run_id, "command": document["command"], "now_ms": document["now_ms"]}
         shared["dry_run"] = document.pop("dry_run", False)
         rows = [_row(_partition_schema(), {**_by_base_offsets(partition), **shared}) for partition in partitions]

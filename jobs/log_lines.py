@@ -23,6 +23,8 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
+from sediment.segment_io.printable import printable
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -94,7 +96,15 @@ def _sentences(*, quiet: bool) -> None:
     """Warnings as sentences, each once; none with --quiet."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_each_once())
-    logging.basicConfig(handlers=[handler], level=logging.ERROR if quiet else logging.WARNING, format="%(message)s")
+    handler.setFormatter(_PrintableFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.ERROR if quiet else logging.WARNING)
+
+
+class _PrintableFormatter(logging.Formatter):
+    """The message alone, on one line: names and paths in it may hold what a terminal would obey."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        return printable(record.message)
 
 
 def _each_once() -> Callable[[logging.LogRecord], bool]:

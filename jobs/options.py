@@ -82,6 +82,7 @@ class CommonOptions:
             self.partitions,
             self.settings,
             fs,
+            names=self.given_log_dirs,
             allow_empty=self.allow_empty_selection,
             in_place=in_place,
         )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import logging
 import threading
 import time
 import uuid
@@ -39,23 +38,19 @@ from sediment.jobs.report import FAILED, SCHEMA, human_bytes
 from sediment.jobs.sentences import told
 from sediment.jobs.stopping import stop_on_signals
 from sediment.segment_io.checkpoints import format_offset_checkpoint, read_offset_checkpoint
-from sediment.segment_io.errors import LockLostError, SedimentError, UsageError
+from sediment.segment_io.errors import LockLostError, SedimentError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import (
     CLEAN_SHUTDOWN_FILE,
     LOCK_FILE,
     LOG_START_FILE,
-    METADATA_TOPIC,
     RECOVERY_POINT_FILE,
-    REMOTE_INDEX_CACHE,
     DirectoryState,
     TopicPartition,
-    parse_partition_directory,
     parse_segment_file,
 )
-
-_LOGGER = logging.getLogger(__name__)
+from sediment.segment_io.partition_directories import find_partitions
 
 RECOVERED = "recovered"
 
@@ -81,7 +76,8 @@ class RecoveryReport:
     """One partition as a broker would have it after its start (commands.md); offsets are None where it did not load.
 
     `producers` are (id, last sequence), `aborted` are (producer id, first, last, last stable offset); `damage` is what
-    was found in parts that a broker trusts and was left alone.
+    was found in parts that a broker trusts and was left alone.  `housekeeping` is what a broker does without a word at
+    the start of a healthy log.  Every batch from `verified_from_offset` on was verified.
     """
 
     partition: str
@@ -99,7 +95,9 @@ class RecoveryReport:
     producers: tuple[tuple[int, int], ...] = ()
     aborted: tuple[tuple[int, int, int, int], ...] = ()
     repairs: tuple[str, ...] = ()
+    housekeeping: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
+    verified_from_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +146,10 @@ def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
             (entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
             for entry in log.aborted
         ),
-        repairs=tuple(map(str, log.repairs)),
+        repairs=tuple(str(repair) for repair in log.repairs if not repair.is_routine),
+        housekeeping=tuple(str(repair) for repair in log.repairs if repair.is_routine),
         damage=tuple(map(str, log.damage)),
+        verified_from_offset=log.verified_from_offset,
     )
 
 
@@ -239,28 +239,22 @@ def _works(directory: LogDirectory, options: CommonOptions, fs: Fs) -> tuple[lis
     """The selected logs of a directory, and whether they are all that a broker would go on writing to."""
     works = []
     is_whole = True
-    for entry in fs.scan(directory.path):
-        if not entry.is_directory or entry.name == REMOTE_INDEX_CACHE:
+    names = [entry.name for entry in fs.scan(directory.path) if entry.is_directory]
+    for name, (partition, state) in find_partitions(directory.path, names).items():
+        if state in _NOT_LOADED:
             continue
-        try:
-            partition, state = parse_partition_directory(entry.name)
-        except UsageError as error:
-            _LOGGER.warning("%s: %s", directory.path, error)
-            continue
-        if partition.topic == METADATA_TOPIC or state in _NOT_LOADED:
-            continue
-        if options.partitions and not any(fnmatch.fnmatchcase(entry.name, glob) for glob in options.partitions):
+        if options.partitions and not any(fnmatch.fnmatchcase(name, glob) for glob in options.partitions):
             is_whole = False
             continue
-        files = fs.scan(directory.path / entry.name)
+        files = fs.scan(directory.path / name)
         works.append(
             _Work(
-                name=entry.name,
+                name=name,
                 partition=partition,
                 state=state,
                 directory=directory,
                 checkpoints=directory.checkpoints.of(partition),
-                config=directory.config_of(partition, fs, name=entry.name),
+                config=directory.config_of(partition, fs, name=name),
                 log_bytes=sum(file.size_bytes for file in files if parse_segment_file(file.name)),
             )
         )
@@ -349,6 +343,8 @@ def recover(
                 lock.check()
                 if _settle_directory(directory, outcomes, is_whole, fs):
                     clean.append(str(directory.path))
+            elif directory.checkpoints.clean_shutdown:
+                clean.append(str(directory.path))
     ordered = tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
     seconds = time.monotonic() - started
     return RecoveryRun(run_id, "recover", options.now_ms, seconds, dry_run, tuple(sorted(clean)), ordered)
@@ -422,9 +418,19 @@ def print_run(run: RecoveryRun, console: Console) -> None:
 def _summary(run: RecoveryRun) -> str:
     failed = sum(partition.status == FAILED for partition in run.partitions)
     repairs = sum(len(partition.repairs) for partition in run.partitions)
-    verb = "would be recovered" if run.dry_run else "recovered"
-    counts = f"{len(run.partitions) - failed} {verb} with {repairs} repairs, {failed} failed"
+    if repairs or failed:
+        verb = "would be recovered" if run.dry_run else "recovered"
+        counts = f"{len(run.partitions) - failed} {verb} with {repairs} repairs, {failed} failed"
+    else:
+        where = "" if all(map(_is_verified, run.partitions)) else " from their recovery points on"
+        counts = f"{len(run.partitions)} checked{where}, nothing to repair"
     return f"{counts} in {run.seconds:.1f} s (run {run.run_id})"
+
+
+def _is_verified(partition: RecoveryReport) -> bool:
+    """True if every batch of a loaded partition was verified."""
+    verified_from = partition.verified_from_offset
+    return verified_from is not None and verified_from <= partition.segments[0].base_offset
 
 
 @click.command("recover")

@@ -7,11 +7,13 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from sediment.segment_io.printable import encodable
 
 SCHEMA = 1
 
@@ -102,6 +104,23 @@ def report_json(report: RunReport) -> str:
     return json.dumps({"schema": SCHEMA, **fields, "seconds": round(report.seconds, 3)})
 
 
+def read_report(text: str) -> Any:
+    """Return the JSON document `text` with every string encodable, for what stores or shows it.
+
+    Raises:
+        ValueError: `text` is not JSON.
+    """
+    return _encodable(json.loads(text))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {encodable(name): _encodable(each) for name, each in value.items()}
+    return [_encodable(each) for each in value] if isinstance(value, list) else value
+
+
 def utc_time(ms: int) -> str:
     """A moment for people, to the second; the number itself where no calendar has it."""
     try:
@@ -122,8 +141,11 @@ def human_bytes(size_bytes: int) -> str:
 
 def result_console() -> Console:
     """stdout; where it is no terminal and $COLUMNS is silent, as wide as any row: a folded name cannot be searched."""
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_NO_FOLDING_COLUMNS)
+    # A name must not be taken for markup or for an emoji.
+    console = Console(markup=False, emoji=False)
+    if console.is_terminal or "COLUMNS" in os.environ:
+        return console
+    return Console(markup=False, emoji=False, width=_NO_FOLDING_COLUMNS)
 
 
 def print_report(report: RunReport, console: Console) -> None:

@@ -36,6 +36,7 @@ from sediment.jobs.kafka_keys import (
     ValueType,
     is_other_broker_key,
 )
+from sediment.jobs.properties_file import read_properties, shown_key
 from sediment.retention.config import RetentionConfig
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format import INT32_MAX, INT64_MAX
@@ -46,6 +47,7 @@ _DEDUPE_SIZE = "log.cleaner.dedupe.buffer.size"
 _LOAD_FACTOR = "log.cleaner.io.buffer.load.factor"
 _MAP_SLOT_BYTES = 24
 _NO_RETENTION = -1
+_POLICY_KEYS = ("cleanup.policy", "log.cleanup.policy")
 _DELETING_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
 _SAME_AS_RETENTION = -2
 
@@ -235,9 +237,10 @@ class Settings:
         Raises:
             SettingsError: a bare `--set cleanup.policy` would say of several topics what is known of none.
         """
-        if "cleanup.policy" in self.sets and len(set(topics)) > 1 and not have_metadata:
+        bare = next((name for name in _POLICY_KEYS if name in self.sets), None)
+        if bare is not None and len(set(topics)) > 1 and not have_metadata:
             raise SettingsError(
-                f"--set cleanup.policy={self.sets['cleanup.policy']} would hold for all of {len(set(topics))} topics, "
+                f"--set {bare}={self.sets[bare]} would hold for all of {len(set(topics))} topics, "
                 "and compacting a topic that is not meant for it loses data",
                 advice="say it of each topic with --set topic:cleanup.policy=…, or select one topic with --partition",
             )
@@ -390,22 +393,11 @@ def _find_broker_keys(given: Mapping[str, str], names: Sequence[BrokerName], ori
 # ------------------------------------------------------------------------------------------------------ reading sources
 def _read_file(path: Path) -> tuple[dict[str, str], bool]:
     """Return the known keys of a properties file, and True if it is a broker's own file."""
-    import javaproperties
-
-    try:
-        with path.open("rb") as source:
-            found: dict[str, str] = javaproperties.load(source)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise SettingsError(
-            f"the properties file cannot be read: {reason}",
-            path=str(path),
-            advice="name a readable Java properties file",
-        ) from error
+    found = read_properties(path)
     is_brokers = not BROKER_FILE_MARKS.isdisjoint(found)
     known = {}
     for name, text in found.items():
-        shown = name.encode(errors="backslashreplace").decode()
+        shown = shown_key(name)
         if name in BROKER_KEYS:
             known[name] = text
         elif name in TOPIC_KEYS and is_brokers:

@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from sediment.engine.before_mark import BeforeMark, fingerprint, read_mark
+from sediment.engine.originals import BEFORE_OF_FILE
 from sediment.jobs import verify_rules as r
 from sediment.jobs.cluster_settings import settings_of_logs
 from sediment.jobs.options import CommonOptions, options_of_two_directories
 from sediment.jobs.progress import stages_of
-from sediment.jobs.report import FAILED
+from sediment.jobs.report import FAILED, SKIPPED
 from sediment.jobs.sentences import told
 from sediment.jobs.session import create_session, spark_context
 from sediment.jobs.settings import Settings
@@ -38,6 +40,7 @@ from sediment.jobs.verify_range import CleanedRange, LogFacts, SegmentFacts, cle
 from sediment.jobs.verify_report import (
     CHECKS,
     CORRECT,
+    NOT_CHANGED,
     SHOWN_DIFFERENCES,
     WRONG,
     Difference,
@@ -102,6 +105,7 @@ def _segment_facts(segment: LiveSegment, row: Row | None) -> SegmentFacts:
         row.last_offset,
         row.largest_ms,
         row.disorder,
+        row.last_legacy is not None,
     )
 
 
@@ -144,12 +148,22 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
     if kinds[0]:
         pair = _Pair(before.resolve().name, _side(locate([before], fs)[0], fs), _side(locate([after], fs)[0], fs))
         return [pair], []
-    sides = [{str(s.partition): s for s in locate([path], fs) if _is_selected(s, options)} for path in (before, after)]
-    names = sorted(sides[0].keys() | sides[1].keys())
+    mark = read_mark(before / BEFORE_OF_FILE, fs) or BeforeMark("")
+    sides = [
+        {str(source.partition): source for source in sources if _is_selected(str(source.partition), options)}
+        for sources in (_kept(before, mark, fs), locate([after], fs))
+    ]
+    names = sorted(sides[0].keys() | sides[1].keys() | {n for n in mark.partitions if _is_selected(n, options)})
     if not names:
         raise UsageError("no partition is selected", path=str(before), advice="look at --partition")
-    missing = [_missing(name, sides) for name in names if name not in sides[0] or name not in sides[1]]
     checkpoints = [read_checkpoints(path, fs) for path in (before, after)]
+    missing = [
+        _not_linked(sides[1][name], mark, checkpoints, fs)
+        if name in mark.partitions and name not in sides[0] and name in sides[1]
+        else _missing(name, sides)
+        for name in names
+        if name not in sides[0] or name not in sides[1]
+    ]
     pairs = [
         _Pair(name, *(_side(side[name], fs, known) for side, known in zip(sides, checkpoints, strict=True)))
         for name in names
@@ -171,21 +185,57 @@ def _side(source: Source, fs: Fs, checkpoints: LogDirCheckpoints | None = None) 
     return _Side(source, live_segments(source, fs), known)
 
 
-def _is_selected(source: Source, options: CommonOptions) -> bool:
-    name = str(source.partition)
+def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
+    """The partitions of BEFORE; a run that changed none left its mark and no partition."""
+    try:
+        return locate([before], fs)
+    except NotALogDirectoryError:
+        if not mark.log_dir:
+            raise
+        return ()
+
+
+def _is_selected(name: str, options: CommonOptions) -> bool:
     return not options.partitions or any(fnmatch.fnmatchcase(name, glob) for glob in options.partitions)
+
+
+def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirCheckpoints], fs: Fs) -> PairReport:
+    """A partition that a run with --keep-before did not link: it must be as it was when the run began."""
+    name = after.directory.name
+    old, new = (known.of(after.partition).log_start or 0 for known in checkpoints)
+    differences = []
+    if new != old:
+        differences.append(Difference("log_start", new, f"the log start checkpoint is {new}, in BEFORE {old}"))
+    if str(after.directory.parent.resolve()) != mark.log_dir:
+        differences.append(
+            Difference(
+                "partition", None, f"BEFORE did not link the partition, and only {mark.log_dir} tells if it changed"
+            )
+        )
+    elif fingerprint(after.directory, fs) != mark.partitions[name]:
+        differences.append(Difference("partition", None, "the partition changed, and BEFORE did not link it"))
+    if differences:
+        return _wrong(name, None, str(after.directory), differences)
+    return PairReport(
+        name, None, str(after.directory), SKIPPED, NOT_CHANGED, "its files are those that it had before the run"
+    )
 
 
 def _missing(name: str, sides: Sequence[Mapping[str, Source]]) -> PairReport:
     before, after = (str(side[name].directory) if name in side else None for side in sides)
     what = "AFTER does not have the partition" if after is None else "BEFORE does not have the partition"
+    return _wrong(name, before, after, [Difference("partition", None, what)])
+
+
+def _wrong(name: str, before: str | None, after: str | None, differences: Sequence[Difference]) -> PairReport:
+    counts = Counter(difference.check for difference in differences)
     return PairReport(
         name,
         before,
         after,
         WRONG,
-        checks={check: 1 if check == "partition" else None for check in CHECKS},
-        differences=(Difference("partition", None, what),),
+        checks={check: counts[check] or None for check in CHECKS},
+        differences=tuple(differences),
     )
 
 
@@ -381,7 +431,8 @@ class _Run:
 def _works(number: int, one: _Judged, damaged: frozenset[int]) -> Iterator[FilesWork]:
     before, after = one.pair.before, one.pair.after
     ours = {segment.base_offset for segment in after.segments}
-    yield FilesWork(number, before.source, after.source, None, after.size_bytes, damaged)
+    first_open = one.before.first_open_offset
+    yield FilesWork(number, before.source, after.source, None, after.size_bytes, damaged, first_open)
     for segment in before.segments:
         if segment.base_offset >= one.cleaned.end and segment.base_offset in ours:
             yield FilesWork(number, before.source, after.source, segment.base_offset, 2 * segment.ref.log_bytes)

@@ -5,8 +5,9 @@ Invariants: nothing is decoded that the tables of `kafka-log` do not decode; mem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from sediment.jobs.verify_report import Difference
@@ -14,6 +15,7 @@ from sediment.segment_io.checkpoints import read_leader_epochs, read_partition_m
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.index_check import check_indexes
+from sediment.segment_io.indexes import AbortedTransaction, encode_transaction_index, parse_transaction_index
 from sediment.segment_io.listing import list_log
 from sediment.segment_io.locate import Source
 from sediment.segment_io.names import (
@@ -34,7 +36,8 @@ class FilesWork:
     """One piece of work on one pair: its small files, or with `segment` the bytes of that segment.
 
     `size_bytes` is what has to be read.  `damaged` are base offsets of segments of AFTER of which an index can say
-    anything, because batches in them cannot be read.
+    anything, because batches in them cannot be read.  `first_open` is the first offset of an open transaction, None
+    where there is none.
     """
 
     pair: int
@@ -43,6 +46,7 @@ class FilesWork:
     segment: int | None
     size_bytes: int
     damaged: frozenset[int] = frozenset()
+    first_open: int | None = None
 
 
 def check_files(work: FilesWork, _attempt: str) -> list[Difference]:
@@ -53,6 +57,7 @@ def check_files(work: FilesWork, _attempt: str) -> list[Difference]:
     return [
         *_leftovers(work.after, fs),
         *_indexes(work, fs),
+        *_transaction_indexes(work, fs),
         *_epochs(work, fs),
         *_metadata(work, fs),
         *_snapshots(work, fs),
@@ -99,17 +104,79 @@ def _indexes(work: FilesWork, fs: Fs) -> Iterator[Difference]:
             yield Difference("indexes", found.segment, f"{found.file}: {found.problem}{more}")
 
 
+def _transaction_indexes(work: FilesWork, fs: Fs) -> Iterator[Difference]:
+    """What of the transaction indexes of AFTER is neither as in BEFORE nor right by itself."""
+    before, after = (_aborted(source, fs) for source in (work.before, work.after))
+    known = {
+        (entry.producer_id, entry.last_offset): entry
+        for content in before.values()
+        for entry in parse_transaction_index(content).transactions()
+    }
+    hides_nothing_below = [] if work.first_open is None else [work.first_open]
+    for base, content in reversed(after.items()):
+        entries = parse_transaction_index(content).transactions()
+        if content != before.get(base):
+            yield from _entry_bytes(base, content, entries)
+        for entry in reversed(entries):
+            yield from _entry(entry, known.get((entry.producer_id, entry.last_offset)), hides_nothing_below)
+            hides_nothing_below.append(entry.first_offset)
+
+
+def _aborted(source: Source, fs: Fs) -> dict[int, bytes]:
+    """The transaction indexes that can be read, by the base offset of their segment, ascending."""
+    found = {}
+    for segment in list_log(source.partition, source.directory, fs).segments:
+        path = source.directory / segment_file_name(segment.base_offset, SegmentFileKind.TRANSACTION_INDEX)
+        try:
+            content = fs.read_bytes(path)
+            parse_transaction_index(content)
+        except (FileNotFoundError, SedimentError):
+            continue  # the check of indexes names what cannot be read
+        found[segment.base_offset] = content
+    return found
+
+
+def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTransaction]) -> Iterator[Difference]:
+    name = segment_file_name(base, SegmentFileKind.TRANSACTION_INDEX)
+    if content != encode_transaction_index(entries):
+        yield Difference("transaction_index", base, f"{name} has other bytes than its {len(entries)} entries need")
+    if any(one.last_offset >= other.last_offset for one, other in pairwise(entries)):
+        yield Difference("transaction_index", base, f"{name}: the last offsets of its entries do not ascend")
+
+
+def _entry(
+    entry: AbortedTransaction, known: AbortedTransaction | None, later_offsets: Sequence[int]
+) -> Iterator[Difference]:
+    """A reader stops at the first entry whose last stable offset it has reached: no later one may begin below that."""
+    what = f"the aborted transaction of producer {entry.producer_id} that ends at offset {entry.last_offset}"
+    if known is not None:
+        if entry != known:
+            yield Difference(
+                "transaction_index",
+                entry.last_offset,
+                f"{what} has first offset {entry.first_offset} and last stable offset {entry.last_stable_offset}, in "
+                f"BEFORE {known.first_offset} and {known.last_stable_offset}",
+            )
+        return
+    limit = min([entry.last_offset + 1, *later_offsets])
+    if entry.last_stable_offset > limit:
+        yield Difference(
+            "transaction_index",
+            entry.last_offset,
+            f"{what} has last stable offset {entry.last_stable_offset}, above {limit}: readers miss later entries",
+        )
+
+
 def _epochs(work: FilesWork, fs: Fs) -> Iterator[Difference]:
-    before = read_leader_epochs(fs, work.before.directory / LEADER_EPOCH_FILE)
+    before = read_leader_epochs(fs, work.before.directory / LEADER_EPOCH_FILE) or ()
     try:
         after = read_leader_epochs(fs, work.after.directory / LEADER_EPOCH_FILE)
     except SedimentError as error:
         yield Difference("epochs", None, str(error))
         return
-    if before is None:
-        return
     if after is None:
-        yield Difference("epochs", None, f"{LEADER_EPOCH_FILE} is gone")
+        if before:
+            yield Difference("epochs", None, f"{LEADER_EPOCH_FILE} is gone")
         return
     for entry in sorted(set(before) ^ set(after), key=lambda entry: entry.start_offset):
         where = "missing" if entry in before else "not in BEFORE"
@@ -125,8 +192,8 @@ def _metadata(work: FilesWork, fs: Fs) -> Iterator[Difference]:
     except SedimentError as error:
         yield Difference("metadata", None, str(error))
         return
-    if before is not None and after != before:
-        yield Difference("metadata", None, f"the topic id is {after or 'gone'}, in BEFORE {before}")
+    if after != before:
+        yield Difference("metadata", None, f"the topic id is {after or 'gone'}, in BEFORE {before or 'unknown'}")
 
 
 def _snapshots(work: FilesWork, fs: Fs) -> Iterator[Difference]:

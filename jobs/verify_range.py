@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from sediment.jobs.verify_report import Difference
-from sediment.segment_io.format import INT32_MAX
+from sediment.segment_io.format import INT32_MAX, INT64_MAX
 from sediment.segment_io.log_dir import PartitionCheckpoints
 
 
@@ -25,7 +25,7 @@ from sediment.segment_io.log_dir import PartitionCheckpoints
 class SegmentFacts:
     """A segment; offsets and `largest_ms` are of its batches, None and -1 where it has none.
 
-    `disorder` counts the batches that do not lie above the one before.
+    `disorder` counts the batches that do not lie above the one before.  `has_legacy`: some are of magic 0 or 1.
     """
 
     base_offset: int
@@ -35,6 +35,7 @@ class SegmentFacts:
     last_offset: int | None = None
     largest_ms: int = -1
     disorder: int = 0
+    has_legacy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,7 @@ def segment_differences(before: LogFacts, after: LogFacts, cleaned: CleanedRange
         *_ends(before, after),
         *_names(before, after, cleaned),
         *_order(before, after.segments),
+        *_modified(before, after),
         *_checkpoint(before, after, cleaned),
     ]
 
@@ -212,6 +214,25 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
                 segment.last_offset,
                 f"segment {segment.base_offset} reaches to offset {segment.last_offset}, "
                 f"and segment {following.base_offset} begins below it",
+            )
+
+
+def _modified(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
+    """A cleaned segment has the modification time of the last segment that it was made of.
+
+    Only where something goes by it: retention in a segment without timestamps, tombstones where old formats are left.
+    """
+    has_legacy = any(segment.has_legacy for segment in after.segments)
+    ends = [*(segment.base_offset for segment in after.segments[1:]), INT64_MAX]
+    for segment, end in zip(after.segments, ends, strict=True):
+        sources = [one for one in before.segments if segment.base_offset <= one.base_offset < end]
+        has_no_timestamp = segment.first_offset is not None and segment.largest_ms < 0
+        if sources and (has_legacy or has_no_timestamp) and segment.modified_ms != sources[-1].modified_ms:
+            yield Difference(
+                "modified",
+                segment.base_offset,
+                f"segment {segment.base_offset} was modified at {segment.modified_ms}, in BEFORE at "
+                f"{sources[-1].modified_ms}",
             )
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
 from rich.table import Table
 
-from sediment.jobs.report import FAILED, SCHEMA
+from sediment.jobs.report import FAILED, SCHEMA, SKIPPED
 
 CORRECT = "correct"
 WRONG = "wrong"
+NOT_CHANGED = "not-changed"
 
 SHOWN_DIFFERENCES = 10
 
@@ -21,6 +22,7 @@ CHECKS: Mapping[str, str] = {
     "log_start": "the log start offset and the first segment stay",
     "log_end": "the log end offset stays",
     "segments": "segments are named and ordered as compaction leaves them, and no replacement is half done",
+    "modified": "modification times stay where retention or tombstones of old formats go by them",
     "order": "offsets ascend, each once, within the range of their segment",
     "crc": "what can be read has right checksums; what could not be read is kept as it was",
     "untouched": "above the cleaned range every byte of every segment stays",
@@ -32,7 +34,7 @@ CHECKS: Mapping[str, str] = {
     "superseded": "below the cleaner checkpoint no superseded record and none without a key is left",
     "aborted": "below the cleaner checkpoint no aborted record is left",
     "markers": "markers stay as long as a batch of their transaction and until their delete horizon",
-    "transaction_index": "the transaction index hides what was aborted and nothing else",
+    "transaction_index": "the transaction index hides what was aborted and nothing else, by entries as in BEFORE",
     "batches": "each kept batch has its header, and its bytes where it lost nothing",
     "horizons": "delete horizons are kept, and new ones are now plus delete.retention.ms",
     "producers": "the last batch of each active producer stays, if only its header",
@@ -58,7 +60,8 @@ class PairReport:
     """One partition.  `checks` counts the differences of each check; None: it could not be judged.
 
     `first_uncleanable_offset` is the highest offset to which BEFORE could be cleaned, `next_dirty_offset` AFTER's
-    cleaner checkpoint, None where it has none.  `reason` is the error of a status FAILED.
+    cleaner checkpoint, None where it has none.  `reason` is the error of a status FAILED, and why a pair is SKIPPED:
+    --keep-before did not link it, and it did not change (NOT_CHANGED).
     """
 
     partition: str
@@ -91,7 +94,7 @@ class VerifyReport:
 
     def failed(self) -> bool:
         """Whether the exit status is to be 1."""
-        return any(partition.status != CORRECT for partition in self.partitions)
+        return any(partition.status not in (CORRECT, SKIPPED) for partition in self.partitions)
 
 
 def report_json(report: VerifyReport) -> str:
@@ -109,8 +112,8 @@ def print_report(report: VerifyReport, console: Console) -> None:
         reached = partition.next_dirty_offset
         table.add_row(
             partition.partition,
-            f"{partition.status}: {', '.join(wrong)}" if wrong else partition.status,
-            f"{partition.records_before:,} → {partition.records_after:,}",
+            _status(partition, wrong),
+            "" if partition.status == SKIPPED else f"{partition.records_before:,} → {partition.records_after:,}",
             "" if reached is None else f"{reached:,}",
         )
     console.print(table)
@@ -126,9 +129,17 @@ def print_report(report: VerifyReport, console: Console) -> None:
                 markup=False,
                 highlight=False,
             )
+    unchanged = sum(partition.status == SKIPPED for partition in report.partitions)
     right = sum(partition.status == CORRECT for partition in report.partitions)
+    others = f", {unchanged} did not change" if unchanged else ""
     console.print(
-        f"{right} of {len(report.partitions)} partitions are a correct compaction; {report.seconds:.1f} s "
-        f"(run {report.run_id})",
+        f"{right} of {len(report.partitions) - unchanged} partitions are a correct compaction{others}; "
+        f"{report.seconds:.1f} s (run {report.run_id})",
         highlight=False,
     )
+
+
+def _status(partition: PairReport, wrong: Sequence[str]) -> str:
+    if partition.status == SKIPPED:
+        return f"{partition.status}: {partition.reason_code}"
+    return f"{partition.status}: {', '.join(wrong)}" if wrong else partition.status

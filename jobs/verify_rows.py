@@ -92,6 +92,16 @@ _BATCHES = TableRequest(
 
 _TRANSACTIONS = TableRequest(what="transactions", columns=("producerId", "firstOffset", "lastOffset"))
 
+_CONTENTS = {
+    "attributes": "integer",
+    "firstRecord": "long",
+    "lastRecord": "long",
+    "largestRecord": "long",
+    "descending": "boolean",
+    "nullValue": "boolean",
+}
+"""Columns of `BatchContents`, which batches of AFTER have; null where they mean nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Part:
@@ -120,9 +130,13 @@ class _ReadParts:
     def _read(self, part: _Part, fs: Fs) -> Iterator[pa.RecordBatch]:
         try:
             for rows in read_table(self._request, part.task, fs):
-                yield _numbered(rows, part)
+                yield self._completed(rows, part)
         except (SedimentError, OSError) as error:
-            yield _numbered(self._unreadable(error), part)
+            yield self._completed(self._unreadable(error), part)
+
+    def _completed(self, rows: pa.RecordBatch, part: _Part) -> pa.RecordBatch:
+        numbered = _numbered(rows, part)
+        return _with_contents(numbered, part) if self._request == _BATCHES else numbered
 
     def _unreadable(self, error: Exception) -> pa.RecordBatch:
         import pyarrow as pa
@@ -137,6 +151,37 @@ def _numbered(rows: pa.RecordBatch, part: _Part) -> pa.RecordBatch:
 
     numbers = [pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows) for number in (part.pair, part.side)]
     return pa.RecordBatch.from_arrays([*numbers, *rows.columns], names=["pair", "side", *rows.schema.names])
+
+
+def _with_contents(rows: pa.RecordBatch, part: _Part) -> pa.RecordBatch:
+    """`rows` of batches and the columns of _CONTENTS."""
+    import pyarrow as pa
+
+    from sediment.jobs.verify_contents import BatchContents, read_contents
+
+    contents = BatchContents.unknown(rows.num_rows)
+    if part.side == AFTER:
+        readable = rows.column("valid").fill_null(False).to_numpy(zero_copy_only=False)
+        positions, sizes = (
+            rows.column(name).fill_null(0).to_numpy(zero_copy_only=False) for name in ("position", "size")
+        )
+        (piece,) = part.task.pieces
+        contents = read_contents(piece.slice.path, positions, sizes, readable)
+    empty = ~contents.known | (rows.column("recordCount").fill_null(0).to_numpy(zero_copy_only=False) == 0)
+    columns = [
+        pa.array(contents.attributes, pa.int32(), mask=~contents.known),
+        *(
+            pa.array(values, mask=empty)
+            for values in (
+                contents.first_record,
+                contents.last_record,
+                contents.largest_ms,
+                contents.descending,
+                contents.null_value,
+            )
+        ),
+    ]
+    return pa.RecordBatch.from_arrays([*rows.columns, *columns], names=[*rows.schema.names, *_CONTENTS])
 
 
 def _load(
@@ -167,6 +212,9 @@ def _rows_of(request: TableRequest, tasks: Sequence[Sequence[_Part]], spark: Spa
 
     numbers = [StructField(name, IntegerType()) for name in ("pair", "side")]
     schema = StructType([*numbers, *spark_schema(request.selected()).fields])
+    if request == _BATCHES:
+        for name, kind in _CONTENTS.items():
+            schema = schema.add(name, kind)
     count = max(1, len(tasks))
     return spark.range(0, len(tasks), 1, count).mapInArrow(_ReadParts(request, tasks), schema)
 
@@ -174,7 +222,8 @@ def _rows_of(request: TableRequest, tasks: Sequence[Sequence[_Part]], spark: Spa
 def load_batches(pairs: Sequence[tuple[Source, Source]], spark: SparkSession) -> DataFrame:
     """A row a batch of either log: the columns of the table `batches`, times as long in ms, with `pair` and `side`.
 
-    `corruption` is null in a good row and `valid` says whether its checksum is right.
+    Batches of AFTER have the columns of `BatchContents` besides.  `corruption` is null in a good row and `valid` says
+    whether its checksum is right.
     """
     from pyspark.sql import functions as f
 

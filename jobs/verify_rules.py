@@ -22,14 +22,22 @@ from typing import TYPE_CHECKING
 
 from sediment.jobs.verify_range import CleanedRange
 from sediment.jobs.verify_rows import AFTER, BEFORE, CONTROL, DAMAGE, DATA
+from sediment.segment_io.format import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 ABORT, COMMIT = "ABORT", "COMMIT"
 
-_DIFFERENCE = "struct<check: string, offset: bigint, what: string>"
 _LOST = "lost"
+_EMPTY_BITS = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
+_KNOWN_BITS = CODEC_MASK | _EMPTY_BITS | DELETE_HORIZON_BIT
 _HEADER_FIELDS = {
     "lastOffset": "last offset",
     "leaderEpoch": "leader epoch",
@@ -181,7 +189,7 @@ def batch_differences(decided: DataFrame, rules: DataFrame, *, with_producers: b
     else:
         joined = joined.withColumns({"protected": f.lit(False), "marked": f.lit(False)})
     both = "b_pair is not null and a_pair is not null"
-    judged = [*_gone(), *_new(), *_header(both), *_horizon(both), *_decision(both)]
+    judged = [*_gone(), *_new(), *_header(both), *_rebuilt(), *_horizon(both), *_decision(both)]
     return _rows(joined, judged, offset="coalesce(b_baseOffset, a_baseOffset)")
 
 
@@ -295,6 +303,32 @@ def _header(both: str) -> _Judged:
     ]
 
 
+def _rebuilt() -> _Judged:
+    """What a batch of AFTER whose bytes are not those of BEFORE has to agree with: its own records."""
+    rebuilt = "a_pair is not null and a_magic = 2 and not coalesce(a_size = b_size and a_crc = b_crc, false)"
+    upgraded = f"{rebuilt} and coalesce(b_magic < 2, true)"
+    records = "concat('its records have the offsets ', a_firstRecord, '–', a_lastRecord, ', and it those of ', "
+    return [
+        ("order", f"{rebuilt} and a_descending", "'the offsets in the batch do not ascend'"),
+        (
+            "batches",
+            f"{rebuilt} and (a_firstRecord < a_baseOffset or a_lastRecord > a_lastOffset) "
+            f"or {upgraded} and (a_firstRecord > a_baseOffset or a_lastRecord < a_lastOffset)",
+            f"{records} a_baseOffset, '–', a_lastOffset)",
+        ),
+        (
+            "batches",
+            f"{rebuilt} and a_largestRecord <> a_maxTimestamp",
+            "concat('largest timestamp ', a_maxTimestamp, ', of its records ', a_largestRecord)",
+        ),
+        (
+            "batches",
+            f"{rebuilt} and a_attributes & ~if(a_recordCount = 0, {_EMPTY_BITS}, {_KNOWN_BITS}) <> 0",
+            "concat('attributes ', a_attributes, ', of which Kafka sets not every bit')",
+        ),
+    ]
+
+
 def _horizon(both: str) -> _Judged:
     kept = f"{both} and b_magic = 2 and b_deleteHorizon is not null and a_recordCount > 0"
     fresh = "a_pair is not null and a_deleteHorizon is not null and (b_pair is null or b_deleteHorizon is null)"
@@ -311,6 +345,12 @@ def _horizon(both: str) -> _Judged:
             "then since_ms + retention_ms when exact then now_ms + retention_ms else retention_ms end)",
             "concat('delete horizon ', a_deleteHorizon, ', but delete.retention.ms is ', retention_ms, ' and it was ', "
             "now_ms)",
+        ),
+        (
+            "horizons",
+            f"{fresh} and ({single} or a_recordCount = b_recordCount) and not a_nullValue "
+            f"and not coalesce(a_control and a_controlType in ('{ABORT}', '{COMMIT}'), false)",
+            "'the batch got a delete horizon, and holds no tombstone'",
         ),
         (
             "markers",

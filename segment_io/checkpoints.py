@@ -3,9 +3,10 @@
 Offset checkpoints, leader epochs, partition.metadata, meta.properties and the clean-shutdown marker.  A checkpoint is
 text: a version line, a line with the number of entries, one line an entry.
 
-Invariants: reading changes nothing and accepts what a broker accepts; writing replaces the whole file through
-`Fs.replace_file`, so that a crash leaves the old content or the new one.  An absent file is None, never an empty value,
-because the two mean different things to a loader.
+Invariants: reading changes nothing and accepts what a broker accepts; an entry that a broker could not read again is
+refused before a file is touched; writing replaces the whole file through `Fs.replace_file`, so that a crash leaves the
+old content or the new one.  An absent file is None, never an empty value, because the two mean different things to a
+loader.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from sediment.segment_io.errors import CorruptCheckpointError
+from sediment.segment_io.errors import CorruptCheckpointError, UsageError
+from sediment.segment_io.format import INT32_MAX, INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.names import CLEAN_SHUTDOWN_FILE, TopicPartition
 
@@ -121,8 +123,28 @@ def parse_offset_checkpoint(content: bytes, *, path: str | None = None) -> dict[
 
 
 def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
-    """The file of `entries`, in their order."""
+    """Return the file of `entries`, in their order.
+
+    Raises:
+        UsageError: a broker could not read the entry of a partition again.  One bad line costs it the whole file.
+    """
+    for partition, offset in entries.items():
+        if not _is_readable(partition, offset):
+            raise UsageError(
+                f"Kafka cannot read a checkpoint file with offset {offset} of the partition {str(partition)!r}",
+                advice="move its directory out of the log directory",
+            )
     return _format_checkpoint([f"{key.topic} {key.partition} {offset}" for key, offset in entries.items()])
+
+
+def _is_readable(partition: TopicPartition, offset: int) -> bool:
+    """True if a line of these reads back as it was; a file that a broker wrote may name any topic without spaces."""
+    try:
+        partition.topic.encode()
+    except UnicodeEncodeError:
+        return False
+    fits = -INT32_MAX - 1 <= partition.partition <= INT32_MAX and -INT64_MAX - 1 <= offset <= INT64_MAX
+    return fits and _WHITE_SPACE.search(partition.topic) is None
 
 
 def read_offset_checkpoint(fs: Fs, path: Path) -> dict[TopicPartition, int] | None:
@@ -134,7 +156,11 @@ def read_offset_checkpoint(fs: Fs, path: Path) -> dict[TopicPartition, int] | No
 def write_offset_checkpoint(
     fs: Fs, path: Path, entries: Mapping[TopicPartition, int], *, like: Path | None = None
 ) -> None:
-    """Replace the file; durable when it returns.  A new one gets the owner, group and mode of `like`."""
+    """Replace the file; durable when it returns.  A new one gets the owner, group and mode of `like`.
+
+    Raises:
+        UsageError: as `format_offset_checkpoint`; the file is as it was.
+    """
     fs.replace_file(path, format_offset_checkpoint(entries), like=like)
 
 
@@ -153,6 +179,7 @@ def update_offset_checkpoint(
 
     Raises:
         CorruptCheckpointError: the file is there and malformed.
+        UsageError: as `format_offset_checkpoint`; the file is as it was.
     """
     before = read_offset_checkpoint(fs, path)
     gone = set(remove)
@@ -190,8 +217,19 @@ def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[Epo
 
 
 def format_leader_epochs(entries: Iterable[EpochEntry]) -> bytes:
-    """The file of `entries`, in their order."""
-    return _format_checkpoint([f"{entry.epoch} {entry.start_offset}" for entry in entries])
+    """Return the file of `entries`, in their order.
+
+    Raises:
+        UsageError: a broker could not read an epoch or offset again.
+    """
+    lines = []
+    for entry in entries:
+        if not (-INT32_MAX - 1 <= entry.epoch <= INT32_MAX and -INT64_MAX - 1 <= entry.start_offset <= INT64_MAX):
+            raise UsageError(
+                f"leader epoch {entry.epoch} with start offset {entry.start_offset} does not fit Kafka's types"
+            )
+        lines.append(f"{entry.epoch} {entry.start_offset}")
+    return _format_checkpoint(lines)
 
 
 def read_leader_epochs(fs: Fs, path: Path) -> tuple[EpochEntry, ...] | None:

@@ -54,6 +54,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from sediment.segment_io.printable import printable
+
 
 class SedimentError(Exception):
     """Root of the tree.
@@ -93,8 +95,8 @@ class SedimentError(Exception):
         ]
         where = f" ({', '.join(places)})" if places else ""
         advice = f"; {self.advice}" if self.advice else ""
-        # A file's name or content may hold what no encoding of a terminal or a report has.
-        return f"{self.what}{where}{advice}".encode(errors="backslashreplace").decode()
+        # A file's name or content may hold what a terminal obeys and what no encoding has.
+        return printable(f"{self.what}{where}{advice}")
 
     @property
     def reason_code(self) -> str:

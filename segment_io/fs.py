@@ -30,6 +30,7 @@ _PAST_CACHE: int = getattr(os, "O_DIRECT", 0)  # not on every system
 _BLOCK_BYTES = 4096  # what addresses, positions and sizes of such writes are multiples of
 _DIRECT_WRITE_BYTES = 4 << 20
 _LARGE_WRITE_BYTES = 1 << 20
+_ZEROS = bytes(1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,14 @@ class Fs:
         descriptor = self.open_to_read(path)
         try:
             return os.pread(descriptor, count, position)
+        finally:
+            os.close(descriptor)
+
+    def ends_in_zeros(self, path: Path, position: int) -> bool:
+        """True if every byte from `position` on is zero, or none is there; holes are not read."""
+        descriptor = self.open_to_read(path)
+        try:
+            return only_zeros(descriptor, position, os.fstat(descriptor).st_size)
         finally:
             os.close(descriptor)
 
@@ -350,6 +359,26 @@ def open_to_read(path: Path) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "Not a regular file", str(path))
+
+
+def only_zeros(descriptor: int, position: int, end: int) -> bool:
+    """True if the bytes of an open file in [position, end) are zeros.
+
+    Holes are not read: a file may be preallocated, or be sparse and huge.
+    """
+    while position < end:
+        try:
+            position = os.lseek(descriptor, position, os.SEEK_DATA)
+            hole = os.lseek(descriptor, position, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return True
+            raise
+        chunk = os.pread(descriptor, min(len(_ZEROS), max(min(hole, end) - position, 0)), position)
+        if not _ZEROS.startswith(chunk):
+            return False
+        position += max(len(chunk), 1)
+    return True
 
 
 def _write_past_cache(descriptor: int, content: memoryview) -> int:

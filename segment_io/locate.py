@@ -15,23 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sediment.segment_io.errors import NotALogDirectoryError, UsageError
-from sediment.segment_io.fs import FileEntry, Fs
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.names import (
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
     LEADER_EPOCH_FILE,
     LOG_START_FILE,
     META_PROPERTIES_FILE,
-    METADATA_TOPIC,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
-    REMOTE_INDEX_CACHE,
-    DirectoryState,
     SegmentFileKind,
     TopicPartition,
     parse_partition_directory,
     parse_segment_file,
 )
+from sediment.segment_io.partition_directories import find_live_partitions
+from sediment.segment_io.printable import encodable
 
 UNNUMBERED = -1
 
@@ -108,9 +107,9 @@ def _sources(path: Path, fs: Fs) -> Iterable[Source]:
     names = {entry.name for entry in entries}
     if any(entry.is_file and parse_segment_file(entry.name) for entry in entries):
         return [Source(partition_of(path), path)]
-    partitions = sorted(filter(None, (_live_partition(path, entry) for entry in entries)))
+    partitions = find_live_partitions(path, (entry.name for entry in entries if entry.is_directory))
     if partitions:
-        return partitions
+        return [Source(partition, path / str(partition)) for partition in partitions]
     if names & _PARTITION_MARKS:
         return [Source(partition_of(path), path)]
     if names & _LOG_DIRECTORY_MARKS:
@@ -132,21 +131,12 @@ def _segment(path: Path) -> Source:
     return Source(partition_of(path.parent), path.parent, parsed.base_offset, log_name, parsed.kind)
 
 
-def _live_partition(log_dir: Path, entry: FileEntry) -> Source | None:
-    if not entry.is_directory or entry.name == REMOTE_INDEX_CACHE:
-        return None
-    try:
-        partition, state = parse_partition_directory(entry.name)
-    except UsageError:
-        return None
-    if state is not DirectoryState.LIVE or partition.topic == METADATA_TOPIC:
-        return None
-    return Source(partition, log_dir / entry.name)
-
-
 def partition_of(directory: Path) -> TopicPartition:
-    """The topic partition that a directory is named after, else one of its whole name and UNNUMBERED."""
+    """Return the topic partition that a directory is named after, else one of its whole name and UNNUMBERED.
+
+    A table cannot hold bytes that are not UTF-8, so such a name is escaped.
+    """
     try:
         return parse_partition_directory(directory.name)[0]
     except UsageError:
-        return TopicPartition(directory.name, UNNUMBERED)
+        return TopicPartition(encodable(directory.name), UNNUMBERED)

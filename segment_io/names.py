@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import total_ordering
 
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format import INT64_MAX
+from sediment.segment_io.format import INT32_MAX, INT64_MAX
 
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
@@ -72,27 +72,48 @@ class TopicPartition:
 
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 
-_STATE_DIRECTORY = re.compile(r"^(\S+)-(\S+)\.(\S+)-(delete|future|stray)$")
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_STATE_DIRECTORY = re.compile(r"(.+)\.[0-9A-Za-z_-]+-(?:delete|future|stray)", re.DOTALL)
+_NUMBER = re.compile(r"\+?[0-9]{1,255}")
+
+
+def is_topic_name(name: str) -> bool:
+    """True if Kafka allows a topic of this name (Topic.isValid)."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState]:
-    """Topic partition and state of a directory name.
+    """Return the topic partition and the state of a directory name.
+
+    Exactly one live name belongs to a partition: `str()` of it.  A broker also reads `t-00` and `t-+0` as t-0, and
+    takes topics that Kafka does not allow; its checkpoint files cannot hold some of them.
 
     Raises:
-        UsageError: the name is none a broker starts on (`lost+found`, `topic`, `topic-x`, `topic-1-delete`).
+        UsageError: no partition has that name (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`, `t-2147483648`).
 
-    Source: kafka-log 01 §1.2.
+    Source: kafka-log 01 §1.2; Kafka's UnifiedLog.parseTopicPartitionName and Topic.isValid.
     """
     state = next((s for s in DirectoryState if s and name.endswith(s)), DirectoryState.LIVE)
-    live = name
-    if state:
-        if not _STATE_DIRECTORY.match(name):
-            raise _not_a_partition(name)
-        live = name[: name.rindex(".")]
-    topic, dash, partition = live.rpartition("-")
-    if not dash or not topic or not re.fullmatch(r"\+?[0-9]{1,10}", partition):
+    match = _STATE_DIRECTORY.fullmatch(name) if state else None
+    if state and match is None:
         raise _not_a_partition(name)
-    return TopicPartition(topic, int(partition)), state
+    topic, dash, number = (match[1] if match else name).rpartition("-")
+    if not dash or not topic or not _NUMBER.fullmatch(number) or int(number) > INT32_MAX:
+        raise _not_a_partition(name)
+    if not is_topic_name(topic):
+        raise UsageError(
+            f"directory {name!r} is not named topic-partition: Kafka allows no topic of that name",
+            advice="a broker sets it aside or writes checkpoint files that it cannot read; move it out of the log "
+            "directory",
+        )
+    partition = TopicPartition(topic, int(number))
+    if number != str(partition.partition):
+        raise UsageError(
+            f"directory {name!r} is not named topic-partition: the name of that partition is {partition}",
+            advice=f"a broker takes it for {partition} and refuses to start if that directory exists too; move it out "
+            "of the log directory",
+        )
+    return partition, state
 
 
 def _not_a_partition(name: str) -> UsageError:

@@ -12,7 +12,6 @@ happens to its name meanwhile does not matter.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ from sediment.segment_io.format import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.fs import Fs, open_to_read
+from sediment.segment_io.fs import Fs, only_zeros, open_to_read
 from sediment.segment_io.indexes import parse_offset_index
 from sediment.segment_io.legacy import unwrap
 from sediment.segment_io.locate import Source
@@ -82,7 +81,13 @@ _WANT = {"key": c.WANT_KEY, "value": c.WANT_VALUE, "headers": c.WANT_HEADERS}
 
 # ------------------------------------------------------------------------------------------------------------- records
 def read_records(
-    request: TableRequest, pieces: Sequence[Piece], fs: Fs, on_damage: OnDamage, on_lost: OnLost | None
+    request: TableRequest,
+    pieces: Sequence[Piece],
+    fs: Fs,
+    on_damage: OnDamage,
+    on_lost: OnLost | None,
+    *,
+    follow: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `records`; as `tables.read_table`."""
     selected = request.selected()
@@ -98,7 +103,7 @@ def read_records(
         if piece.slice.source != source:
             yield from flush()
             source = piece.slice.source
-        for found in _read(piece, fs, on_lost):
+        for found in _read(piece, fs, on_lost, follow):
             if isinstance(found, Damage):
                 yield from flush()
                 yield from _damaged(found, request, selected, on_damage)
@@ -212,7 +217,13 @@ class _Batches:
 
 
 def read_batches(
-    request: TableRequest, pieces: Sequence[Piece], fs: Fs, on_damage: OnDamage, on_lost: OnLost | None
+    request: TableRequest,
+    pieces: Sequence[Piece],
+    fs: Fs,
+    on_damage: OnDamage,
+    on_lost: OnLost | None,
+    *,
+    follow: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `batches`; as `tables.read_table`.  A wrong CRC is no damage here but a row that says so."""
     selected = request.selected()
@@ -229,7 +240,7 @@ def read_batches(
         if piece.slice.source != source:
             yield from flush()
             source = piece.slice.source
-        for found in _read(piece, fs, on_lost):
+        for found in _read(piece, fs, on_lost, follow):
             if isinstance(found, Damage):
                 yield from flush()
                 yield from _damaged(found, request, selected, on_damage)
@@ -385,8 +396,8 @@ def _aborted(rows: Rows, piece: Piece) -> Mask:
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
-def _read(piece: Piece, fs: Fs, on_lost: OnLost | None) -> Iterator[tuple[Piece, BatchSpan] | Damage]:
-    """The spans of a piece, wherever its offsets are by now."""
+def _read(piece: Piece, fs: Fs, on_lost: OnLost | None, follow: bool) -> Iterator[tuple[Piece, BatchSpan] | Damage]:
+    """The spans of a piece, wherever its offsets are by now, or with `follow` False where they were."""
     attempts = 0
     waiting = [piece]
     while waiting:
@@ -395,6 +406,14 @@ def _read(piece: Piece, fs: Fs, on_lost: OnLost | None) -> Iterator[tuple[Piece,
             if descriptor is not None:
                 yield from _spans(current, descriptor)
                 continue
+        if not follow:
+            raise SourceChangedError(
+                "the segment was replaced or removed after it was listed",
+                partition=str(current.slice.source.partition),
+                path=str(current.slice.path),
+                offset=current.slice.start_offset,
+                advice="load the directory again",
+            )
         attempts += 1
         if attempts > _FILES_CHANGED_ATTEMPTS:
             raise SourceChangedError(
@@ -437,7 +456,7 @@ def _spans(piece: Piece, descriptor: int) -> Iterator[tuple[Piece, BatchSpan] | 
                 yield piece, span
         except CorruptBatchError as found:
             error = found
-        if walk.end_position == end or _only_zeros(descriptor, walk.end_position, end):
+        if walk.end_position == end or only_zeros(descriptor, walk.end_position, end):
             return
         position = _next_good(piece, descriptor, walk.end_position)
         if error is None and is_last and position == end:
@@ -449,22 +468,6 @@ def _spans(piece: Piece, descriptor: int) -> Iterator[tuple[Piece, BatchSpan] | 
             advice="restore the segment from a replica or a backup, or leave this partition out",
         )
         yield Damage(piece, walk.end_position, position, error)
-
-
-def _only_zeros(descriptor: int, position: int, end: int) -> bool:
-    zeros = bytes(1 << 20)
-    while position < end:
-        try:  # holes are not read: a file may be preallocated, or be sparse and huge
-            position = os.lseek(descriptor, position, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return True
-            raise
-        chunk = os.pread(descriptor, min(len(zeros), max(end - position, 0)), position)
-        if not zeros.startswith(chunk):
-            return False
-        position += max(len(chunk), 1)
-    return True
 
 
 def _next_good(piece: Piece, descriptor: int, position: int) -> int:

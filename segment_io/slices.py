@@ -45,7 +45,7 @@ from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.indexes import Int64s, OffsetIndex, TimeIndex, parse_offset_index, parse_time_index
 from sediment.segment_io.listing import LogListing, SegmentRef, list_log
 from sediment.segment_io.locate import Source
-from sediment.segment_io.names import CLEANED_SUFFIX, SWAP_SUFFIX, SegmentFileKind, segment_file_name
+from sediment.segment_io.names import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, SegmentFileKind, segment_file_name
 
 INT64_MIN = -INT64_MAX - 1
 SLICE_BYTES = 128 << 20
@@ -459,18 +459,29 @@ def opened(piece: Slice) -> Iterator[int | None]:
     """A descriptor of the slice's file, None where that is no longer the file of its positions.
 
     A file is never changed but at its end, so the same inode that is long enough holds what it held; where inodes mean
-    nothing, on another host, size and time stand for it.
+    nothing, on another host, size and time stand for it.  A broker keeps a file that it removes or replaces for
+    `file.delete.delay.ms` under a name that ends in `.deleted`, where it is read too.
     """
+    descriptor = _opened(piece, piece.path)
+    if descriptor is None:
+        descriptor = _opened(piece, Path(f"{piece.path}{DELETED_SUFFIX}"))
     try:
-        descriptor = open_to_read(piece.path)
-    except FileNotFoundError:
-        yield None
-        return
-    try:
-        status = os.fstat(descriptor)
-        ref = piece.segment.ref
-        grown = status.st_ino == piece.inode and status.st_size >= ref.log_bytes
-        same = (status.st_size, status.st_mtime_ns) == (ref.log_bytes, ref.mtime_ns)
-        yield descriptor if grown or same else None
+        yield descriptor
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _opened(piece: Slice, path: Path) -> int | None:
+    try:
+        descriptor = open_to_read(path)
+    except FileNotFoundError:
+        return None
+    status = os.fstat(descriptor)
+    ref = piece.segment.ref
+    grown = status.st_ino == piece.inode and status.st_size >= ref.log_bytes
+    same = (status.st_size, status.st_mtime_ns) == (ref.log_bytes, ref.mtime_ns)
+    if grown or same:
+        return descriptor
+    os.close(descriptor)
+    return None

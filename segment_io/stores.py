@@ -24,7 +24,7 @@ from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Buffer, FileEntry, Fs
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+    from pyarrow.fs import FileInfo, FileSystem
 
 CHUNK_BYTES = 8 << 20
 
@@ -69,6 +69,12 @@ class Store:
                 path=str(self),
                 advice="name a directory, or one behind file://, s3://, gs://, abfs:// or hdfs://",
             ) from error
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                "this path is not UTF-8, so it cannot be read or written through pyarrow",
+                path=str(self),
+                advice="rename the directory, or mount it under another path",
+            ) from error
         except OSError as error:
             raise _named(error, str(self)) from error
         return filesystem, base.rstrip("/")
@@ -92,7 +98,10 @@ class Store:
 
     # ------------------------------------------------------------------------------------------------------ reading
     def files(self, folder: str = "") -> dict[str, StoredFile]:
-        """Every file below a folder, in the order of names; empty where there is no such folder."""
+        """Every file below a folder, in the order of names; empty where there is no such folder.
+
+        Files whose path is not UTF-8 are left out: pyarrow cannot name them, and none of Kafka's is called so.
+        """
         from pyarrow.fs import FileSelector, FileType
 
         filesystem, base = self._opened
@@ -100,7 +109,7 @@ class Store:
             found = filesystem.get_file_info(FileSelector(self._path(folder), allow_not_found=True, recursive=True))
         return {
             info.path[len(base) :].lstrip("/"): StoredFile(info.size, info.mtime_ns or 0)
-            for info in sorted(found, key=lambda info: info.path)
+            for info in sorted(filter(_has_text_path, found), key=lambda info: info.path)
             if info.type == FileType.File
         }
 
@@ -111,7 +120,7 @@ class Store:
         filesystem, _ = self._opened
         with self._telling(""):
             found = filesystem.get_file_info(FileSelector(self._path(""), allow_not_found=True))
-        return sorted(info.base_name for info in found if info.type == FileType.Directory)
+        return sorted(info.base_name for info in found if _has_text_path(info) and info.type == FileType.Directory)
 
     def is_file(self) -> bool:
         """Whether a file is where the directory should be."""
@@ -223,6 +232,13 @@ class Store:
             yield
         except OSError as error:
             raise _named(error, f"{self}/{name}" if name else str(self)) from error
+
+
+def _has_text_path(info: FileInfo) -> bool:
+    try:
+        return bool(info.path)
+    except UnicodeDecodeError:
+        return False
 
 
 class ListedFs(Fs):

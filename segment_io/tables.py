@@ -33,6 +33,7 @@ from sediment.segment_io.indexes import (
 from sediment.segment_io.listing import list_log
 from sediment.segment_io.locate import Source
 from sediment.segment_io.names import LEADER_EPOCH_FILE, SegmentFileKind, segment_file_name
+from sediment.segment_io.printable import encodable
 from sediment.segment_io.producers import parse_snapshot
 from sediment.segment_io.slices import ALL, SLICE_BYTES, Bounds, LiveSegment, Slice, live_segments, plan_slices
 
@@ -320,7 +321,7 @@ def plan_table(
     if request.what not in SLICED_TABLES:
         groups = range(0, len(wanted), _SOURCES_PER_TASK)
         return [TableTask(sources=tuple(wanted[start : start + _SOURCES_PER_TASK])) for start in groups]
-    return _packed(
+    return pack_pieces(
         [piece for source in wanted for piece in plan_pieces(request, source, fs, slice_bytes=task_bytes)], task_bytes
     )
 
@@ -345,7 +346,8 @@ def plan_pieces(request: TableRequest, source: Source, fs: Fs, *, slice_bytes: i
     ]
 
 
-def _packed(pieces: Sequence[Piece], task_bytes: int) -> list[TableTask]:
+def pack_pieces(pieces: Sequence[Piece], task_bytes: int) -> list[TableTask]:
+    """Return tasks of about `task_bytes` each that read all of `pieces`, in their order."""
     tasks: list[TableTask] = []
     packed: list[Piece] = []
     size_bytes = 0
@@ -377,11 +379,14 @@ def read_table(
     *,
     on_damage: Callable[[Damage], None] = lambda _damage: None,
     on_lost: Callable[[Slice, int], None] | None = None,
+    follow: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one task as pyarrow.RecordBatch of `arrow_schema(request.selected())`; none is empty.
 
     With SKIP, and with ROWS, `on_damage` is told of what was not read.  `on_lost` is told, by the slice and the offset
-    from which on there is data, of records that retention removed since planning; without it that is an error.
+    from which on there is data, of records that retention removed since planning; without it that is an error.  Without
+    `follow` any segment that was replaced or removed since planning is one, because the segments that are there now may
+    lack records that newer ones, which were not planned, supersede.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: with FAIL, at the first batch that cannot be read.
@@ -392,7 +397,7 @@ def read_table(
         from sediment.segment_io.segment_rows import read_batches, read_records
 
         read = read_records if request.what == "records" else read_batches
-        yield from read(request, task.pieces, fs, on_damage, on_lost)
+        yield from read(request, task.pieces, fs, on_damage, on_lost, follow=follow)
         return
     columns = request.selected()
     for source in task.sources:
@@ -460,7 +465,7 @@ def _segments_table(source: Source, fs: Fs) -> _Rows:
                 "abortedTransactions": None if aborted is None else len(parse_transaction_index(aborted)),
                 "largestTimestamp": time_index.last_entry.timestamp_ms if time_index else None,
                 "modified": segment.ref.mtime_ns // 1_000_000,
-                "path": str(segment.path(source.directory, SegmentFileKind.LOG)),
+                "path": encodable(str(segment.path(source.directory, SegmentFileKind.LOG))),
             }
         )
     return _from_dicts(rows)

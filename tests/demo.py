@@ -54,8 +54,8 @@ def main() -> int:
     sets = [option for case in CASES for option in place(case, log_dir, scratch)]
     (log_dir / ".kafka_cleanshutdown").touch()
     print(f"{len(CASES)} partitions that Apache Kafka 4.2.0 wrote are in {log_dir}\n")
-    command = ["sediment", "compact", str(log_dir), "--force", *sets]
-    print("$ " + shlex.join(command[:4]) + " --set=<each topic's own config> …\n", flush=True)
+    command = ["sediment", "compact", str(log_dir), "--force", "--broker-defaults", *sets]
+    print("$ " + shlex.join(command[:5]) + " --set=<each topic's own config> …\n", flush=True)
     status = subprocess.run([sys.executable, "-m", "sediment.jobs.cli", *command[1:]], check=False).returncode
     print("\nrecords: read by the cleaner → kept.  Segments without records left stay, empty, until the next round")
     print("groups them with their neighbours, as Kafka does.")

@@ -1,43 +1,88 @@
-"""The wheel holds the packages that the links of `sediment/` name, and works without the tree it was built from."""
+"""The source archive, the wheels and Git hold the same files, and what is installed needs no source tree.
+
+A compaction with what each of them installs is in tests/bundle: it compiles every kernel anew.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-PACKAGES = ("segment_io", "compaction", "retention", "engine", "jobs")
+from tests.distributions import (
+    IS_CHECKOUT,
+    PACKAGES,
+    ROOT,
+    STRAY,
+    Distributions,
+    bare_environment,
+    build,
+    contents,
+    git_files,
+    install,
+)
+from tests.jobs.log_dirs import make_log_dir
+from tests.segments import NOW_MS, batch_bytes, write_segment
+
+pytestmark = pytest.mark.skipif(not IS_CHECKOUT, reason="only a checkout says which files there are")
+
+CODE = (".py", ".html")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    build = ["pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder)]
-    subprocess.run([sys.executable, "-m", *build, str(ROOT)], check=True, stdin=subprocess.DEVNULL)
-    (built,) = folder.glob("kafka_sediment-*.whl")
-    return built
+def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    return build(tmp_path_factory.mktemp("built"))
 
 
-def test_the_wheel_holds_every_module_and_template_and_nothing_generic(wheel: Path) -> None:
-    files = {path for package in PACKAGES for pattern in ("*.py", "*.html") for path in (ROOT / package).rglob(pattern)}
-    modules = {f"sediment/{path.relative_to(ROOT)}" for path in files}
-    with zipfile.ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert held == modules | {"sediment/__init__.py"}
+def packed(name: str) -> str:
+    """Where a file of Git's lies in a distribution: the packages are in the folder of the import namespace."""
+    return f"sediment/{name}" if name.partition("/")[0] in PACKAGES else name
 
 
-def test_the_wheel_imports_without_its_source_tree(wheel: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
-    # `python -P` leaves the working directory out; the wheel stands before the editable install.
-    names = ", ".join(f"sediment.{package}" for package in PACKAGES)
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {names}; print(sediment.__file__)"
-    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
-    assert Path(done.stdout.strip()) == tmp_path / "sediment" / "__init__.py"
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from sediment.jobs.cli import main; main(['--help'])"
-    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
-    assert "compact" in done.stdout
+def test_the_archive_holds_the_files_that_git_knows_and_nothing_else(built: Distributions) -> None:
+    expected = {packed(name): (ROOT / name).read_bytes() for name in git_files() if not (ROOT / name).is_symlink()}
+    held = contents(built.archive)
+    assert held.pop("PKG-INFO")
+    assert held.keys() == expected.keys()
+    assert held == expected
+    assert not any(packed(name) in held for name in STRAY)
+
+
+def test_both_wheels_hold_every_module_and_template_and_nothing_generic(built: Distributions) -> None:
+    code = {packed(name) for name in git_files() if name.startswith(tuple(f"{package}/" for package in PACKAGES))}
+    assert all(name.endswith(CODE) for name in code)
+    for wheel in (built.from_checkout, built.from_archive):
+        held = {name for name in contents(wheel) if ".dist-info/" not in name}
+        assert held == code | {"sediment/__init__.py"}
+
+
+def test_the_wheel_from_the_archive_is_the_wheel_from_the_checkout(built: Distributions) -> None:
+    assert contents(built.from_archive) == contents(built.from_checkout)
+
+
+def test_what_is_installed_works_without_its_source_tree(built: Distributions, tmp_path: Path) -> None:
+    programs = install(built.from_archive, tmp_path / "environment")
+    write_segment(tmp_path / "source", 0, [batch_bytes(0)])
+    write_segment(tmp_path / "source", 1)
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": tmp_path / "source"})
+
+    def run(*command: object) -> str:
+        done = subprocess.run(
+            [str(word) for word in command],
+            env=bare_environment(tmp_path),
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout
+
+    imported = ", ".join(f"sediment.{package}" for package in PACKAGES)
+    where = run(programs / "python", "-P", "-c", f"import {imported}; print(sediment.__file__)").strip()
+    assert Path(where).is_relative_to(tmp_path)
+    assert "compact" in run(programs / "sediment", "--help")
+    settings = ("--set=t:cleanup.policy=delete", "--set=t:retention.ms=1", "--now-ms", NOW_MS * 2)
+    (partition,) = json.loads(run(programs / "sediment", "expire", log_dir, "--json", *settings))["partitions"]
+    assert partition["status"] == "expired"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 
 from tests.archives import unpack
 from tests.corpus import assert_same_log, load_case
+from tests.distributions import bare_environment
 from tests.jobs.log_dirs import corpus_log_dir
 from tests.jobs.test_clusters import free_port, wait_for
 
@@ -61,13 +61,6 @@ class Cluster:
     def sediment(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         (script,) = self.unpacked.glob("lib/python3.*/site-packages/sediment/jobs/cli.py")
         return self.submit(script, *arguments)
-
-
-def bare_environment(home: Path, **more: str) -> dict[str, str]:
-    """That of a new user: nothing of this environment or of the source tree in it."""
-    kept = {name: os.environ[name] for name in ("JAVA_HOME", "LANG", "TMPDIR") if name in os.environ}
-    folders = [folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder).is_relative_to(ROOT)]
-    return kept | {"HOME": str(home), "PATH": os.pathsep.join(folders), "SPARK_LOCAL_IP": "127.0.0.1"} | more
 
 
 @pytest.fixture(scope="module")

@@ -133,15 +133,36 @@ def test_without_a_stated_expiration_the_last_batch_of_a_producer_leaves_its_hea
     assert headers == [[-1, -1], [5, -1, -1]]
 
 
-@pytest.mark.parametrize("now_ms", [NOW_MS, INT64_MAX - 1, INT64_MAX])
-@pytest.mark.parametrize("retention_ms", [INT64_MAX - NOW_MS, INT64_MAX - 1, INT64_MAX])
-def test_a_horizon_beyond_the_last_moment_is_the_last_moment(tmp_path, now_ms, retention_ms):
-    assert CompactionConfig(delete_retention_ms=retention_ms).next_horizon_ms(now_ms) == INT64_MAX
+@pytest.mark.parametrize("retention_ms", [INT64_MAX - NOW_MS, INT64_MAX - NOW_MS - 1])
+def test_a_horizon_at_the_last_moment_is_written(tmp_path, retention_ms):
+    expected_ms = NOW_MS + retention_ms
     for way in ("whole", "filled", "split", "exact"):
         directory = write_log(tmp_path / way, {0: [tombstone(0, b"a"), tombstone(1, b"b", codec=4), batch_of(2, b"c")]})
-        groups = groups_of(directory, Round(now_ms, delete_retention_ms=retention_ms), way)
+        groups = groups_of(directory, Round(NOW_MS, delete_retention_ms=retention_ms), way)
         put_in_place(PreparedSwap(PARTITION, str(directory), groups, 0))
         kept = batches_of(directory)
-        assert [batch.delete_horizon_ms for batch in kept] == [INT64_MAX, INT64_MAX, None]
+        assert [batch.delete_horizon_ms for batch in kept] == [expected_ms, expected_ms, None]
         assert [record.timestamp for batch in kept[:2] for record in batch.records()] == [START_MS, START_MS]
-        assert (stats_of(groups).first_horizon_ms, stats_of(groups).last_horizon_ms) == (INT64_MAX, INT64_MAX)
+        assert (stats_of(groups).first_horizon_ms, stats_of(groups).last_horizon_ms) == (expected_ms, expected_ms)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("now_ms", "retention_ms"),
+    [(NOW_MS, INT64_MAX - NOW_MS + 1), (NOW_MS, INT64_MAX), (INT64_MAX, 1), (INT64_MAX, INT64_MAX)],
+)
+def test_a_horizon_beyond_the_last_moment_is_not_written_and_the_batch_stays_as_it_is(
+    tmp_path, way, now_ms, retention_ms
+):
+    directory = write_log(tmp_path / "t-0", {0: [tombstone(0, b"a"), tombstone(1, b"b", codec=4), batch_of(2, b"c")]})
+    groups = groups_of(directory, Round(now_ms, delete_retention_ms=retention_ms), way)
+    assert [group.parts for group in groups] == [()]
+    assert (stats_of(groups).tombstones_waiting, stats_of(groups).batches_without_horizon) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "now_ms", "horizon_ms"),
+    [(None, 5, None), (0, 5, 5), (7, 5, 12), (INT64_MAX - 5, 5, INT64_MAX), (INT64_MAX - 4, 5, None), (1, -2, None)],
+)
+def test_the_next_horizon(retention_ms, now_ms, horizon_ms):
+    assert CompactionConfig(delete_retention_ms=retention_ms).next_horizon_ms(now_ms) == horizon_ms

@@ -82,13 +82,13 @@ class EngineWriter:
             verify_transactions=False,
         )
         # As the oracle, which knows no checkpoint when it begins.
-        self.log.update_high_watermark(self.log.log_end_offset)
+        self.log.maybe_increment_high_watermark()
 
     def take(self, steps: Iterable[Mapping[str, Any]]) -> None:
         for step in steps:
             self.now_ms = step.get("now_ms", self.now_ms)
             self._take(step)
-            self.log.update_high_watermark(self.log.log_end_offset)
+            self.log.maybe_increment_high_watermark()
 
     def stop(self) -> None:
         self.log.flush(force_last_segment=True)

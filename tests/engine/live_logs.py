@@ -115,7 +115,7 @@ class LiveLog:
     def lead(self, data: bytes, *, epoch: int = 0, high_watermark: bool = True, **options: Any) -> AppendInfo:
         info = self.log.append_as_leader(data, epoch, **options)
         if high_watermark:
-            self.log.update_high_watermark(self.log.log_end_offset)
+            self.log.maybe_increment_high_watermark()
         return info
 
     def follow(self, *batches: bytes, epoch: int = 0) -> AppendInfo:

@@ -101,7 +101,7 @@ def append(log: PartitionLog, *entries: tuple[str, str | None], timestamp_ms: in
     offset = -1
     for entry in entries:
         offset = log.append_as_leader(one_batch(entry, timestamp_ms=timestamp_ms or log._clock()), 0).last_offset
-    log.update_high_watermark(log.log_end_offset)
+    log.maybe_increment_high_watermark()
     return offset
 
 

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from sediment.compaction.config import CompactionConfig
+from sediment.engine.broker_config import BrokerConfig
 from sediment.engine.config import LogConfig
 from sediment.retention.config import RetentionConfig
+from sediment.segment_io.errors import SettingsError
 
 
 def log_config(policy: str, max_lag_ms: int, segment_ms: int) -> LogConfig:
@@ -30,3 +35,97 @@ def test_the_policy_says_what_is_done() -> None:
 def test_one_topic_has_one_policy() -> None:
     with pytest.raises(ValueError, match="two cleanup policies"):
         LogConfig(compaction=CompactionConfig(cleanup_policy=("compact",)))
+
+
+def _topic(field: str, value: Any) -> LogConfig:
+    if field in CompactionConfig.__dataclass_fields__:
+        return LogConfig(compaction=CompactionConfig(**{field: value}))
+    if field in RetentionConfig.__dataclass_fields__:
+        return LogConfig(retention=RetentionConfig(**{field: value}))
+    return LogConfig(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("message_timestamp_type", "x", "message.timestamp.type is 'x'; give one of CreateTime, LogAppendTime"),
+        ("compression_type", "zip", "compression.type is 'zip'; give one of uncompressed, zstd, lz4, snappy, gzip"),
+        ("compression_type", "none", "compression.type is 'none'"),
+        ("compression_gzip_level", 0, "compression.gzip.level is 0; give a whole number from 1 to 9 or -1"),
+        ("compression_lz4_level", 18, "compression.lz4.level is 18"),
+        ("compression_zstd_level", 23, "compression.zstd.level is 23"),
+        ("segment_bytes", -5, "segment.bytes is -5; give a whole number from 1 to 2147483647"),
+        ("segment_bytes", 2**31, "segment.bytes is 2147483648"),
+        ("segment_bytes", "1", "segment.bytes is '1'"),
+        ("segment_bytes", 1.5, "segment.bytes is 1.5"),
+        ("segment_bytes", True, "segment.bytes is True"),
+        ("segment_index_bytes", 11, "segment.index.bytes is 11; give a whole number from 12"),
+        ("index_interval_bytes", -1, "index.interval.bytes is -1"),
+        ("max_message_bytes", -1, "max.message.bytes is -1"),
+        ("min_cleanable_dirty_ratio", 1.01, "min.cleanable.dirty.ratio is 1.01; give a number from 0 up to 1"),
+        ("min_compaction_lag_ms", -1, "min.compaction.lag.ms is -1"),
+        ("max_compaction_lag_ms", -1, "max.compaction.lag.ms is -1"),
+        ("retention_ms", -2, "retention.ms is -2; give a whole number from -1"),
+        ("segment_ms", 0, "segment.ms is 0"),
+        ("segment_jitter_ms", -1, "segment.jitter.ms is -1"),
+        ("flush_messages", 0, "flush.messages is 0"),
+        ("flush_ms", -1, "flush.ms is -1"),
+        ("message_timestamp_before_max_ms", -1, "message.timestamp.before.max.ms is -1"),
+        ("message_timestamp_after_max_ms", -1, "message.timestamp.after.max.ms is -1"),
+        ("preallocate", "false", "preallocate is 'false'; give True or False"),
+        ("file_delete_delay_ms", -1, "file.delete.delay.ms is -1"),
+        ("transaction_max_timeout_ms", 0, "transaction.max.timeout.ms is 0"),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused_with_key_and_range(field: str, value: Any, words: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(words)):
+        _topic(field, value)
+
+
+@pytest.mark.parametrize("policy", [("compress",), ("compact", "compact"), "compact"])
+def test_an_unknown_cleanup_policy_is_refused(policy: Any) -> None:
+    with pytest.raises(SettingsError, match=r"cleanup\.policy is .*give any of compact, delete"):
+        LogConfig(CompactionConfig(policy), RetentionConfig(policy))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("num_recovery_threads_per_data_dir", 0, "num.recovery.threads.per.data.dir is 0; give a whole number from 1"),
+        ("background_threads", -1, "background.threads is -1"),
+        ("log_initial_task_delay_ms", -1, "log.initial.task.delay.ms is -1"),
+        ("log_retention_check_interval_ms", 0, "log.retention.check.interval.ms is 0"),
+        ("log_cleaner_threads", -1, "log.cleaner.threads is -1"),
+        ("log_cleaner_enable", 1, "log.cleaner.enable is 1; give True or False"),
+        ("log_cleaner_io_max_bytes_per_second", 0, "log.cleaner.io.max.bytes.per.second is 0; give a number above 0"),
+        ("log_cleaner_dedupe_buffer_size", 24, "log.cleaner.dedupe.buffer.size is 24, too little for 1 cleaner"),
+        ("log_cleaner_io_buffer_load_factor", 1.5, "log.cleaner.io.buffer.load.factor is 1.5"),
+        ("node_id", -1, "node.id is -1"),
+    ],
+)
+def test_a_value_of_the_engine_out_of_its_range_is_refused(field: str, value: Any, words: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(words)):
+        BrokerConfig(**{field: value})
+
+
+def test_the_ends_of_the_ranges_are_taken() -> None:
+    for field, value in (
+        ("compression_gzip_level", -1),
+        ("compression_gzip_level", 9),
+        ("compression_zstd_level", -131_072),
+        ("retention_ms", -1),
+        ("retention_bytes", -9),
+        ("min_cleanable_dirty_ratio", 0),
+        ("min_cleanable_dirty_ratio", 1.0),
+        ("segment_bytes", 2**31 - 1),
+        ("flush_ms", 2**63 - 1),
+        ("cleanup_policy", ("delete",)),
+    ):
+        _topic(field, value)
+    BrokerConfig(background_threads=0, log_cleaner_threads=0, node_id=0, log_cleaner_io_max_bytes_per_second=1)
+
+
+def test_the_offset_maps_of_all_cleaner_threads_have_kafkas_bound() -> None:
+    assert BrokerConfig().dedupe_buffer_bytes_per_thread == 128 << 20
+    assert BrokerConfig(log_cleaner_threads=4).dedupe_buffer_bytes_per_thread == 32 << 20
+    assert BrokerConfig().offset_map_keys == 5_033_164

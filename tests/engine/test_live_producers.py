@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sediment.engine.fetch import Isolation
+from sediment.engine.live_producers import LiveProducers, Update, _Ended
 from sediment.engine.partition_log import AppendOrigin
 from sediment.segment_io.errors import (
     InvalidProducerEpochError,
@@ -15,6 +18,7 @@ from sediment.segment_io.errors import (
     TransactionCoordinatorFencedError,
     UsageError,
 )
+from sediment.segment_io.producers import ProducerState
 from tests.engine.live_logs import NOW_MS, LiveLog, batch
 from tests.twin.batches import ControlType, Record, encode_batch
 from tests.twin.indexes import parse_transaction_index
@@ -393,3 +397,70 @@ def test_a_transaction_below_the_log_start_is_unstable_from_there(tmp_path: Path
     log.log.maybe_increment_log_start_offset(2)
     assert (log.log.first_unstable_offset, log.log.last_stable_offset) == (2, 2)
     assert log.log.read(2, 100, Isolation.TXN_COMMITTED).size_bytes == 0
+
+
+class CountedOffset(int):
+    """An offset that counts how often it is compared."""
+
+    comparisons = 0
+
+    def __lt__(self, other: object) -> bool:
+        type(self).comparisons += 1
+        return int(self) < int(other)  # type: ignore[call-overload, no-any-return]
+
+    def __gt__(self, other: object) -> bool:
+        type(self).comparisons += 1
+        return int(self) > int(other)  # type: ignore[call-overload, no-any-return]
+
+    def __ge__(self, other: object) -> bool:
+        type(self).comparisons += 1
+        return int(self) >= int(other)  # type: ignore[call-overload, no-any-return]
+
+    def __eq__(self, other: object) -> bool:
+        type(self).comparisons += 1
+        return int(self) == other
+
+    def __hash__(self) -> int:
+        return hash(int(self))
+
+
+def test_ended_transactions_above_the_high_watermark_cost_the_same_however_many_there_are() -> None:
+    producers = LiveProducers(ProducerState.at(0), expiration_ms=1, verifies_transactions=False)
+    count = 2_000
+    CountedOffset.comparisons = 0
+    for number in range(count):
+        first, last = CountedOffset(2 * number), CountedOffset(2 * number + 1)
+        producers.apply(Update(begun={first: 7}, ended=[_Ended(7, first, last, is_aborted=False)]))
+        producers.on_high_watermark(0)
+        assert producers.first_unstable_offset() == 0
+    assert 0 < CountedOffset.comparisons < 40 * count
+    assert len(producers.state(2 * count).completed) == count
+    for number in range(count):
+        producers.on_high_watermark(2 * number + 2)
+        assert producers.first_unstable_offset() == (2 * number + 2 if number < count - 1 else None)
+    assert CountedOffset.comparisons < 80 * count
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["begin", "end", "watermark"]), st.integers(0, 5)), max_size=60))
+def test_the_first_unstable_offset_is_that_of_all_transactions_looked_through(steps: list[tuple[str, int]]) -> None:
+    producers = LiveProducers(ProducerState.at(0), expiration_ms=1, verifies_transactions=False)
+    opened: dict[int, int] = {}
+    ended: list[tuple[int, int]] = []
+    high_watermark = 0
+    for end_offset, (what, number) in enumerate(steps):
+        if what == "begin" and number not in opened:
+            opened[number] = end_offset
+            producers.apply(Update(begun={end_offset: number}))
+        elif what == "end" and number in opened:
+            first = opened.pop(number)
+            ended.append((first, end_offset))
+            producers.apply(Update(ended=[_Ended(number, first, end_offset, is_aborted=False)]))
+        elif what == "watermark":
+            high_watermark = max(high_watermark, end_offset - number)
+            producers.on_high_watermark(high_watermark)
+            ended = [(first, last) for first, last in ended if last >= high_watermark]
+        assert producers.first_unstable_offset() == min(
+            [*opened.values(), *(first for first, _ in ended)], default=None
+        )
+        assert [(txn.first_offset, txn.last_offset) for txn in producers.state(end_offset).completed] == ended

@@ -307,6 +307,37 @@ def test_preallocated_indexes_are_trimmed_to_their_entries(tmp_path):
     assert "00000000000000000000.index trimmed to 128 bytes: its entries end there" in sentences(log)
 
 
+def bytes_read():
+    """Bytes that this process has read so far, whatever the call."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs the kernel's count of bytes read")
+def test_the_unused_rest_of_preallocated_indexes_is_not_read(tmp_path):
+    directories = [
+        write_log(tmp_path / name / "t-0", 0, end=50, index_interval_bytes=200) for name in ("first", "second")
+    ]
+    for directory in directories:
+        for suffix in (".index", ".timeindex"):
+            with path_of(directory, 0, suffix).open("r+b") as file:
+                file.truncate(12 << 20)
+    load(directories[0], interval=200)
+    before = bytes_read()
+    log = load(directories[1], interval=200)
+    assert bytes_read() - before < 1 << 18
+    assert "00000000000000000000.index trimmed to 128 bytes: its entries end there" in sentences(log)
+
+
+def test_an_index_with_bytes_far_after_its_entries_is_said_to_be_rewritten(tmp_path):
+    write_log(tmp_path, 0, end=50, index_interval_bytes=200)
+    path = path_of(tmp_path, 0, ".index")
+    expected = path.read_bytes()
+    path.write_bytes(expected + bytes(3 << 20) + b"garbage!")
+    log = load(tmp_path, interval=200)
+    assert path.read_bytes() == expected
+    assert "00000000000000000000.index rewritten: it did not match its log" in sentences(log)
+
+
 def test_an_index_without_room_is_left_sparser_where_a_broker_would_not_load(tmp_path):
     write_log(tmp_path, 0, end=50)
     log = load(tmp_path, interval=0, index_bytes=40)

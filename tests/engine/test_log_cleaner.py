@@ -156,7 +156,7 @@ def test_cm_11_an_open_transaction_holds_the_cleaner_back(logs):
         records = batch_bytes(0, "aab", producer_id=7, transactional=True, timestamp=now_ms)
         log.append_as_leader(records, 0, verification_guard=guard)
         log.roll()
-        log.update_high_watermark(log.log_end_offset)
+        log.maybe_increment_high_watermark()
         assert log.last_stable_offset == 0
         assert manager.cleaner.grab_filthiest() is None
 
@@ -716,7 +716,7 @@ def test_records_that_lose_their_key_later_stay_right_over_many_rounds(logs, cap
         for number in range(120):
             key, value = f"k{number * 7 % 11}", None if number % 13 == 5 else f"v{number}"
             log.append_as_leader(one_batch((key, value), timestamp_ms=clock_of(manager).now_ms() + number), 0)
-            log.update_high_watermark(log.log_end_offset)
+            log.maybe_increment_high_watermark()
             if value is None:
                 expected.pop(key.encode(), None)
             else:
@@ -847,3 +847,23 @@ def test_a_batch_above_every_buffer_is_cleaned(logs, most_bytes):
         assert manager.cleaner.uncleanable() == {}
         assert latest_of(log) == {b"a": b"x" * 70_000, b"b": b"2"}
         assert len(records_of(log)) == 2
+
+
+@pytest.mark.parametrize(("keys_of_map", "rounds"), [(4, 3), (1000, 1)])
+def test_the_offset_map_of_the_cleaner_is_bounded_and_more_keys_take_more_rounds(logs, keys_of_map, rounds):
+    topic = topic_config("compact", segment_bytes=400, min_cleanable_dirty_ratio=0.0)
+    with running(
+        logs, topic=topic, log_cleaner_dedupe_buffer_size=24 * keys_of_map, log_cleaner_io_buffer_load_factor=1.0
+    ) as manager:
+        log = manager.create_log(T0)
+        for number in range(3):
+            append(log, *((f"k{key}", str(number)) for key in range(4)))
+        log.roll()
+        wanted = latest_of(log)
+        ends = []
+        while manager.cleaner.clean_filthiest():
+            ends.append(manager.directories()[0].first_dirty_offsets()[T0])
+        assert len(ends) == rounds and ends == sorted(ends) and ends[-1] == log.log_end_offset == 12
+        assert latest_of(log) == wanted
+        assert len(records_of(log)) == 4
+        assert manager.cleaner.uncleanable() == {}

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,7 @@ from tests.engine.managed import (
     dirty_log,
     latest_of,
     manager_of,
+    one_batch,
     records_of,
     running,
     topic_config,
@@ -244,6 +247,24 @@ def test_a_malformed_recovery_point_checkpoint_takes_its_directory_offline(three
         assert len(manager.all_logs()) == 2
 
 
+@pytest.mark.parametrize("name", ["leader-epoch-checkpoint", "partition.metadata"])
+def test_a_malformed_file_of_a_log_takes_its_directory_offline_and_the_others_are_loaded(three, name, caplog):
+    with running(*three) as manager:
+        for partition in (T0, T1, T2):
+            append(manager.create_log(partition, topic_id="AAAAAAAAAAAAAAAAAAAAAQ"), ("a", "1"))
+    (three[0] / "t-0" / name).write_text("nonsense\n")
+    with running(*three) as manager:
+        assert [log.partition for log in manager.all_logs()] == [T1, T2]
+        assert [directory.is_offline for directory in manager.directories()] == [True, False, False]
+        assert name in manager.directories()[0].failure
+        assert "is offline" in caplog.text and name in caplog.text
+        with pytest.raises(StorageError, match=name):
+            manager.create_log(T0, is_new=False)
+    assert [(directory / MARKER).exists() for directory in three] == [False, True, True]
+    with pytest.raises(StorageError, match=name):
+        manager_of(three[0]).start()
+
+
 def test_without_any_usable_directory_there_is_no_engine(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="no log directory is usable"):
@@ -277,6 +298,31 @@ def test_a_directory_of_another_broker_is_refused(three):
         manager_of(three[1], three[2], cluster_id="one", node_id=1).start()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"node_id": 8}, "node 7, and the engine is configured with node.id 8"),
+        ({"cluster_id": "other"}, "cluster one, and the engine is configured with cluster.id other"),
+        ({"cluster_id": "other", "node_id": 7}, "cluster one"),
+    ],
+)
+@pytest.mark.parametrize("fresh", ["missing", "empty"])
+def test_another_node_or_cluster_is_refused_before_anything_is_written(three, wrong, words, fresh):
+    right = {"cluster_id": "one", "node_id": 7}
+    with running(three[1], **right) as manager:
+        append(manager.create_log(T0), ("a", "1"))
+    if fresh == "empty":
+        three[0].mkdir()
+    before = {path: path.read_bytes() if path.is_file() else None for path in three[0].parent.rglob("*")}
+    with pytest.raises(UsageError, match=words):
+        manager_of(three[0], three[1], **wrong).start()
+    assert {path: path.read_bytes() if path.is_file() else None for path in three[0].parent.rglob("*")} == before
+    with running(three[0], three[1], **right) as manager:
+        assert [log.partition for log in manager.all_logs()] == [T0]
+    owners = [read_meta_properties(Fs(), directory / "meta.properties") for directory in three[:2]]
+    assert [(owner.cluster_id, owner.node_id) for owner in owners] == [("one", 7)] * 2
+
+
 def test_an_engine_without_a_cluster_writes_no_meta_properties(logs):
     with running(logs):
         assert "meta.properties" not in names_in(logs)
@@ -297,6 +343,55 @@ def test_a_log_that_is_there_is_not_created_again(logs):
         log = manager.create_log(T0)
         assert manager.create_log(T0) is log
         assert manager.get_log(T1) is None
+
+
+BAD_PARTITIONS = [
+    TopicPartition(topic, 0)
+    for topic in ("", ".", "..", "../x", "slash/y", "a b", "n\nl", "nul\0", "caf\u00e9", "a" * 250, "a" * 5000)
+] + [TopicPartition("t", -1), TopicPartition("t", 2**31), TopicPartition("a" * 249, 2**31 - 1)]
+
+
+@pytest.mark.parametrize("partition", BAD_PARTITIONS, ids=lambda partition: repr(str(partition))[:20])
+def test_names_that_kafka_does_not_allow_are_refused_and_nothing_is_touched(three, partition):
+    with running(*three) as manager:
+        append(manager.create_log(T0), ("a", "1"))
+        before = sorted(three[0].parent.rglob("*"))
+        for call in (manager.create_log, manager.delete_log):
+            with pytest.raises(UsageError, match=r"is not a|longer than 255"):
+                call(partition)
+        if partition.topic not in ("t", "a" * 249):
+            with pytest.raises(UsageError, match="not a name of a topic"):
+                manager.update_topic_config(partition.topic, COMPACTED)
+        assert sorted(three[0].parent.rglob("*")) == before
+        assert not any(directory.is_offline for directory in manager.directories())
+    with running(*three) as manager:
+        assert [log.partition for log in manager.all_logs()] == [T0]
+
+
+def test_the_longest_names_that_kafka_allows_are_taken(logs):
+    longest = [TopicPartition("a" * 249, 99_999), TopicPartition("._-", 0), TopicPartition("t", 2**31 - 1)]
+    with running(logs) as manager:
+        for partition in longest:
+            append(manager.create_log(partition), ("a", "1"))
+    with running(logs) as manager:
+        assert [log.partition for log in manager.all_logs()] == sorted(longest)
+        for partition in longest:
+            manager.delete_log(partition)
+
+
+@pytest.mark.parametrize("topic_id", ["", "short", "A" * 22, "!" * 22, "AAAAAAAAAAAAAAAAAAAAAQ\n"])
+def test_a_topic_id_that_no_broker_would_read_is_refused(logs, topic_id):
+    with running(logs) as manager:
+        with pytest.raises(UsageError, match="topic id"):
+            manager.create_log(T0, topic_id=topic_id)
+        assert partitions_in(logs) == []
+
+
+def test_a_log_of_another_engine_has_no_directory_here(three):
+    with running(three[0]) as manager, running(three[1]) as other:
+        log = other.create_log(T0)
+        with pytest.raises(UsageError, match="not a log of the engine"):
+            manager.directory_of(log)
 
 
 def test_a_log_is_created_where_it_is_wanted(three):
@@ -591,6 +686,83 @@ def test_a_directory_that_fails_goes_offline_with_its_logs_and_the_others_go_on(
     fs.broken.clear()
     with running(*three) as manager:
         assert {log.partition: len(records_of(log)) for log in manager.all_logs()} == {T0: 2, T1: 1, T2: 2}
+
+
+def calls_of(log):
+    """Calls of a log that an offline log answers with StorageError, by name."""
+    return {
+        "append_as_leader": lambda: log.append_as_leader(one_batch(("a", "1"), timestamp_ms=log._clock()), 0),
+        "append_as_follower": lambda: log.append_as_follower(one_batch(("a", "1"), timestamp_ms=log._clock()), 0),
+        "read": lambda: log.read(0, 1000),
+        "lookup_timestamp": lambda: log.lookup_timestamp(1),
+        "convert_to_offset_metadata": lambda: log.convert_to_offset_metadata(0),
+        "roll": log.roll,
+        "flush": log.flush,
+        "truncate_to": lambda: log.truncate_to(0),
+        "truncate_fully_and_start_at": lambda: log.truncate_fully_and_start_at(5),
+        "delete_records": lambda: log.delete_records(-1),
+        "delete_old_segments": log.delete_old_segments,
+        "maybe_increment_log_start_offset": lambda: log.maybe_increment_log_start_offset(0),
+        "assign_leader_epoch": lambda: log.assign_leader_epoch(3, 9),
+        "segments": log.segments,
+        "segment_states": log.segment_states,
+        "remove_expired_producers": log.remove_expired_producers,
+        "rename_directory": lambda: log.rename_directory(log.directory),
+        "delete": log.delete,
+    }
+
+
+def open_files_below(directory):
+    """Paths of the descriptors that this process has open in a directory."""
+    paths = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            paths.append(str(entry.readlink()))
+    return sorted(path for path in paths if path.startswith(f"{directory}/"))
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["at once", "after its files were closed"])
+def test_every_log_of_a_directory_that_failed_raises_the_error_of_a_failed_disk(three, is_closed):
+    fs = FailingFs()
+    topic = topic_config("delete")
+    with running(three[0], fs=fs, topic=topic) as manager:
+        logs = [manager.create_log(partition) for partition in (T0, T1, T2)]
+        for log in logs:
+            append(log, ("a", "1"))
+        manager.delete_log(T2)
+        fs.broken.add(three[0] / "t-0")
+        with pytest.raises(StorageError):
+            logs[0].roll()
+        if is_closed:
+            manager.run_due()
+            assert all(log.is_closed for log in logs)
+        for log in logs:
+            assert log.is_offline
+            for name, call in calls_of(log).items():
+                with pytest.raises(StorageError, match="Input/output error"):
+                    call()
+                    pytest.fail(f"{name} of {log.partition}")
+        manager.run_due()
+        assert open_files_below(three[0]) == []
+
+
+def test_no_file_of_a_failed_directory_stays_open_though_its_logs_are_held(three):
+    fs = FailingFs()
+    with running(*three, fs=fs) as manager:
+        logs = {partition: manager.create_log(partition) for partition in (T0, T1, T2)}
+        for log in logs.values():
+            append(log, ("a", "1"), ("a", "2"))
+            log.roll()
+            append(log, ("a", "3"))
+            records_of(log)
+        assert open_files_below(three[0]) and open_files_below(three[1])
+        fs.broken.add(three[0] / "t-0")
+        with pytest.raises(StorageError):
+            append(logs[T0], ("a", "4"))
+        manager.run_due()
+        assert open_files_below(three[0]) == []
+        assert open_files_below(three[1])
+    assert [open_files_below(directory) for directory in three] == [[], [], []]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 
 import pytest
 
@@ -83,7 +84,7 @@ def test_a_run_that_is_killed_while_it_links_leaves_nothing_that_counts(log_dir,
     begin_before(log_dir, target, Fs())
     keep_before(PARTITION, log_dir, target, Fs())
     kept = tree(target)
-    assert kept.pop(BEFORE_OF_FILE) == str(log_dir).encode()
+    assert json.loads(kept.pop(BEFORE_OF_FILE))["log_dir"] == str(log_dir)
     ours = {name: content for name, content in tree(log_dir).items() if not name.endswith((".part", ".sediment-run"))}
     assert kept == ours
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sediment.compaction.cleaner import clean_log
 from sediment.compaction.grouping import plan_cleaning
+from sediment.compaction.handoff import PreparedSwap
 from sediment.compaction.policy import cleanable_range
 from sediment.segment_io.errors import (
     InvalidTopicError,
@@ -17,6 +21,7 @@ from sediment.segment_io.errors import (
     SourceChangedError,
     UsageError,
 )
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.names import TopicPartition
 from tests.engine.live_logs import NOW_MS, LiveLog, batch, with_retention
 from tests.engine.managed import DELETED, append, running
@@ -438,3 +443,94 @@ def test_a_cleaning_of_segments_that_changed_meanwhile_is_refused(tmp_path: Path
         log.log.replace_segments(swap)  # type: ignore[arg-type]
     assert log.fetched_offsets(0) == [0, 1, 2]
     assert log.lead(batch(("kk", "8"), pid=1, seq=8)).first_offset == 8
+
+
+class WatchedFs(Fs):
+    """Says of each rename whether another thread could have taken the log's lock."""
+
+    def __init__(self) -> None:
+        self.log: LiveLog | None = None
+        self.was_free: list[bool] = []
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self.log is not None:
+            self.was_free.append(in_another_thread(self._can_take_lock, self.log.log.lock))
+        super().rename(source, target)
+
+    @staticmethod
+    def _can_take_lock(lock: Any) -> bool:
+        taken: bool = lock.acquire(blocking=False)
+        if taken:
+            lock.release()
+        return taken
+
+
+def in_another_thread(call: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a call in a thread of its own, which has to end in time."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return pool.submit(call, *arguments).result(10)
+    finally:
+        pool.shutdown(wait=False)
+
+
+def test_appends_and_reads_go_on_between_the_groups_of_a_cleaning(tmp_path: Path) -> None:
+    fs = WatchedFs()
+    log = LiveLog(tmp_path, fs=fs, cleanup_policy=("compact",), segment_bytes=213)
+    for at in range(30):
+        log.lead(batch((f"k{at % 2}", str(at)), pid=1, seq=at))
+    for at in range(30, 33):
+        log.lead(batch((f"x{at}", str(at)), pid=1, seq=at))
+    log.log.roll()
+    swap: PreparedSwap = cleaned(log)  # type: ignore[assignment]
+    groups = [group for group in swap.groups if group.parts]
+    assert len(groups) > 3
+    appended: list[int] = []
+    bases: list[tuple[int, ...]] = []
+
+    def append_and_read() -> None:
+        def work() -> int:
+            info = log.log.append_as_leader(batch(("new", "v")), 0)
+            assert log.fetched_offsets(info.first_offset) == [info.first_offset]
+            assert max(log.fetched_offsets(0)) <= 33
+            return info.first_offset
+
+        appended.append(in_another_thread(work))
+        bases.append(log.log.base_offsets)
+
+    fs.log = log
+    log.log.replace_segments(swap, before_group=append_and_read)
+    fs.log = None
+    assert appended == list(range(33, 33 + len(groups)))
+    assert len(fs.was_free) > 4 * len(groups) and not any(fs.was_free)
+    # Each group was taken in before the next one began.
+    for done, seen in enumerate(bases):
+        replaced = {source.base_offset for group in groups[:done] for source in group.sources}
+        kept = {part.base_offset for group in groups[:done] for part in group.parts}
+        assert not (replaced - kept) & set(seen) and kept <= set(seen)
+    everything = [record.offset for found in log.batches() for record in found.records()]
+    assert everything == [*range(28, 33), *appended]
+    log.restart()
+    assert [record.offset for found in log.batches() for record in found.records()] == everything
+
+
+def test_a_cleaning_that_is_refused_at_a_later_group_keeps_the_earlier_ones(tmp_path: Path) -> None:
+    log = LiveLog(tmp_path, cleanup_policy=("compact",), segment_bytes=213)
+    for at in range(33):
+        log.lead(batch((f"k{at % 2}", str(at)), pid=1, seq=at))
+    swap: PreparedSwap = cleaned(log)  # type: ignore[assignment]
+    groups = [group for group in swap.groups if group.parts]
+    rounds = iter(range(len(groups)))
+
+    def spoil_the_third() -> None:
+        if next(rounds) == 2:
+            os.utime(log.directory / f"{groups[2].sources[0].base_offset:020d}.log", ns=(1, 1))
+
+    with pytest.raises(SourceChangedError):
+        log.log.replace_segments(swap, before_group=spoil_the_third)
+    kept = {part.base_offset for group in groups[:2] for part in group.parts}
+    old = {source.base_offset for group in groups[2:] for source in group.sources}
+    assert kept | old <= set(log.bases())
+    assert sorted(log.bases()) == sorted(ref.base_offset for ref in log.log.segments())
+    assert max(log.fetched_offsets(31)) == 32
+    assert log.lead(batch(("kk", "8"), pid=1, seq=33)).first_offset == 33

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,67 @@ def test_rd_08_an_aborted_transaction_is_told_from_every_segment_that_it_touches
     log.mark(7, ControlType.ABORT)
     (mine,) = log.log.read(4, 1000, COMMITTED).aborted or ()
     assert (mine.producer_id, mine.first_offset) == (7, 4)
+
+
+def calls_of(action: Callable[[], object]) -> int:
+    """How many functions of Python an action calls."""
+    count = 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_read_of_committed_data_costs_the_same_however_many_segments_follow(tmp_path: Path) -> None:
+    calls = []
+    for segments in (5, 60):
+        (tmp_path / str(segments)).mkdir()
+        log = LiveLog(tmp_path / str(segments), segment_bytes=71)
+        for _ in range(segments):
+            log.lead(batch())
+        assert len(log.bases()) == segments
+        assert log.fetched_offsets(0, Isolation.TXN_COMMITTED) == [0]
+        calls.append(calls_of(lambda log=log: log.log.read(0, 1000, Isolation.TXN_COMMITTED)))  # type: ignore[misc]
+    assert calls[0] == calls[1] > 0
+
+
+@pytest.mark.parametrize("asked_first", [False, True])
+def test_aborted_transactions_are_told_after_rolls_cuts_and_cleanings(tmp_path: Path, asked_first: bool) -> None:
+    log = LiveLog(tmp_path, segment_bytes=300)
+
+    def aborted(offset: int) -> list[tuple[int, int]]:
+        found = log.log.read(offset, 1000, Isolation.TXN_COMMITTED).aborted
+        assert found is not None
+        return [(transaction.first_offset, transaction.last_offset) for transaction in found]
+
+    if asked_first:
+        log.lead(batch())
+        assert aborted(0) == []
+        log.log.truncate_fully_and_start_at(0)
+    for number in range(6):
+        log.lead(batch(pid=1, seq=number, tx=True))
+        log.lead(batch())
+        log.mark(1, ControlType.ABORT)
+        log.lead(batch())
+    bases = log.bases()
+    assert len(bases) == 6
+    assert [aborted(base) for base in bases] == [[(4 * n, 4 * n + 2)] for n in range(6)]
+    log.log.truncate_to(bases[5])
+    assert [aborted(base) for base in bases[:5]] == [[(4 * n, 4 * n + 2)] for n in range(5)]
+    log.log.truncate_to(bases[4] + 2)
+    assert aborted(bases[3]) == [(12, 14)]
+    log.mark(1, ControlType.ABORT)
+    assert aborted(bases[4]) == [(16, 18)]
+    log.log.maybe_increment_log_start_offset(bases[2])
+    log.log.delete_old_segments()
+    assert [aborted(base) for base in bases[2:5]] == [[(8, 10)], [(12, 14)], [(16, 18)]]
 
 
 def test_rd_09_a_read_is_of_one_segment(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ import errno
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from sediment.engine.swap import (
     next_offset_of,
 )
 from sediment.segment_io.errors import (
-    CorruptBatchError,
     CorruptDataError,
     LockLostError,
     SourceChangedError,
@@ -26,7 +26,7 @@ from sediment.segment_io.errors import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.names import PartFile
 from tests.corpus import load_loading_case
-from tests.faults.faulty_fs import Fail, FaultyFs, read_image
+from tests.faults.faulty_fs import Fail, FaultyFs, Kill, Killed, read_image, write_image
 from tests.faults.swap_scenario import Scenario, committed_groups, full_scenario, prepare
 from tests.segments import batch_bytes, write_segment, write_snapshot
 from tests.twin.vectors import V1_GZIP
@@ -179,25 +179,144 @@ def test_sub_directories_are_ignored_whatever_their_names(directory: Path):
     assert finish_interrupted(directory, Fs()) == ()
 
 
-def test_an_empty_replacement_takes_the_names_of_the_first_source_and_leaves_the_second(directory: Path):
+def test_an_empty_replacement_is_completed_when_the_log_that_it_replaces_is_gone(directory: Path):
     segment(directory, 0, [], ".swap")
     segment(directory, 0, [0, 1])
     segment(directory, 2, [2, 3])
+    (directory / name(0, ".log")).rename(directory / name(0, ".log.deleted"))
     finish_interrupted(directory, Fs())
     assert names(directory) == segment_names(0, 2)
     assert (directory / name(0, ".log")).read_bytes() == b""
     assert offsets_of(directory / name(2, ".log")) == [2, 3]
 
 
-def test_a_replacement_that_is_torn_off_before_its_last_index_entry_covers_no_second_source(directory: Path):
-    segment(directory, 0, [1, 3, 5], ".swap")
-    segment(directory, 0, [0, 1])
-    segment(directory, 2, [2, 3, 5])
+# ------------------------------------------------------------------------------------------------ what is not whole
+def damaged(log: Path, damage: str) -> None:
+    content = bytearray(log.read_bytes())
+    if damage == "a flipped bit":
+        content[-1] ^= 1
+    cut = {"a torn batch": -5, "a lost batch": content.rfind(batch_bytes(3)[:12]), "no byte": 0}
+    log.write_bytes(content[: cut.get(damage, len(content))] + (bytes(40) if damage == "zeros behind" else b""))
+
+
+DAMAGE = ["a flipped bit", "a torn batch", "a lost batch", "zeros behind", "no byte"]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_replacement_that_is_not_whole_is_undone_while_the_old_segments_are_there(damage: str, directory: Path):
+    two_old_segments_and_a_complete_replacement(directory)
     (directory / name(0, ".txnindex")).write_bytes(b"of the old log")
-    (directory / name(0, ".log.swap")).write_bytes(batch_bytes(1) + batch_bytes(3))
+    old = {n: content for n, content in read_image(directory).items() if not n.endswith(".swap")}
+    damaged(directory / name(0, ".log.swap"), damage)
+    repairs = finish_interrupted(directory, Fs())
+    assert read_image(directory) == old
+    assert "is not whole" in str(repairs[0])
+    assert "the old segments have its records" in str(repairs[0])
+    assert not any("was complete" in str(repair) for repair in repairs)
+    assert finish_interrupted(directory, Fs()) == ()
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_undoing_a_replacement_can_be_cut_off_anywhere(damage: str, directory: Path):
+    two_old_segments_and_a_complete_replacement(directory)
+    old = {n: content for n, content in read_image(directory).items() if not n.endswith(".swap")}
+    damaged(directory / name(0, ".log.swap"), damage)
+    before = read_image(directory)
+    for step in count(1):
+        write_image(directory, before)
+        try:
+            finish_interrupted(directory, FaultyFs(Kill(step)))
+        except Killed:
+            finish_interrupted(directory, Fs())
+            assert read_image(directory) == old
+        else:
+            break
+    assert step > 3
+
+
+@pytest.mark.parametrize("damage", ["a torn batch", "a lost batch", "zeros behind", "no byte"])
+def test_a_replacement_that_is_not_whole_is_refused_when_an_old_segment_is_gone(damage: str, directory: Path):
+    two_old_segments_and_a_complete_replacement(directory)
+    damaged(directory / name(0, ".log.swap"), damage)
+    (directory / name(0, ".log")).rename(directory / name(0, ".log.deleted"))
+    before = read_image(directory)
+    with pytest.raises(CorruptDataError, match=r"is not whole .* old segments are missing") as raised:
+        finish_interrupted(directory, Fs())
+    assert raised.value.path == str(directory / name(0, ".log.swap"))
+    assert ".deleted" in str(raised.value)
+    assert read_image(directory) == before
+
+
+@pytest.mark.parametrize("is_old_log_there", [True, False])
+def test_a_damaged_batch_that_a_cleaning_kept_does_not_hold_a_replacement_up(is_old_log_there: bool, directory: Path):
+    segment(directory, 0, [1, 3], ".swap")
+    segment(directory, 0, [0, 1, 3])
+    segment(directory, 4, [4])
+    for log in (name(0, ".log"), name(0, ".log.swap")):
+        damaged(directory / log, "a flipped bit")
+    old, kept = ((directory / log).read_bytes() for log in (name(0, ".log"), name(0, ".log.swap")))
+    if not is_old_log_there:
+        (directory / name(0, ".log")).rename(directory / name(0, ".log.deleted"))
     finish_interrupted(directory, Fs())
-    assert names(directory) == segment_names(0, 2)
-    assert [offsets_of(directory / name(base, ".log")) for base in (0, 2)] == [[1, 3], [2, 3, 5]]
+    assert names(directory) == segment_names(0, 4)
+    assert (directory / name(0, ".log")).read_bytes() == (old if is_old_log_there else kept)
+
+
+def test_a_damaged_new_segment_is_refused_when_a_whole_old_one_would_go_for_it(directory: Path):
+    two_old_segments_and_a_complete_replacement(directory)
+    damaged(directory / name(0, ".log.swap"), "a flipped bit")
+    (directory / name(0, ".log")).rename(directory / name(0, ".log.deleted"))
+    before = read_image(directory)
+    with pytest.raises(CorruptDataError, match="old segments are missing"):
+        finish_interrupted(directory, Fs())
+    assert read_image(directory) == before
+
+
+def test_a_split_with_one_new_segment_that_is_not_whole_is_undone_as_a_whole(directory: Path):
+    segment(directory, 0, [0, 1], ".swap")
+    segment(directory, 2, [2, 3], ".swap")
+    segment(directory, 0, [0, 1, 2, 3])
+    old = {n: content for n, content in read_image(directory).items() if not n.endswith(".swap")}
+    damaged(directory / name(2, ".log.swap"), "a torn batch")
+    finish_interrupted(directory, Fs())
+    assert read_image(directory) == old
+
+
+def test_an_empty_replacement_without_indexes_is_refused_when_no_old_segment_is_there(directory: Path):
+    segment(directory, 0, [0, 1])
+    segment(directory, 4, [4])
+    (directory / name(2, ".log.swap")).write_bytes(b"")
+    with pytest.raises(CorruptDataError, match="its indexes are missing"):
+        finish_interrupted(directory, Fs())
+
+
+def test_an_old_log_between_two_new_segments_stays(directory: Path):
+    for base in (0, 4):
+        segment(directory, base, [base, base + 1], ".swap")
+    for base in (0, 2, 4, 6):
+        segment(directory, base, [base, base + 1])
+    write_snapshot(directory, 2)
+    finish_interrupted(directory, Fs())
+    assert names(directory) == segment_names(0, 2, 4, 6) | {name(2, ".snapshot")}
+    assert offsets_of(directory / name(2, ".log")) == [2, 3]
+
+
+def test_an_old_log_that_reaches_into_the_next_new_segment_goes(directory: Path):
+    for base in (0, 4):
+        segment(directory, base, [base], ".swap")
+    segment(directory, 0, [0, 1])
+    segment(directory, 2, [2, 3, 4])
+    finish_interrupted(directory, Fs())
+    assert names(directory) == segment_names(0, 4)
+
+
+def test_a_new_segment_whose_name_has_too_few_digits_stops_before_anything_is_touched(directory: Path):
+    segment(directory, 0, [0, 1])
+    (directory / "0.log.swap").write_bytes(batch_bytes(0))
+    before = read_image(directory)
+    with pytest.raises(CorruptDataError, match="20 digits"):
+        finish_interrupted(directory, Fs())
+    assert read_image(directory) == before
 
 
 @pytest.mark.parametrize("odd", ["x.log.cleaned", "x.index.swap", f"{2**63}.log.swap"])
@@ -208,17 +327,6 @@ def test_a_leftover_without_an_offset_stops_before_anything_is_touched(odd: str,
     with pytest.raises(CorruptDataError, match="no offset") as raised:
         finish_interrupted(directory, Fs())
     assert raised.value.path == str(directory / odd)
-    assert read_image(directory) == before
-
-
-def test_a_replacement_that_cannot_be_read_stops_before_anything_is_touched(directory: Path):
-    segment(directory, 0, [0], ".deleted")
-    segment(directory, 1, [1])
-    (directory / name(1, ".log.swap")).write_bytes(batch_bytes(1) + bytes(40))
-    before = read_image(directory)
-    with pytest.raises(CorruptBatchError) as raised:
-        finish_interrupted(directory, Fs())
-    assert raised.value.position == len(batch_bytes(1))
     assert read_image(directory) == before
 
 

@@ -135,7 +135,7 @@ class Life:
         info = self.log.append_as_leader(data, 1, origin=origin, transaction_version=0)
         assert (info.first_offset, info.last_offset) == (base_offset, base_offset + count - 1)
         self.history.batches[base_offset] = stored
-        self.log.update_high_watermark(self.log.log_end_offset)
+        self.log.maybe_increment_high_watermark()
 
     def flush(self) -> None:
         self.log.flush()
@@ -253,7 +253,7 @@ def scripted(log: PartitionLog, tasks: Tasks, acknowledged: list[int]) -> None:
             BatchHead(producer_id=1, producer_epoch=0, base_sequence=number),
         )
         acknowledged.append(log.append_as_leader(data, number // 5).last_offset + 1)
-        log.update_high_watermark(log.log_end_offset)
+        log.maybe_increment_high_watermark()
         tasks.run()
     log.flush()
     log.roll()

@@ -5,6 +5,9 @@ A breakage edits AFTER only.  What it does not mean to break stays right: checks
 
 from __future__ import annotations
 
+import os
+import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +39,13 @@ from tests.twin.segments import (
 from tests.twin.snapshots import encode_snapshot, parse_snapshot
 
 CLEANER = "cleaner-offset-checkpoint"
+NOW_MS = 1700001000000  # the clock of the cleaning whose results are broken
+EPOCHS = "leader-epoch-checkpoint"
+
+_ATTRIBUTES = (21, ">h")
+_LAST_OFFSET_DELTA = (23, ">i")
+_MAX_TIMESTAMP = (35, ">q")
+_BASE_SEQUENCE = (53, ">i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,25 @@ class Edited:
             and batch.count >= least_records
             and all(record.value and record.key for record in batch.records())
         )
+
+    def cleaned_batches(self, least_records: int = 2) -> list[Batch]:
+        """Data batches that lost some of their records and kept values only."""
+        then = {batch.base_offset: batch for batch in self.batches(self.before)}
+        return [
+            batch
+            for batch in self.batches()
+            if not batch.is_control
+            and least_records <= batch.count < then[batch.base_offset].count
+            and all(record.value and record.key for record in batch.records())
+        ]
+
+    def edit_header(self, batch: Batch, field: tuple[int, str], change: Callable[[int], int]) -> None:
+        """Change one field of a batch's header; the checksum is right again."""
+        at, kind = field
+        data = bytearray(batch.data)
+        (value,) = struct.unpack_from(kind, data, at)
+        struct.pack_into(kind, data, at, change(value))
+        self.replace(batch, sign_batch(bytes(data)))
 
     def claim(self, offset: int) -> None:
         path = self.after_dir / CLEANER
@@ -358,15 +387,176 @@ def _lose_snapshot(log: Edited) -> None:
     segment.path(SNAPSHOT).unlink()
 
 
-def _edit_snapshot(log: Edited) -> None:
-    for offset in reversed(list_snapshots(log.after)):
-        path = Segment(log.after, offset).path(SNAPSHOT)
-        entries = parse_snapshot(path.read_bytes())
-        if entries:
-            key, entry = next(iter(entries.items()))
-            path.write_bytes(encode_snapshot({**entries, key: replace(entry, last_offset=entry.last_offset + 1)}))
-            return
-    raise AssertionError("no snapshot has producers")
+def _edit_transaction_index(change: Callable[[list], list]) -> Callable[[Edited], None]:
+    def edit(log: Edited) -> None:
+        segment = next(s for s in log.segments() if len(parse_transaction_index(s.read(TRANSACTION_INDEX))) > 1)
+        entries = list(parse_transaction_index(segment.read(TRANSACTION_INDEX)))
+        segment.path(TRANSACTION_INDEX).write_bytes(encode_transaction_index(change(entries)))
+
+    return edit
+
+
+def _raise_first_stable_offset(entries: list) -> list:
+    """The first entry hides the ones after it, by an offset that its own marker could have had."""
+    first, *rest = entries
+    return [replace(first, last_stable_offset=rest[0].last_offset + 1), *rest]
+
+
+def _change_entry_version(log: Edited) -> None:
+    path = _first_with(log, TRANSACTION_INDEX).path(TRANSACTION_INDEX)
+    path.write_bytes(b"\0\7" + path.read_bytes()[2:])
+
+
+def _pad_transaction_index(log: Edited) -> None:
+    path = _first_with(log, TRANSACTION_INDEX).path(TRANSACTION_INDEX)
+    path.write_bytes(path.read_bytes() + bytes(5))
+
+
+def _reverse_records(log: Edited) -> None:
+    log.edit_records(log.cleaned_batches()[0], lambda records: records[::-1])
+
+
+def _move_record_into_next_batch(log: Edited) -> None:
+    """The offset of the record stays, and is no longer in the range of its batch."""
+    here, there = next(
+        (one, other)
+        for segment in log.segments()
+        for (_, one), (_, other) in zip(segment.batches(), segment.batches()[1:], strict=False)
+        if one in log.cleaned_batches() and other in log.cleaned_batches(1)
+    )
+    *kept, moved = here.records()
+    log.replace(here, rebuild_batch(here, kept, here.delete_horizon_ms))
+    log.replace(there, rebuild_batch(there, [moved, *there.records()], there.delete_horizon_ms))
+
+
+def _move_batch_into_next_segment(log: Edited) -> None:
+    one, other = next(
+        pair for pair in zip(log.segments(), log.segments()[1:], strict=False) if all(s.log_bytes() for s in pair)
+    )
+    *kept, moved = [batch.data for _, batch in one.batches()]
+    log.write(one, b"".join(kept))
+    other.path(LOG).write_bytes(moved + other.read(LOG))  # no index can hold an offset below its segment
+
+
+def _give_horizon_without_tombstone(log: Edited) -> None:
+    batch = log.cleaned_batches()[0]
+    log.replace(batch, rebuild_batch(batch, batch.records(), NOW_MS + log.retention_ms))
+
+
+def _edit_cleaned_header(field: tuple[int, str], change: Callable[[int], int]) -> Callable[[Edited], None]:
+    return lambda log: log.edit_header(log.cleaned_batches()[0], field, change)
+
+
+def _change_base_sequence(log: Edited) -> None:
+    batch = next(b for b in log.batches() if b.base_sequence >= 0 and b.count)
+    log.edit_header(batch, _BASE_SEQUENCE, lambda sequence: sequence + 1)
+
+
+def _end_transaction_of_batch(log: Edited) -> None:
+    batch = next(b for b in log.batches() if b.is_transactional and not b.is_control and b.count)
+    log.edit_header(batch, _ATTRIBUTES, lambda attributes: attributes & ~0x10)
+
+
+def _change_coordinator_epoch(log: Edited) -> None:
+    marker = next(b for b in log.batches() if b.is_control and b.count)
+    (record,) = marker.records()
+    changed = replace(record, value=record.value[:-1] + b"\x63")
+    log.replace(marker, rebuild_batch(marker, [changed], marker.delete_horizon_ms))
+
+
+def _split_batch(log: Edited) -> None:
+    batch = log.cleaned_batches()[0]
+    one, *rest = batch.records()
+    left = replace(batch, last_offset_delta=one.offset - batch.base_offset)
+    right = replace(batch, base_offset=one.offset + 1, last_offset_delta=batch.last_offset - one.offset - 1)
+    log.replace(batch, rebuild_batch(left, [one], None), rebuild_batch(right, rest, None))
+
+
+def _merge_batches(log: Edited) -> None:
+    one, other = next(
+        (one, other)
+        for segment in log.segments()
+        for (_, one), (_, other) in zip(segment.batches(), segment.batches()[1:], strict=False)
+        if one.codec == other.codec and one.count and other.count and not one.is_control and not other.is_control
+    )
+    merged = replace(one, last_offset_delta=other.last_offset - one.base_offset)
+    log.replace(other)
+    log.replace(one, rebuild_batch(merged, [*one.records(), *other.records()], None))
+
+
+def _swap_keys(log: Edited) -> None:
+    def swap(records: list[Record]) -> list[Record]:
+        one, other, *rest = records
+        return [replace(one, key=other.key), replace(other, key=one.key), *rest]
+
+    log.edit_records(log.data_batch(), swap)
+
+
+def _swap_headers(log: Edited) -> None:
+    batch = next(b for b in log.batches() if any(len(set(r.headers)) > 1 for r in b.records()))
+    log.edit_records(batch, lambda records: [replace(r, headers=r.headers[::-1]) for r in records])
+
+
+def _touch_segment(log: Edited) -> None:
+    path = next(segment for segment in log.segments() if segment.log_bytes()).path(LOG)
+    os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**9))
+
+
+def _wrong_time_index_offset(log: Edited) -> None:
+    segment = next(s for s in log.segments()[:-1] if s.log_bytes() and len(s.batches()) > 1)
+    *_, last = parse_time_index(segment.read(TIME_INDEX), segment.base_offset)
+    changed = replace(last, offset=segment.batches()[0][1].last_offset)
+    segment.path(TIME_INDEX).write_bytes(encode_time_index([changed], segment.base_offset))
+
+
+def _skip_batch_by_index(log: Edited) -> None:
+    """The first entry leads behind the batch that it is about."""
+    segment = next(s for s in log.segments() if len(s.read(OFFSET_INDEX)) >= 16 and s.log_bytes())
+    entries = parse_offset_index(segment.read(OFFSET_INDEX), segment.base_offset)
+    positions = [position for position, _ in segment.batches()]
+    behind = positions[positions.index(entries[0].position) + 1]
+    changed = [replace(entries[0], position=behind), *[entry for entry in entries[1:] if entry.position > behind]]
+    segment.path(OFFSET_INDEX).write_bytes(encode_offset_index(changed, segment.base_offset))
+
+
+def _add_epoch(log: Edited) -> None:
+    path = log.after / EPOCHS
+    version, count, *entries = path.read_text().splitlines()
+    last_epoch, last_offset = map(int, entries[-1].split())
+    path.write_text("\n".join([version, str(int(count) + 1), *entries, f"{last_epoch + 1} {last_offset + 1}"]) + "\n")
+
+
+def _invent_epochs(log: Edited) -> None:
+    (log.before / EPOCHS).unlink(missing_ok=True)
+    (log.after / EPOCHS).write_text("0\n1\n7 0\n")
+
+
+def _invent_topic_id(log: Edited) -> None:
+    (log.after / "partition.metadata").write_text(f"version: 0\ntopic_id: {'C' * 21}A")
+
+
+def _edit_producers(**changes: Callable[[int], int]) -> Callable[[Edited], None]:
+    def edit(log: Edited) -> None:
+        for offset in reversed(list_snapshots(log.after)):
+            path = Segment(log.after, offset).path(SNAPSHOT)
+            entries = parse_snapshot(path.read_bytes())
+            if entries:
+                key, entry = next(iter(entries.items()))
+                fields = {name: change(getattr(entry, name)) for name, change in changes.items()}
+                path.write_bytes(encode_snapshot({**entries, key: replace(entry, **fields)}))
+                return
+        raise AssertionError("no snapshot has producers")
+
+    return edit
+
+
+def _invent_snapshot(log: Edited) -> None:
+    path = next(Segment(log.after, offset).path(SNAPSHOT) for offset in list_snapshots(log.after))
+    shutil.copy(path, Segment(log.after, log.segments()[0].base_offset + 1).path(SNAPSHOT))
+
+
+def _add_partition(log: Edited) -> None:
+    shutil.rmtree(log.before)
 
 
 def _leave_replacement(log: Edited) -> None:
@@ -444,7 +634,9 @@ BREAKAGES = {
     "a delete horizon is too early": Breakage("tombstones", "horizons", _change_horizon),
     "a leader epoch is gone": Breakage("epochs", "epochs", _lose_epoch),
     "a producer snapshot is gone": Breakage("idempotent", "snapshots", _lose_snapshot),
-    "a producer snapshot says something else": Breakage("idempotent", "snapshots", _edit_snapshot),
+    "a producer snapshot says something else": Breakage(
+        "idempotent", "snapshots", _edit_producers(last_offset=lambda offset: offset + 1)
+    ),
     "a replacement was not finished": Breakage("plain", "segments", _leave_replacement),
     "the topic id": Breakage("plain", "metadata", _change_topic_id),
     "the cleaner checkpoint is above what could be cleaned": Breakage(
@@ -456,4 +648,68 @@ BREAKAGES = {
     "the cleaner checkpoint is gone": Breakage("plain", "checkpoint", _lose_checkpoint),
     "the log start offset": Breakage("plain", "log_start", _move_log_start),
     "a partition is gone": Breakage("plain", "partition", _remove_partition),
+    "a partition is new": Breakage("plain", "partition", _add_partition),
+    "an aborted transaction hides those after it": Breakage(
+        "transactions",
+        "transaction_index",
+        _edit_transaction_index(lambda entries: [replace(entries[0], last_stable_offset=2**40), *entries[1:]]),
+    ),
+    "an aborted transaction hides the next one": Breakage(
+        "transactions", "transaction_index", _edit_transaction_index(_raise_first_stable_offset)
+    ),
+    "the only aborted transaction will hide those to come": Breakage(
+        "open-transaction",
+        "transaction_index",
+        _edit_transaction_index(lambda entries: [*entries[:-1], replace(entries[-1], last_stable_offset=2**40)]),
+    ),
+    "the first offset of an aborted transaction": Breakage(
+        "transactions",
+        "transaction_index",
+        _edit_transaction_index(lambda entries: [replace(entries[0], first_offset=0), *entries[1:]]),
+    ),
+    "the order of aborted transactions": Breakage(
+        "transactions", "transaction_index", _edit_transaction_index(lambda entries: entries[::-1])
+    ),
+    "the version of an aborted transaction": Breakage("transactions", "transaction_index", _change_entry_version),
+    "a transaction index with half an entry": Breakage("transactions", "transaction_index", _pad_transaction_index),
+    "the records of a batch are in descending order": Breakage("plain", "order", _reverse_records),
+    "a record is in the next batch": Breakage("plain", "batches", _move_record_into_next_batch),
+    "a batch is in the next segment": Breakage("plain", "order", _move_batch_into_next_segment),
+    "a batch became two": Breakage("plain", "batches", _split_batch),
+    "two batches became one": Breakage("plain", "batches", _merge_batches),
+    "a delete horizon without a tombstone": Breakage("plain", "horizons", _give_horizon_without_tombstone),
+    "an unused attribute bit": Breakage(
+        "plain", "batches", _edit_cleaned_header(_ATTRIBUTES, lambda attributes: attributes | 0x100)
+    ),
+    "the largest timestamp of a batch": Breakage(
+        "plain", "batches", _edit_cleaned_header(_MAX_TIMESTAMP, lambda timestamp: timestamp - 1)
+    ),
+    "the timestamp type of a batch": Breakage(
+        "plain", "batches", _edit_cleaned_header(_ATTRIBUTES, lambda attributes: attributes | 0x08)
+    ),
+    "the last offset of a batch": Breakage(
+        "plain", "batches", _edit_cleaned_header(_LAST_OFFSET_DELTA, lambda delta: delta - 1)
+    ),
+    "a base sequence": Breakage("idempotent", "batches", _change_base_sequence),
+    "the transactional bit": Breakage("transactions", "batches", _end_transaction_of_batch),
+    "the coordinator epoch of a marker": Breakage("transactions", "records", _change_coordinator_epoch),
+    "two records changed keys": Breakage("plain", "records", _swap_keys),
+    "the headers of a record changed places": Breakage("headers", "records", _swap_headers),
+    "the modification time of a segment without timestamps": Breakage("legacy-v0", "modified", _touch_segment),
+    "the offset of a time index entry": Breakage("plain", "indexes", _wrong_time_index_offset),
+    "an offset index entry that skips a batch": Breakage("dense-index", "indexes", _skip_batch_by_index),
+    "a leader epoch is new": Breakage("epochs", "epochs", _add_epoch),
+    "leader epochs that BEFORE does not have": Breakage("plain", "epochs", _invent_epochs),
+    "a topic id that BEFORE does not have": Breakage("plain", "metadata", _invent_topic_id),
+    "the epoch of a producer in a snapshot": Breakage(
+        "idempotent", "snapshots", _edit_producers(epoch=lambda epoch: epoch + 1)
+    ),
+    "the sequence of a producer in a snapshot": Breakage(
+        "idempotent", "snapshots", _edit_producers(last_sequence=lambda sequence: sequence - 1)
+    ),
+    "the coordinator epoch of a producer in a snapshot": Breakage(
+        "transactions", "snapshots", _edit_producers(coordinator_epoch=lambda epoch: epoch + 1)
+    ),
+    "a producer snapshot is new": Breakage("idempotent", "snapshots", _invent_snapshot),
+    "the cleaner checkpoint is below what was cleaned": Breakage("plain", "lost", lambda log: log.claim(1)),
 }

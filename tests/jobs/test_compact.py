@@ -158,11 +158,21 @@ def test_the_checkpoint_keeps_other_entries(log_dir, plain):
     assert read_checkpoint(log_dir / "cleaner-offset-checkpoint") == {"other-3": 77, "plain-0": 2000}
 
 
-def test_a_policy_without_compact_is_left_alone(log_dir):
+@pytest.mark.parametrize(
+    ("options", "code", "reason"),
+    [
+        (["--set=plain:cleanup.policy=delete"], "not-compacted", "cleanup.policy is delete"),
+        (["--set=plain:cleanup.policy="], "not-compacted", "cleanup.policy is empty"),
+        (["--broker-defaults"], "not-compacted", "cleanup.policy is delete"),
+        ([], "policy-unknown", "cleanup.policy is not stated"),
+    ],
+)
+def test_a_policy_without_compact_is_left_alone(log_dir, options, code, reason):
     before = tree(log_dir)
-    outcome = sediment("compact", log_dir, "--json")
+    outcome = sediment("compact", log_dir, "--json", *options)
     assert outcome.status == 0
-    assert outcome.partitions()["plain-0"]["reason_code"] == "not-compacted"
+    report = outcome.partitions()["plain-0"]
+    assert report["reason_code"] == code and report["reason"].startswith(reason)
     assert tree(log_dir) == before
 
 

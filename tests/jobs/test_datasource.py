@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import shutil
 import threading
 import time
-from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 
 import pytest
@@ -15,30 +16,12 @@ from chispa.schema_comparer import assert_schema_equality
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.datasource import (
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from sediment.jobs.datasource import (
-    PUSHDOWN_SETTING,
-    KafkaLogReader,
-    SourceOptions,
-    narrowed_by,
-    register,
-    spark_schema,
-)
+from sediment.jobs.datasource import KafkaLogSource, KafkaLogStreamReader, SourceOptions, register, spark_schema
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.locate import locate
-from sediment.segment_io.slices import Bounds
 from sediment.segment_io.tables import TABLES, TableRequest, arrow_schema, plan_table, read_table
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.jobs.log_dirs import sediment, write_checkpoint
@@ -271,6 +254,10 @@ def test_corruption_is_skipped_or_shown(spark, corrupt):
         ("", {"isolation": "none"}, "isolation cannot be 'none'; it is one of read_uncommitted, read_committed"),
         ("", {"on_corruption": "x"}, "on_corruption cannot be 'x'; it is one of fail, skip, rows"),
         ("", {"offsets": "5"}, "offsets '5' is no range; write A:B"),
+        ("", {"topics": "t,tt"}, "the paths hold no topic 'tt'; did you mean 't'"),
+        ("", {"topics": "zebra"}, "the paths hold no topic 'zebra'; there are t"),
+        ("", {"topics": "t", "partitions": "1,7"}, "the paths hold no partition 7; there are 0, 1"),
+        ("", {"partitions": "one"}, "partitions cannot be 'one'; write numbers, separated by commas"),
         ("", {"task_bytes": "0"}, "task_bytes cannot be '0'; it is a number above 0"),
         ("empty", {}, "the directory is empty (file {}); name a log directory"),
         ("data.csv", {}, "the file is not named as a segment's file is (file {}); name a log directory"),
@@ -291,66 +278,7 @@ def test_a_schema_of_other_types_is_refused(spark, log_dir):
         spark.read.schema("offset int").format("kafka-log").load(str(log_dir)).collect()
 
 
-# ------------------------------------------------------------------------------------------------------- pushed filters
-MOMENT = datetime(2023, 11, 14, 22, 13, 20, 100_000, tzinfo=UTC)
-MOMENT_MS = START_MS + 100
-
-
-def at_ms(timestamp_ms):
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-
-
-def narrowed(*filters, what="records"):
-    return narrowed_by(TableRequest(what=what), filters)
-
-
-def test_filters_narrow_the_request():
-    offset, timestamp = ("offset",), ("timestamp",)
-    for pushed, bounds in (
-        (GreaterThan(offset, 5), Bounds(first_offset=6)),
-        (GreaterThanOrEqual(offset, 5), Bounds(first_offset=5)),
-        (LessThan(offset, 5), Bounds(end_offset=5)),
-        (LessThanOrEqual(offset, 5), Bounds(end_offset=6)),
-        (EqualTo(offset, 5), Bounds(first_offset=5, end_offset=6)),
-        (In(offset, (9, 5, 7)), Bounds(first_offset=5, end_offset=10)),
-        (GreaterThan(timestamp, MOMENT), Bounds(first_timestamp_ms=MOMENT_MS + 1)),
-        (GreaterThanOrEqual(timestamp, MOMENT), Bounds(first_timestamp_ms=MOMENT_MS)),
-        (LessThan(timestamp, MOMENT), Bounds(end_timestamp_ms=MOMENT_MS)),
-        (LessThanOrEqual(timestamp, MOMENT), Bounds(end_timestamp_ms=MOMENT_MS + 1)),
-        (EqualTo(timestamp, MOMENT), Bounds(first_timestamp_ms=MOMENT_MS, end_timestamp_ms=MOMENT_MS + 1)),
-    ):
-        assert narrowed(pushed).bounds == bounds, pushed
-
-
-def test_timestamps_between_milliseconds_let_no_record_through_too_few():
-    later = MOMENT + timedelta(microseconds=1)
-    timestamp = ("timestamp",)
-    assert narrowed(GreaterThanOrEqual(timestamp, later)).bounds == Bounds(first_timestamp_ms=MOMENT_MS + 1)
-    assert narrowed(GreaterThan(timestamp, later)).bounds == Bounds(first_timestamp_ms=MOMENT_MS + 1)
-    assert narrowed(LessThan(timestamp, later)).bounds == Bounds(end_timestamp_ms=MOMENT_MS + 1)
-    assert narrowed(LessThanOrEqual(timestamp, later)).bounds == Bounds(end_timestamp_ms=MOMENT_MS + 1)
-
-
-def test_topics_and_partitions_are_sets_that_meet():
-    request = narrowed(In(("topic",), ("a", "b")), EqualTo(("topic",), "b"), In(("partition",), (1, 2)))
-    assert (request.topics, request.partitions) == (frozenset({"b"}), frozenset({1, 2}))
-
-
-def test_bounds_of_batches_take_in_every_batch_that_may_pass():
-    assert narrowed(GreaterThan(("lastOffset",), 5), what="batches").bounds == Bounds(first_offset=6)
-    assert narrowed(LessThan(("baseOffset",), 5), what="batches").bounds == Bounds(end_offset=5)
-    assert narrowed(LessThan(("maxTimestamp",), MOMENT), what="batches").bounds == Bounds()
-    assert narrowed(GreaterThan(("offset",), 5), what="offset_index").bounds == Bounds()
-
-
-@pytest.mark.parametrize(
-    "pushed",
-    [IsNotNull(("offset",)), Not(EqualTo(("offset",), 5)), EqualTo(("key",), b"k"), EqualTo(("offset",), None)],
-)
-def test_other_filters_change_nothing(pushed):
-    assert narrowed(pushed) == TableRequest()
-
-
+# -------------------------------------------------------------------------------------------------- filters and pruning
 @pytest.mark.parametrize(
     "condition",
     [
@@ -364,45 +292,43 @@ def test_other_filters_change_nothing(pushed):
         "key is null",
     ],
 )
-def test_filtered_rows_are_the_same_with_and_without_pushdown(condition, spark, log_dir):
+def test_filters_let_the_rows_through_that_they_do_without_the_source(condition, spark, log_dir):
     expected = direct(spark, log_dir).filter(condition)
     assert_df_equality(load(spark, log_dir).filter(condition), expected, ignore_row_order=True)
 
 
-def test_what_filters_exclude_is_not_read(spark, log_dir):
+def test_what_options_exclude_is_not_read(spark, log_dir):
     for segment in (log_dir / "t-1").glob("*.log"):
         segment.write_bytes(b"\xff" * 500)
     content = bytearray((log_dir / "t-0" / f"{0:020d}.log").read_bytes())
     content[70] ^= 1
     (log_dir / "t-0" / f"{0:020d}.log").write_bytes(bytes(content))
-    frame = load(spark, log_dir)
-    assert frame.filter("partition = 0 and offset >= 200").count() == 103
-    assert frame.filter(f.col("topic").eqNullSafe("u")).count() == 0
+    assert load(spark, log_dir, partitions="0", offsets="200:").count() == 103
     with pytest.raises(PythonException):
-        frame.filter("offset >= 200").count()
+        load(spark, log_dir, offsets="200:").count()
 
 
 @pytest.mark.parametrize(
-    ("filters", "rows", "most"),
+    ("options", "rows", "most"),
     [
-        ([], 3600, 6.0),
-        ([EqualTo(("topic",), "u")], 0, 0.0),
-        ([EqualTo(("partition",), 1)], 1800, 3.0),
-        ([EqualTo(("partition",), 0), GreaterThanOrEqual(("offset",), 900), LessThan(("offset",), 930)], 30, 0.2),
-        ([In(("partition",), (0,)), In(("offset",), (5, 7))], 2, 0.2),
-        ([EqualTo(("partition",), 0), GreaterThan(("offset",), 1799)], 0, 0.0),
-        ([EqualTo(("partition",), 1), GreaterThanOrEqual(("timestamp",), at_ms(START_MS + 1650))], 150, 0.4),
-        ([GreaterThan(("timestamp",), at_ms(START_MS + 1800))], 0, 0.0),
+        ({}, 3600, 6.0),
+        ({"topics": "t", "partitions": "1"}, 1800, 3.0),
+        ({"partitions": "0, 1"}, 3600, 6.0),
+        ({"partitions": "0", "offsets": "900:930"}, 30, 0.2),
+        ({"partitions": "0", "offsets": "5:8"}, 3, 0.2),
+        ({"partitions": "0", "offsets": "1800:"}, 0, 0.0),
+        ({"partitions": "1", "timestamps_ms": f"{START_MS + 1650}:"}, 150, 0.4),
+        ({"timestamps_ms": f"{START_MS + 1801}:"}, 0, 0.0),
     ],
 )
-def test_bytes_that_filters_exclude_are_not_read(filters, rows, most, two_partitions, log_bytes_read):
+def test_bytes_that_options_exclude_are_not_read(options, rows, most, two_partitions, log_bytes_read):
     """`most` in segments, of which two partitions have three each; planning counts too."""
     log_dir, segment_bytes = two_partitions
-    reader = KafkaLogReader(SourceOptions.parse({"path": str(log_dir), "columns": "offset"}))
-    assert reader.pushFilters(filters) == filters
+    source = KafkaLogSource({"path": str(log_dir), "columns": "offset", **options})
+    reader = source.reader(source.schema())
     found = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     assert sum(log_bytes_read.values()) <= most * segment_bytes
-    assert rows <= sum(batch.num_rows for batch in found) <= rows + 2
+    assert sum(batch.num_rows for batch in found) == rows
 
 
 @pytest.fixture(scope="module")
@@ -419,15 +345,6 @@ def two_partitions(tmp_path_factory):
     return log_dir, log.stat().st_size
 
 
-def test_a_session_without_pushdown_is_told_how_to_turn_it_on(spark, log_dir):
-    spark.conf.set(PUSHDOWN_SETTING, "false")
-    try:
-        with pytest.raises(Exception, match=PUSHDOWN_SETTING):
-            load(spark, log_dir).collect()
-    finally:
-        spark.conf.set(PUSHDOWN_SETTING, "true")
-
-
 # ---------------------------------------------------------------------------------------------------------------- tasks
 def test_one_large_segment_is_read_by_several_tasks(spark, log_dir):
     frame = load(spark, log_dir / "t-0", task_bytes=1000, offsets=":300")
@@ -437,10 +354,12 @@ def test_one_large_segment_is_read_by_several_tasks(spark, log_dir):
     assert len({row.task for row in rows}) > 5
 
 
-def test_the_default_tasks_suit_the_table():
-    options = SourceOptions.parse({"path": "x", "what": "batches"})
-    assert options.task_bytes is None
-    assert KafkaLogReader(options).pushFilters([]) == []
+def test_what_goes_to_every_task_does_not_hold_the_whole_plan(two_partitions):
+    log_dir, _ = two_partitions
+    source = pickle.loads(pickle.dumps(KafkaLogSource({"path": str(log_dir), "task_bytes": "1000"})))
+    reader = source.reader(source.schema())
+    assert len(pickle.dumps(reader.partitions())) > 20_000
+    assert len(pickle.dumps((source, reader))) < 4_000
 
 
 # -------------------------------------------------------------------------------------------------------------- streams
@@ -687,6 +606,62 @@ def test_a_stream_of_committed_data_waits_for_the_marker(stream, live):
     assert tail.rows == list(range(40))
     append(live, 0, [marker_bytes(43, ABORT, producer_id=5), batch_bytes(44)])
     assert tail.until(42) == [*range(40), 42, 44]
+
+
+@pytest.fixture
+def many(tmp_path):
+    """A log directory of 120 partitions of two records each."""
+    for number in range(120):
+        write_segment(tmp_path / "many" / f"m-{number}", 0, [batch_bytes(0, "ab")])
+    return tmp_path / "many"
+
+
+def test_a_trigger_reads_small_partitions_in_as_few_tasks_as_a_batch_query(many):
+    options = {"path": str(many)}
+    reader = KafkaLogStreamReader(SourceOptions.parse(options))
+    tasks = reader.partitions({}, reader.reportLatestOffset())
+    source = KafkaLogSource(options)
+    assert len(tasks) == len(source.reader(source.schema()).partitions()) == 1
+    assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 240
+    assert (
+        len(KafkaLogStreamReader(SourceOptions.parse({**options, "task_bytes": "1000"})).partitions({}, {"m-7": 2}))
+        == 1
+    )
+
+
+def test_a_trigger_looks_at_each_directory_a_few_times_however_many_there_are(many, monkeypatch):
+    listed = []
+    scan = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(path) or scan(path))
+    reader = KafkaLogStreamReader(SourceOptions.parse({"path": str(many), "max_offsets_per_trigger": "100"}))
+    start = reader.initialOffset()
+    reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+    assert 120 < len(listed) < 120 * 20
+
+
+def test_a_stream_over_many_small_partitions_runs_few_tasks(spark, many, tmp_path):
+    tasks, rows = [], []
+
+    def take(frame, _number):
+        tasks.append(frame.rdd.getNumPartitions())
+        rows.extend((row.partition, row.offset) for row in frame.select("partition", "offset").collect())
+
+    frame = spark.readStream.format("kafka-log").option("max_offsets_per_trigger", 160).load(str(many))
+    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(LIMIT_SECONDS)
+    assert sorted(rows) == [(number, offset) for number in range(120) for offset in range(2)]
+    assert len(tasks) >= 2
+    assert max(tasks) == 1
+
+
+def test_a_stream_reads_the_topics_and_partitions_that_are_asked_for(stream, live):
+    write_segment(live.with_name("s-1"), 0, [batch_bytes(0, "xy")])
+    write_segment(live.with_name("u-1"), 0, [batch_bytes(0, "xyz")])
+    tail = stream(live.parent, topics="s", partitions="1")
+    assert tail.until(2) == [0, 1]
+    append(live, 0, [batch_bytes(40, "ab")])
+    append(live.with_name("s-1"), 0, [batch_bytes(2, "ab")])
+    assert tail.until(4) == list(range(4))
 
 
 @pytest.mark.parametrize(

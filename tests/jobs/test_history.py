@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from sediment.jobs import ledger
+from sediment.jobs import ledger, snapshot
 from sediment.jobs.report import COMPACTED, FAILED, PartitionReport, RunReport, report_json
-from tests.jobs.log_dirs import sediment
+from tests.jobs.log_dirs import make_log_dir, sediment
+from tests.segments import batch_bytes, write_segment
 
 NOW_MS = 1_700_000_000_000
 
@@ -101,3 +102,69 @@ def test_bad_input_is_told_in_one_sentence(path, tmp_path):
     assert "not text" in refused(path, "--replay", tmp_path / "binary")
     (tmp_path / "array").write_text(json.dumps([1]))
     assert "not the JSON report of a run" in refused(path, "--replay", tmp_path / "array")
+
+
+COMMANDS = ("plan", "compact", "compact --output", "verify", "expire", "recover", "snapshot")
+
+
+@pytest.fixture(scope="module")
+def of_every_command(tmp_path_factory, sc):
+    """A ledger with a run of every command that writes there, by the commands themselves where they need no JARs."""
+    top = tmp_path_factory.mktemp("runs")
+    path = top / "ledger"
+    for base in (0, 20):
+        write_segment(top / "source", base, [batch_bytes(n, "ab"[n % 2]) for n in range(base, base + 20)])
+    before, logs = (make_log_dir(top / name, {"t-0": top / "source"}) for name in ("before", "logs"))
+    options = ("--set=t:cleanup.policy=compact", "--ledger", path, "--json")
+    for name, *arguments in (
+        ("plan", logs),
+        ("compact", logs, "--force"),
+        ("compact", before, "--force", "--output", top / "output"),
+        ("verify", before, logs),
+        ("expire", logs, "--dry-run"),
+        ("recover", logs),
+    ):
+        assert sediment(name, *arguments, *options).status == 0
+    one = snapshot.PartitionSnapshot("t-0", str(logs), snapshot.REFRESHED)
+    made = snapshot.SnapshotReport("of-snapshot", "snapshot", NOW_MS, 1.0, "/snapshot", 1, 2, 0, 0, (one,))
+    ledger.append(snapshot.report_json(made), str(path))
+    return path
+
+
+@pytest.mark.parametrize("arguments", [(), ("--partition", "t-0"), ("--partition", "t-*"), ("--partition", "x")])
+def test_a_ledger_with_runs_of_every_command_is_shown(of_every_command, arguments):
+    runs = sediment("history", of_every_command, "--json", *arguments).report["runs"]
+    shown = sediment("history", of_every_command, *arguments)
+    assert shown.status == 0
+    if "x" in arguments:
+        assert runs == []
+        return
+    assert sorted(run["command"] for run in runs) == sorted(command.split()[0] for command in COMMANDS)
+    assert [[partition["partition"] for partition in run["partitions"]] for run in runs] == [["t-0"]] * len(runs)
+    assert all(run["run_id"] in shown.stdout for run in runs)
+    for run in runs:
+        one = sediment("history", of_every_command, "--run", run["run_id"])
+        assert one.status == 0 and "t-0" in one.stdout
+
+
+def test_rows_that_lack_what_commands_fill_in_are_shown(tmp_path):
+    path = tmp_path / "ledger"
+    bare = {"schema": 1, "command": "verify", "run_id": "bare", "now_ms": 2**62, "partitions": [{"status": "wrong"}]}
+    ledger.append(json.dumps(bare), str(path))
+    ledger.append(report("known", NOW_MS, PartitionReport("t-0", "/logs", COMPACTED, None, None)), str(path))
+    odd = PartitionReport("[/x]:fire:-0", "/l\udcffgs", FAILED, "[red]", None)
+    ledger.append(report("odd", NOW_MS, odd), str(path))
+    for arguments in ((), ("--partition", "*"), ("--run", "bare"), ("--run", "odd"), ("--json",)):
+        outcome = sediment("history", path, *arguments)
+        assert outcome.status == 0
+        assert outcome.stdout
+    shown = sediment("history", path, "--run", "odd").stdout
+    assert "[/x]:fire:-0" in shown and "[red]" in shown
+    (run,) = (run for run in sediment("history", path, "--json").report["runs"] if run["run_id"] == "odd")
+    assert run["partitions"][0]["log_dir"] == r"/l\udcffgs"
+
+
+def test_a_report_without_a_time_is_refused(tmp_path):
+    file = tmp_path / "report.json"
+    file.write_text(report("only", NOW_MS).replace(str(NOW_MS), "null"))
+    assert "not the JSON report of a run" in refused(tmp_path / "new", "--replay", file)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
 from tests.corpus import load_case
-from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, sediment, tree
+from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, sediment, tree, write_checkpoint
+from tests.segments import batch_bytes, write_segment
 
 NOW = "--now-ms=1700001000000"
 
@@ -75,3 +81,149 @@ def test_places_that_will_not_do_are_refused(given, tmp_path):
     outcome = sediment("compact", log_dir, other, "--keep-before", tmp_path / "before", *sets)
     assert (outcome.status, "one log directory" in outcome.stderr) == (2, True)
     assert tree(log_dir) == before
+
+
+OFFSETS = "__consumer_offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """A log directory of which a run with --keep-before changed `changed` alone, and what it kept."""
+
+    log_dir: Path
+    kept: Path
+    sets: list
+    changed: str = f"{OFFSETS}-0"
+
+    def verify(self, *options):
+        return sediment("verify", self.kept, self.log_dir, "--json", NOW, *self.sets, *options)
+
+
+@pytest.fixture
+def rescue(cases, tmp_path):
+    """What operations.md does: partitions of __consumer_offsets, of which most are empty, and another topic."""
+    full, other = (case.rounds[0].before for case in cases)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / f"{0:020d}.log").touch()
+    log_dir = make_log_dir(
+        tmp_path / "logs", {f"{OFFSETS}-0": full, f"{OFFSETS}-1": empty, f"{OFFSETS}-2": empty, "orders-0": other}
+    )
+    rescued = Rescue(log_dir, tmp_path / "before", [f"--set={OFFSETS}:cleanup.policy=compact"])
+    outcome = sediment(
+        "compact",
+        log_dir,
+        f"--partition={OFFSETS}-*",
+        "--force",
+        "--json",
+        NOW,
+        "--keep-before",
+        rescued.kept,
+        *rescued.sets,
+    )
+    assert outcome.status == 0, outcome.stderr
+    assert {path.name for path in rescued.kept.iterdir() if path.is_dir()} == {rescued.changed}
+    return rescued
+
+
+def test_partitions_that_did_not_change_are_skipped(rescue):
+    outcome = rescue.verify(f"--partition={OFFSETS}-*")
+    found = {name: (each["status"], each["reason_code"]) for name, each in outcome.partitions().items()}
+    skipped = ("skipped", "not-changed")
+    assert found == {f"{OFFSETS}-0": ("correct", None), f"{OFFSETS}-1": skipped, f"{OFFSETS}-2": skipped}
+    assert outcome.status == 0
+    everything = rescue.verify()
+    assert everything.partitions()["orders-0"]["status"] == "skipped"
+    assert everything.status == 0
+
+
+def test_the_table_counts_partitions_that_did_not_change_apart(rescue):
+    outcome = sediment("verify", rescue.kept, rescue.log_dir, NOW, *rescue.sets, "--quiet")
+    assert "1 of 1 partitions are a correct compaction, 3 did not change" in outcome.stdout
+    assert "orders-0" in outcome.stdout
+    assert "skipped: not-changed" in outcome.stdout
+
+
+def _replace_segment(partition):
+    """By a file of the same name, size, content and modification time."""
+    path = next(partition.glob("*.log"))
+    shutil.copy2(path, path.with_name("copy"))
+    path.with_name("copy").rename(path)
+
+
+def test_a_partition_that_changed_without_links_is_wrong(rescue):
+    shutil.rmtree(rescue.kept / rescue.changed)
+    _replace_segment(rescue.log_dir / f"{OFFSETS}-1")
+    shutil.rmtree(rescue.log_dir / f"{OFFSETS}-2")
+    write_checkpoint(rescue.log_dir / "log-start-offset-checkpoint", {"orders-0": 7})
+    shutil.copytree(rescue.log_dir / "orders-0", rescue.log_dir / "orders-1")
+    outcome = rescue.verify()
+    assert outcome.status == 1
+    found = {
+        name: (each["status"], [difference["what"] for difference in each["differences"]])
+        for name, each in outcome.partitions().items()
+    }
+    assert found == {
+        f"{OFFSETS}-0": ("wrong", ["the partition changed, and BEFORE did not link it"]),
+        f"{OFFSETS}-1": ("wrong", ["the partition changed, and BEFORE did not link it"]),
+        f"{OFFSETS}-2": ("wrong", ["AFTER does not have the partition"]),
+        "orders-0": ("wrong", ["the log start checkpoint is 7, in BEFORE 0"]),
+        "orders-1": ("wrong", ["BEFORE does not have the partition"]),
+    }
+
+
+def test_without_fingerprints_no_partition_is_known_to_be_unchanged(rescue):
+    mark = rescue.kept / ".sediment-before"
+    mark.write_text(json.loads(mark.read_text())["log_dir"])
+    outcome = rescue.verify(f"--partition={OFFSETS}-1")
+    assert (outcome.status, [each["status"] for each in outcome.report["partitions"]]) == (1, ["wrong"])
+
+
+def test_a_copy_does_not_tell_whether_a_partition_changed(rescue, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(rescue.log_dir, copy)
+    outcome = sediment("verify", rescue.kept, copy, "--json", "--partition=orders-0")
+    (report,) = outcome.report["partitions"]
+    assert report["status"] == "wrong"
+    assert str(rescue.log_dir) in report["differences"][0]["what"]
+
+
+def test_a_run_that_changed_nothing_at_all_is_verified(given, tmp_path):
+    log_dir, sets = given
+    assert sediment("compact", log_dir, "--force", NOW, *sets).status == 0
+    for file in (*log_dir.glob("*checkpoint"), log_dir / ".kafka_cleanshutdown"):
+        file.unlink()
+    kept = tmp_path / "before"
+    deleted = [f"--set={topic}:cleanup.policy=delete" for topic in ("plain", "transactions")]
+    assert sediment("compact", log_dir, "--keep-before", kept, *deleted).status == 0
+    outcome = sediment("verify", kept, log_dir, "--json")
+    assert {each["status"] for each in outcome.report["partitions"]} == {"skipped"}, outcome.stdout
+    assert outcome.status == 0
+
+
+@pytest.fixture
+def nothing_to_remove(tmp_path):
+    """A log directory with one partition of unique keys, of which no segment is written anew."""
+    write_segment(tmp_path / "logs" / "t-0", 0, [batch_bytes(0, "abc")])
+    return make_log_dir(tmp_path / "given", {"t-0": tmp_path / "logs" / "t-0"})
+
+
+def test_a_roll_is_a_change_even_if_nothing_is_cleaned(nothing_to_remove, tmp_path):
+    log_dir, kept = nothing_to_remove, tmp_path / "before"
+    sets, before = ("--set=t:cleanup.policy=compact",), tree(log_dir)
+    outcome = sediment("compact", log_dir, "--roll-active", "--force", "--json", "--keep-before", kept, *sets)
+    assert (outcome.status, outcome.partitions()["t-0"]["groups_rewritten"]) == (0, 0)
+    assert {name for name in tree(log_dir) if name.endswith(".log")} == {f"t-0/{base:020d}.log" for base in (0, 3)}
+    assert {name: content for name, content in tree(kept).items() if name != ".sediment-before"} == before
+    outcome = sediment("verify", kept, log_dir, "--json", *sets)
+    assert [each["status"] for each in outcome.report["partitions"]] == ["correct"], outcome.stdout
+
+
+def test_what_an_interrupted_run_left_is_a_change(nothing_to_remove, tmp_path):
+    log_dir, kept = nothing_to_remove, tmp_path / "before"
+    (log_dir / "t-0" / f"{0:020d}.log.cleaned").touch()
+    outcome = sediment("compact", log_dir, "--json", "--keep-before", kept, "--set=t:cleanup.policy=compact")
+    assert (outcome.status, outcome.partitions()["t-0"]["status"]) == (0, "skipped")
+    assert not list(log_dir.rglob("*.cleaned"))
+    outcome = sediment("verify", kept, log_dir, "--json")
+    assert [each["status"] for each in outcome.report["partitions"]] == ["correct"], outcome.stdout

@@ -144,13 +144,16 @@ def test_tombstones_and_when_they_may_go_are_told(tmp_path):
 def test_cp_45_what_retention_deletes_is_told_beside_compaction(tmp_path):
     path = keyed_log(tmp_path / "t-0")
     log_dir = make_log_dir(tmp_path / "logs", {"t-0": path, "d-0": path})
-    options = ("--set=t:cleanup.policy=compact,delete", "--set=t:retention.ms=1000", "--set=d:retention.ms=1000")
+    options = (
+        *("--set=t:cleanup.policy=compact,delete", "--set=t:retention.ms=1000"),
+        *("--set=d:cleanup.policy=delete", "--set=d:retention.ms=1000"),
+    )
     partitions = plan(log_dir, *options).partitions()
     assert (partitions["t-0"]["status"], partitions["d-0"]["reason_code"]) == ("cleanable", "not-compacted")
     for partition in partitions.values():
         assert partition["retention"]["segments"] == [0, 20]
         assert partition["retention"]["log_start_offset"] == 40
-    later = plan(log_dir, "--set=d:retention.ms=172800000").partitions()["d-0"]["retention"]
+    later = plan(log_dir, "--broker-defaults", "--set=d:retention.ms=172800000").partitions()["d-0"]["retention"]
     assert (later["segments"], later["next_at_ms"]) == ([], NOW_MS - DAY_MS + 19 + 2 * DAY_MS + 1)
 
 
@@ -158,7 +161,7 @@ def test_retention_is_told_as_expire_then_does_it(tmp_path):
     path = keyed_log(tmp_path / "t-0")
     log_dir = make_log_dir(tmp_path / "logs", {"d-0": path, "u-0": path}, dirty={"u-0": 5})
     write_checkpoint(log_dir / "replication-offset-checkpoint", {"d-0": 25, "u-0": 40})
-    options = ("--set=retention.ms=1000",)
+    options = ("--broker-defaults", "--set=retention.ms=1000")
     planned = {name: p["retention"] for name, p in plan(log_dir, *options).partitions().items()}
     done = sediment("expire", log_dir, "--json", "--now-ms", NOW_MS, *options).partitions()
     for name in planned:

@@ -352,6 +352,51 @@ def test_new_files_have_the_owner_of_the_log(tmp_path):
     assert {path.stat().st_uid for path in (log_dir, *log_dir.rglob("*"))} == {1234}
 
 
+@pytest.fixture
+def healthy(tmp_path):
+    """A directory as a broker leaves it at a clean stop, with an idle partition and files whose deletion had begun."""
+    log_dir = make_log_dir(tmp_path / "logs", "t-0", "idle-0")
+    assert run(log_dir).status == 0
+    for suffix in (".log", ".index", ".timeindex"):
+        (log_dir / "idle-0" / f"{3:020d}{suffix}").write_bytes(b"")
+    for path in (log_dir / "idle-0").glob(f"{0:020d}.*"):
+        path.unlink()
+    for path in (log_dir / "idle-0").glob("*.snapshot"):
+        path.unlink()
+    write_checkpoint(log_dir / RECOVERY_POINTS, {"t-0": 4, "idle-0": 3})
+    (log_dir / "idle-0" / "leader-epoch-checkpoint").write_text("0\n1\n7 3\n")
+    (log_dir / "t-0" / f"{0:020d}.log.deleted").write_bytes(b"")
+    return log_dir
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_a_healthy_directory_has_nothing_to_repair(healthy, dry_run):
+    outcome = run(healthy, *dry_run)
+    assert outcome.status == 0
+    partitions = outcome.partitions()
+    assert {name: report["repairs"] for name, report in partitions.items()} == {"t-0": [], "idle-0": []}
+    assert partitions["idle-0"]["log_end_offset"] == 3
+    assert any("leader-epoch-checkpoint rewritten" in sentence for sentence in partitions["idle-0"]["housekeeping"])
+    assert any(".log.deleted deleted" in sentence for sentence in partitions["t-0"]["housekeeping"])
+    assert outcome.report["clean_directories"] == [str(healthy)]
+
+
+def test_a_healthy_directory_is_said_to_be_checked(healthy):
+    outcome = sediment("recover", healthy, "--dry-run", "--now-ms", NOW_MS)
+    assert "2 checked, nothing to repair" in outcome.stdout
+    assert "repairs," not in outcome.stdout
+    assert "would be" not in outcome.stdout
+
+
+def test_what_was_not_verified_is_not_said_to_be_checked(tmp_path):
+    log_dir = make_log_dir(tmp_path / "logs", "t-0")
+    assert run(log_dir).status == 0
+    (log_dir / MARKER).unlink()
+    outcome = sediment("recover", log_dir, "--dry-run", "--now-ms", NOW_MS)
+    assert "1 checked from their recovery points on, nothing to repair" in outcome.stdout
+    assert run(log_dir, "--dry-run").partitions()["t-0"]["verified_from_offset"] == 3
+
+
 def test_the_table_names_the_repairs(tmp_path):
     log_dir = make_log_dir(tmp_path / "logs", "t-0")
     outcome = sediment("recover", log_dir, "--now-ms", NOW_MS)

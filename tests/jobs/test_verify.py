@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.corpus import cleaning_cases, load_case
-from tests.jobs.broken_logs import BREAKAGES, Edited
+from tests.jobs.broken_logs import BREAKAGES, NOW_MS, Edited
 from tests.jobs.log_dirs import make_log_dir, read_checkpoint, sediment, topic_sets, tree, write_checkpoint
 from tests.logs import START_MS, LogShape, write_random_log
 
-FIRST_MS = 1700001000000  # the clock of the first round of most cases, and of those that are broken
+FIRST_MS = NOW_MS  # the clock of the first round of most cases, and of those that are broken
 LAST_MS = 1700002000000
 
 

@@ -28,7 +28,7 @@ from sediment.segment_io.checkpoints import (
     write_offset_checkpoint,
     write_partition_metadata,
 )
-from sediment.segment_io.errors import CorruptCheckpointError
+from sediment.segment_io.errors import CorruptCheckpointError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.names import TopicPartition
 
@@ -114,6 +114,43 @@ def test_ix_23_a_write_that_fails_leaves_the_old_content(tmp_path):
     with pytest.raises(OSError, match="power lost"):
         write_offset_checkpoint(CountingFs(fails=True), path, {T0: 10})
     assert read_offset_checkpoint(Fs(), path) == {T0: 9}
+
+
+@pytest.mark.parametrize(
+    ("partition", "offset"),
+    [
+        (TopicPartition("old backup", 1), 5),
+        (TopicPartition("a\nb", 0), 5),
+        (TopicPartition("a\tb", 0), 5),
+        (TopicPartition("\udcffq", 0), 5),
+        (TopicPartition("t", 2**31), 5),
+        (T0, 2**63),
+    ],
+)
+def test_an_entry_that_kafka_could_not_read_is_refused_before_a_file_is_touched(tmp_path, partition, offset):
+    path = tmp_path / "log-start-offset-checkpoint"
+    write_offset_checkpoint(Fs(), path, {T0: 9})
+    for write in (write_offset_checkpoint, update_offset_checkpoint):
+        with pytest.raises(UsageError, match="Kafka cannot read a checkpoint file") as caught:
+            write(Fs(), path, {X1: 3, partition: offset})
+        assert str(caught.value).isprintable()
+    assert path.read_bytes() == b"0\n1\nt 0 9\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_entries_that_kafka_wrote_for_topics_of_any_name_are_kept(tmp_path):
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    path.write_bytes("0\n2\nt\u00f6pic 0 5\nb:c -1 -7\n".encode())
+    update_offset_checkpoint(Fs(), path, {T0: 9})
+    assert path.read_bytes() == "0\n3\nt\u00f6pic 0 5\nb:c -1 -7\nt 0 9\n".encode()
+
+
+@pytest.mark.parametrize("entry", [EpochEntry(2**31, 0), EpochEntry(0, 2**63)])
+def test_a_leader_epoch_beyond_kafkas_types_is_refused(tmp_path, entry):
+    path = tmp_path / "leader-epoch-checkpoint"
+    with pytest.raises(UsageError, match="does not fit Kafka's types"):
+        write_leader_epochs(Fs(), path, [entry])
+    assert not path.exists()
 
 
 def test_cm_19_an_update_keeps_the_entries_of_partitions_it_does_not_name(tmp_path):

@@ -39,6 +39,64 @@ def test_lm_07_other_names_are_refused(name):
         parse_partition_directory(name)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["t-0", f"t-{2**31 - 1}", f"{'t' * 249}-0", "t--0", "-t-0", "...-0", "_-7", f"t-0.{UUID}-delete", "__a.b-C_-10"],
+)
+def test_every_name_that_kafka_gives_a_partition_is_one(name):
+    partition, state = parse_partition_directory(name)
+    assert state or str(partition) == name
+
+
+@pytest.mark.parametrize("name", ["t-00", "t-+0", "t-007", "t-000000000000000000", f"t-00.{UUID}-future"])
+def test_another_spelling_of_a_partition_is_refused(name):
+    with pytest.raises(UsageError, match=r"the name of that partition is t-[07]; a broker takes it for t-[07] and"):
+        parse_partition_directory(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "old backup-1",
+        "a\nb-0",
+        "\x1b[31mred-0",
+        "\udcffq-0",
+        "töpic-0",
+        "a/b-0",
+        ".-0",
+        "..-0",
+        f"{'t' * 250}-0",
+        "a b-1.0123-stray",
+    ],
+)
+def test_topics_that_kafka_does_not_allow_are_refused_and_the_sentence_can_be_printed(name):
+    with pytest.raises(UsageError, match="Kafka allows no topic of that name") as caught:
+        parse_partition_directory(name)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "t-9999999999",
+        f"t-{2**31}",
+        "t-" + "9" * 5000,
+        "t-0\n",
+        "t-\u0663",
+        "t-0_1",
+        "t- 1",
+        "t-0.-delete",
+        "t-0.a\nb-delete",
+        "t-0.\x1b[2J-future",
+        "-delete",
+        "t-0.x-deleted",
+    ],
+)
+def test_names_that_no_broker_starts_on_are_refused(name):
+    with pytest.raises(UsageError, match="a broker refuses to start on it"):
+        parse_partition_directory(name)
+
+
 def test_a_partition_is_printed_as_its_directory_is_named():
     assert str(TopicPartition("foo-bar", 3)) == "foo-bar-3"
 

@@ -40,7 +40,7 @@ def filter_batch(
     """What filterTo writes for the one batch in `data`, b"" for nothing.
 
     A retained tombstone, or `marker_for_empty_transaction`, gives a batch without a delete horizon the horizon
-    `now_ms` + `delete_retention_ms`, or none where that is None.
+    `now_ms` + `delete_retention_ms`; none where that is None, or the sum beyond INT64_MAX.
 
     Raises:
         IllegalStateError: a batch of magic 0 or 1 should stay empty.
@@ -75,16 +75,16 @@ def apply_filter(
         if not isinstance(batch, Batch):
             raise IllegalStateError(f"a batch of magic {batch.magic} cannot stay empty (offset {batch.offset})")
         return FilteredBatch(encode_empty_batch(batch), len(records))
+    next_horizon_ms = None if delete_retention_ms is None else now_ms + delete_retention_ms
     needs_horizon = (
-        delete_retention_ms is not None
+        next_horizon_ms is not None
+        and next_horizon_ms <= INT64_MAX
         and batch.delete_horizon_ms is None
         and (marker_for_empty_transaction or any(record.value is None for record in kept))
     )
     if batch.magic == 2 and len(kept) == len(records) and not needs_horizon:
         return FilteredBatch(batch.data, len(records), len(kept))
-    horizon_ms = batch.delete_horizon_ms
-    if needs_horizon and delete_retention_ms is not None:
-        horizon_ms = min(now_ms + delete_retention_ms, INT64_MAX)
+    horizon_ms = next_horizon_ms if needs_horizon else batch.delete_horizon_ms
     return FilteredBatch(rebuild_batch(batch, kept, horizon_ms), len(records), len(kept))
 
 

@@ -1,0 +1,68 @@
+"""A Java properties file, read within bounds: a user may name a device, a disk image or a file with secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sediment.segment_io.errors import SettingsError
+
+MOST_BYTES = 1 << 20
+"""The largest file that is read; a broker's own has some ten thousand bytes."""
+
+_ADVICE = "name a readable Java properties file"
+_BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+_LOOKS_LIKE_A_KEY = re.compile(r"[A-Za-z0-9_-]{1,40}(\.[A-Za-z0-9_-]{1,40}){1,11}")
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Return the properties of a file or pipe of at most MOST_BYTES, as java.util.Properties reads them.
+
+    Raises:
+        SettingsError: the file cannot be read, is neither a file nor a pipe, is larger, begins with a byte order mark,
+            or holds a malformed escape.
+    """
+    import javaproperties
+
+    with _told(path):
+        content = _read(path)
+    if len(content) > MOST_BYTES:
+        raise SettingsError(f"the properties file is larger than {MOST_BYTES} bytes", path=str(path), advice=_ADVICE)
+    if content.startswith(_BYTE_ORDER_MARKS):
+        raise SettingsError(
+            "the properties file begins with a byte order mark, which hides its first key from a broker",
+            path=str(path),
+            advice="save it without the mark, and look whether the broker should have known that key",
+        )
+    with _told(path):
+        found: dict[str, str] = javaproperties.loads(content.decode("latin-1"))
+    return found
+
+
+def shown_key(name: str) -> str:
+    """Return `name` as a message may show it: a line of a secret that lost its key is not a key's name."""
+    if _LOOKS_LIKE_A_KEY.fullmatch(name):
+        return name
+    return f"of {len(name)} characters (not shown, as it does not look like a key)"
+
+
+def _read(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    with open(descriptor, "rb") as source:
+        mode = os.fstat(descriptor).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            raise ValueError("it is neither a file nor a pipe")
+        return source.read(MOST_BYTES + 1)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SettingsError(f"the properties file cannot be read: {reason}", path=str(path), advice=_ADVICE) from error

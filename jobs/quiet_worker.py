@@ -1,0 +1,30 @@
+"""Keep a Python worker of Spark silent after Spark has closed its socket, as it does when a LIMIT is reached.
+
+`pyspark.daemon` prints a traceback when the last flush of such a worker fails.  The query is complete by then, and the
+worker ends either way.  Workers of our own daemon (`worker_daemon`) do without this.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+_DAEMON = "pyspark.daemon"
+
+
+class _DaemonTraceback:
+    """The `traceback` module as `pyspark.daemon` uses it, without the tracebacks of closed sockets."""
+
+    format_exc = staticmethod(traceback.format_exc)
+
+    @staticmethod
+    def print_exc() -> None:
+        if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
+            traceback.print_exc()
+
+
+def silence_closed_sockets() -> None:
+    """In a worker that `pyspark.daemon` forked, print no traceback for a closed socket; elsewhere change nothing."""
+    main = sys.modules.get("__main__")
+    if main is not None and getattr(getattr(main, "__spec__", None), "name", None) == _DAEMON:
+        main.traceback = _DaemonTraceback  # type: ignore[attr-defined]

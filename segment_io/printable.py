@@ -1,0 +1,32 @@
+"""Text from disk made safe to print and to encode: names, paths and contents of files may hold any bytes.
+
+A terminal takes control characters for commands.  Bytes of a file name that are not UTF-8 are surrogates in Python,
+which no encoding can write.
+"""
+
+from __future__ import annotations
+
+import re
+
+_UNPRINTABLE = re.compile(
+    "["
+    "\\x00-\\x1f\\x7f-\\x9f"  # control characters, among them ESC and line ends
+    "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069"  # they change the order in which text is shown
+    "\\u2028\\u2029"  # line ends
+    "\\ud800-\\udfff"  # bytes that are not UTF-8, as Python decodes file names
+    "]"
+)
+
+
+def printable(text: str) -> str:
+    r"""Return `text` with control characters, direction marks and undecodable bytes as `\x1b` or `\udcff`."""
+    return _UNPRINTABLE.sub(_escaped, text)
+
+
+def encodable(text: str) -> str:
+    r"""Return `text` with undecodable bytes as `\udcff`, for tables and pages; every other character stays."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
