@@ -100,7 +100,7 @@ def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
     """
     path = catalogue_file(target, catalogue.run_id)
     started = datetime.fromtimestamp(catalogue.started_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
-    fields = {"catalogue": CATALOGUE_VERSION, "started": started, **asdict(catalogue)}
+    fields = {"catalogue": CATALOGUE_VERSION, "state": catalogue.state, "started": started, **asdict(catalogue)}
     fs.replace_file(path, json.dumps(fields, indent=1).encode() + b"\n")
     return path
 

@@ -253,14 +253,12 @@ def expire(
         CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was touched.
         DirectoryInUseError: a broker or another run holds a directory.
     """
-    started = time.monotonic()
     if not dry_run:
         for path in options.log_dirs:
             check_filesystem(path, allow_network=allow_network_fs)
     with ExitStack() as stack:
         run = _Run(options, dry_run, archive, stop or threading.Event(), stack, fs or Fs(), keep_originals, confirm)
-        reports = run.perform()
-    return replace(run.result(reports), seconds=time.monotonic() - started)
+        return run.result(run.perform())
 
 
 class _Run:
@@ -289,6 +287,7 @@ class _Run:
         self._confirm = None if dry_run else confirm
         self._only_looks = dry_run or confirm is not None
         self._catalogue: Path | None = None
+        self._started = time.monotonic()
 
     def perform(self) -> list[ExpiryReport]:
         """Lock, decide, ask, archive, keep, delete; a report for every selected partition."""
@@ -322,12 +321,12 @@ class _Run:
         return reports
 
     def result(self, reports: Sequence[ExpiryReport], *, dry_run: bool | None = None) -> ExpiryRun:
-        """Return the run with `reports`, in order; its wall time is the caller's to add."""
+        """Return the run with `reports`, in order, as it stands now."""
         return ExpiryRun(
             run_id=self.run_id,
             command="expire",
             now_ms=self._options.now_ms,
-            seconds=0.0,
+            seconds=time.monotonic() - self._started,
             dry_run=self._dry_run if dry_run is None else dry_run,
             archive=self._archive,
             partitions=tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition))),
