@@ -266,9 +266,10 @@ def _settle_directory(directory: LogDirectory, outcomes: Sequence[_Outcome], is_
 
     Source: kafka-log 04 §14 step 3.
     """
+    # Of a live log and a future replica of one partition the live log's offsets count: they are sorted last.
     loaded = {
         outcome.work.partition: outcome.log
-        for outcome in outcomes
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.work.state is DirectoryState.LIVE)
         if outcome.log is not None and not outcome.log.damage
     }
     like = directory.path / LOCK_FILE

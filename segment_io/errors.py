@@ -41,6 +41,7 @@ SedimentError
  ├── MemoryBudgetError         a task would need more memory than it is given
  ├── HashCollisionError        two different keys have one hash, and keys were to be told apart exactly
  ├── LimitReachedError         a limit that the user set ends the run here
+ ├── DeclinedError             the user was asked and did not agree; nothing was changed
  ├── CleaningAbortedError      somebody asked for the partition while it was being cleaned; nothing was changed
  └── CommitStateUnknownError   a commit began and its outcome is not known; the next start repairs it
 
@@ -281,6 +282,10 @@ class IndexFullError(SedimentError):
 
 class MapFullError(SedimentError):
     """The offset map cannot hold one more key; only maps bounded by `--set` can be full."""
+
+
+class DeclinedError(SedimentError):
+    """The user was asked and did not agree; nothing was changed."""
 
 
 class CleaningAbortedError(SedimentError):
