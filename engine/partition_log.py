@@ -14,8 +14,9 @@ Invariants
 * After the disk failed once, the log is offline: nothing more is written, every call raises StorageError, and whoever
   opened the log was told.
 * Where the process may open no more files, a call raises OpenFilesLimitError before it changes anything.
-* One lock per log keeps writers apart.  A read takes its place under the lock and its bytes without; a segment that is
-  deleted or replaced meanwhile is read to the end.
+* One lock per log keeps writers apart; the checksums of an append are verified before it is taken.
+* A read takes its place under the lock and its bytes without; a segment that is deleted or replaced meanwhile is read
+  to the end.
 * The time is that of `clock`; background work goes through `scheduler`.
 
 Source: kafka-log 04, 05.
@@ -141,6 +142,16 @@ class AppendInfo:
     is_duplicate: bool = False
 
 
+class _OfThread(threading.local):
+    """Buffers of each thread that appends, whatever the log."""
+
+    def __init__(self) -> None:
+        self.buffers = AppendBuffers()
+
+
+_OF_THREAD = _OfThread()
+
+
 def _ignore_failure(_log: PartitionLog, _error: OSError) -> None:
     return None
 
@@ -176,7 +187,6 @@ class PartitionLog:
         self._failure: str | None = None
         self._closed = False
         self._cuts = 0
-        self._buffers = AppendBuffers()
         now_ms = clock()
         self._segments = LogSegments(
             self._segment(found.base_offset, size_bytes=found.log_bytes, now_ms=now_ms) for found in loaded.segments
@@ -523,14 +533,17 @@ class PartitionLog:
         guard: VerificationGuard | None,
     ) -> AppendInfo:
         try:
+            self._check_usable()
+            buffers = _OF_THREAD.buffers
+            # Without the lock: checksums are most of the work of a large append.
+            batches = read_batches(
+                records,
+                buffers,
+                origin=origin,
+                leader_epoch=leader_epoch,
+                max_message_bytes=self.config.compaction.max_message_bytes,
+            )
             with self._owned():
-                batches = read_batches(
-                    records,
-                    self._buffers,
-                    origin=origin,
-                    leader_epoch=leader_epoch,
-                    max_message_bytes=self.config.compaction.max_message_bytes,
-                )
                 if not len(batches.rows):
                     return AppendInfo(-1, -1, NO_TIMESTAMP, NO_TIMESTAMP, self._log_start_offset, 0)
                 now_ms = self._clock()
@@ -538,7 +551,7 @@ class PartitionLog:
                 if origin.assigns_offsets:
                     validated = validate(
                         batches,
-                        self._buffers,
+                        buffers,
                         self.config,
                         first_offset=self._log_end_offset,
                         leader_epoch=leader_epoch,

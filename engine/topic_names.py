@@ -5,17 +5,13 @@ Source: Kafka's Topic.validate.
 
 from __future__ import annotations
 
-import re
-
 from sediment.segment_io.checkpoints import parse_uuid
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format import INT32_MAX
-from sediment.segment_io.names import TopicPartition
+from sediment.segment_io.names import TopicPartition, is_topic_name
 
 LONGEST_FILE_NAME = 255
 """Bytes that a filesystem takes for one name."""
-
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def check_topic(topic: str) -> None:
@@ -24,7 +20,7 @@ def check_topic(topic: str) -> None:
     Raises:
         UsageError: Kafka allows no topic of that name.
     """
-    if _TOPIC.fullmatch(topic) is None or topic in (".", ".."):
+    if not is_topic_name(topic):
         raise UsageError(
             f"{topic!r} is not a name of a topic",
             advice="use 1 to 249 letters, digits, dots, underscores and hyphens, and neither . nor ..",

@@ -3,7 +3,7 @@
     read_batches      bytes -> whole batches with right checksums                          kafka-log 04 §1.1
     validate          batches of a leader -> batches with their place in the log           04 §2
 
-Invariants: nothing is written and the caller's bytes are not changed: work goes on in buffers that belong to the log.
+Invariants: nothing is written and the caller's bytes are not changed: work goes on in buffers of the thread's own.
 A batch that needs nothing but its place is stamped there, without a loop over its records in Python; every other one
 is made anew.
 """
@@ -198,7 +198,7 @@ class Batches:
 
 
 class AppendBuffers:
-    """The memory that appends to one log work in, one at a time."""
+    """The memory that appends of one thread work in, one at a time."""
 
     def __init__(self) -> None:
         self._buffer = padded_buffer(64 << 10)

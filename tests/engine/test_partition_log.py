@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from sediment.engine.partition_log import PartitionLog
 from sediment.segment_io.errors import (
+    CorruptBatchError,
     OffsetsOutOfOrderError,
     StorageError,
     UnexpectedAppendOffsetError,
@@ -20,6 +22,7 @@ from tests.engine.live_logs import NOW_MS, LiveLog, batch
 from tests.twin.batches import Record, parse_batch
 from tests.twin.indexes import parse_offset_index, parse_time_index
 from tests.twin.legacy import encode_legacy
+from tests.waiting import LIMIT_SECONDS
 
 
 def epochs_of(log: LiveLog) -> list[tuple[int, int]]:
@@ -313,6 +316,26 @@ def test_ap_30_only_a_forced_flush_touches_an_empty_active_segment(tmp_path: Pat
     assert f"{1:020d}.index" in log.names()
     log.lead(batch())
     assert log.size(f"{1:020d}.index") == 1000
+
+
+def test_checksums_are_verified_while_another_thread_has_the_log(tmp_path: Path) -> None:
+    log = LiveLog(tmp_path)
+    damaged = bytearray(batch())
+    damaged[-1] ^= 1
+    pool = ThreadPoolExecutor(2)
+    with log.log.lock:
+        with pytest.raises(CorruptBatchError, match="partition t-0"):
+            pool.submit(log.log.append_as_leader, bytes(damaged), 0).result(LIMIT_SECONDS)
+        good = pool.submit(log.log.append_as_leader, batch(("a", "of the other thread")), 0)
+        wait([good], timeout=0.05)
+        assert not good.done()
+        assert log.log.append_as_leader(batch(("a", "of this thread")), 0).first_offset == 0
+    assert good.result(LIMIT_SECONDS).first_offset == 1
+    pool.shutdown()
+    assert [record.value for found in log.batches() for record in found.records()] == [
+        b"of this thread",
+        b"of the other thread",
+    ]
 
 
 def test_ap_31_appending_nothing_changes_nothing(tmp_path: Path) -> None:
