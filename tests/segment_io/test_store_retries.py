@@ -179,6 +179,17 @@ def test_a_refusal_is_told_at_once(server: _Server, status: int) -> None:
     assert time.monotonic() - started < 5
 
 
+def test_trouble_that_stays_ends_with_the_error_after_some_attempts(
+    server: _Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sediment.segment_io.stores._ATTEMPTS", 3)
+    server.trouble = [503] * 50
+    with pytest.raises(OSError) as raised:
+        server.store().write("x", [_CONTENT])
+    assert server.asked["PUT"] == 3
+    assert "bucket/logs/x" in str(raised.value.filename) and "secret" not in str(raised.value.filename)
+
+
 def test_credentials_that_the_uri_does_not_hold_come_from_the_environment(
     server: _Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
