@@ -373,7 +373,7 @@ def _not_started(error: Exception, heard: str) -> UsageError:
     cause = _CAUSE.search(f"{error}\n{heard}")
     if cause and not _JAVA_GONE.search(cause[1]):
         return UsageError(f"Spark does not start: {cause[1]}", advice="correct the --master or Spark's settings")
-    lines = [line.strip() for line in heard.splitlines() if line.strip()]
+    lines = [line.strip() for line in heard.splitlines() if line.strip() and not line.startswith("WARN")]
     if lines:
-        return UsageError(f"Spark does not start: {lines[-1]}", advice="correct JAVA_HOME or Spark's settings")
+        return UsageError(f"Spark does not start: {lines[0]}", advice="correct JAVA_HOME or Spark's settings")
     return UsageError("Spark does not start: Java ended at once", advice="look at JAVA_HOME, and at the memory")

@@ -49,6 +49,7 @@ from sediment.jobs.snapshot_plan import (
     progress_json,
 )
 from sediment.jobs.spread import pack_by_weight
+from sediment.jobs.stopping import stop_on_signals
 from sediment.segment_io.checkpoints import read_leader_epochs, read_partition_metadata
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.fs import Fs
@@ -647,7 +648,8 @@ class _Run:
                 if partition in good:
                     reports.append(_refreshed(partition, sum(a.messages_read for a in accounts), self._own))
             if good:
-                outcome = self._commit(_latest(read, good), good, [*idle, *good], before, known)
+                with stop_on_signals():  # what is committed is reported; a second signal does not wait
+                    outcome = self._commit(_latest(read, good), good, [*idle, *good], before, known)
         return self._report(reports, outcome)
 
     def _commit(

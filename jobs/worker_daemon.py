@@ -15,10 +15,12 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 _KERNELS = "sediment.compaction.warm_up"
 _WORKER = "pyspark.worker"
+_GONE = (BrokenPipeError, ConnectionResetError)  # the JVM, or its end of a worker's socket
 
 _Worker = Callable[..., int]
 
@@ -54,10 +56,29 @@ def silent_once_nobody_listens(worker: _Worker) -> _Worker:
     def run(*arguments: Any) -> int:
         try:
             return worker(*arguments)
-        except (BrokenPipeError, ConnectionResetError):
+        except _GONE:
             return 1
 
     return run
+
+
+def silence_once_nobody_listens(daemon: Any) -> None:
+    """Keep the module `pyspark.daemon` from telling on stderr that the JVM has gone.
+
+    A process that it has just forked answers the JVM before there is a worker, and flushes after it.
+    """
+
+    def print_exc() -> None:
+        if not isinstance(sys.exc_info()[1], _GONE):
+            traceback.print_exc()
+
+    def quiet_print(*text: Any, **given: Any) -> None:
+        if not isinstance(sys.exc_info()[1], _GONE):
+            print(*text, **given)
+
+    daemon.worker = silent_once_nobody_listens(daemon.worker)
+    daemon.traceback = SimpleNamespace(print_exc=print_exc, format_exc=traceback.format_exc)
+    daemon.print = quiet_print
 
 
 def main() -> None:
@@ -66,7 +87,7 @@ def main() -> None:
     warm_up()
     from pyspark import daemon
 
-    daemon.worker = silent_once_nobody_listens(daemon.worker)
+    silence_once_nobody_listens(daemon)
 
     # Spark collects garbage in a worker after every task.  Looking at all of this again would cost each up to a tenth
     # of a second, and touching it would copy the pages that workers share.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
 
 CHUNK_BYTES = 8 << 20
+_ATTEMPTS = 10
 
 _LOCAL = "local"
 _ATOMIC = frozenset({"s3", "gcs", "abfs"})  # where an object shows once it is complete, and renaming copies
@@ -77,7 +78,7 @@ class Store:
             ) from error
         except OSError as error:
             raise _named(error, str(self)) from error
-        return filesystem, base.rstrip("/")
+        return _patient(filesystem), base.rstrip("/")
 
     @property
     def is_path(self) -> bool:
@@ -261,6 +262,19 @@ def _with_single_puts(where: str) -> str:
     if not where.startswith("s3://") or _SINGLE_PUTS in where:
         return where
     return f"{where}{'&' if '?' in where else '?'}{_SINGLE_PUTS}=true"
+
+
+def _patient(filesystem: FileSystem) -> FileSystem:
+    """The same filesystem; of S3 one that waits longer and longer for a server that is busy or cuts off connections.
+
+    pyarrow's own patience with a filesystem of a URI ends after some six seconds.
+    """
+    if filesystem.type_name != "s3":
+        return filesystem
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    _, (options,) = filesystem.__reduce__()
+    return S3FileSystem._reconstruct({**options, "retry_strategy": AwsStandardS3RetryStrategy(_ATTEMPTS)})
 
 
 def _named(error: OSError, name: str) -> OSError:

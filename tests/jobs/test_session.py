@@ -140,6 +140,54 @@ except UsageError as error:
     assert done.stdout == ""
 
 
+_STARTS = """
+import resource, sys
+from sediment.jobs.session import spark_context
+from sediment.segment_io.errors import UsageError
+{before}
+try:
+    with spark_context("local[1]", "test"):
+        pass
+except UsageError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "environment", "sentence"),
+    [
+        ("resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))", {}, "ulimit -n 65536"),
+        ("", {"PYSPARK_PYTHON": "/no/such/python"}, "/no/such/python; correct PYSPARK_PYTHON"),
+        ("", {"SPARK_CONF_DIR": "{conf}"}, "Java does not get the memory that it asks for; free some memory"),
+        ("", {"JAVA_HOME": "{java}"}, "Spark does not start: nothing works; correct JAVA_HOME"),
+    ],
+    ids=["descriptors", "python", "memory", "java"],
+)
+def test_what_spark_lacks_is_one_sentence_that_names_it(
+    tmp_path: Path, before: str, environment: dict[str, str], sentence: str
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.memory 900000g\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").write_text("#!/bin/sh\necho nothing works >&2; exit 3\n")
+    (tmp_path / "bin" / "java").chmod(0o755)
+    named = {name: value.format(conf=tmp_path, java=tmp_path) for name, value in environment.items()}
+    done = run(_STARTS.format(before=before), **named)
+    assert done.returncode == 1
+    assert sentence in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert done.stdout == ""
+
+
+def test_a_soft_limit_of_open_files_is_raised_as_far_as_the_hard_one_allows() -> None:
+    code = """
+import resource
+from sediment.jobs.session import _check_open_files
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 2048))
+_check_open_files()
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    assert run(code).stdout == "(2048, 2048)\n"
+
+
 def test_a_master_that_spark_does_not_know_is_one_sentence() -> None:
     done = run(
         """

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import pyspark
 import pytest
 
 from sediment.jobs import worker_daemon
+from tests.waiting import LIMIT_SECONDS
 
 _LIBRARY = Path(pyspark.__file__).parent / "python" / "lib"
 _SITE = str(Path(pyspark.__file__).parent.parent)
@@ -67,3 +72,52 @@ def test_a_worker_whose_jvm_has_gone_ends_without_a_traceback_and_other_errors_a
     assert (silent(None), silent(BrokenPipeError()), silent(ConnectionResetError())) == (0, 1, 1)
     with pytest.raises(OSError, match="disk"):
         silent(OSError("disk"))
+
+
+_DAEMON = """
+import os
+from pyspark import daemon, serializers
+from sediment.jobs import worker_daemon
+
+worker_daemon.silence_once_nobody_listens(daemon)
+manager = os.getpid()
+
+def write_int(value, stream):
+    if os.getpid() != manager:
+        raise {error}
+    serializers.write_int(value, stream)
+
+daemon.write_int = write_int
+daemon.manager()
+"""
+
+
+@pytest.mark.parametrize(("error", "is_told"), [("BrokenPipeError", False), ("ValueError('a fault')", True)])
+def test_a_process_whose_jvm_has_gone_before_it_answers_says_nothing(error: str, is_told: bool) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _DAEMON.format(error=error)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHON_UNIX_DOMAIN_ENABLED": "false"},
+    ) as running:
+        assert running.stdout is not None and running.stderr is not None and running.stdin is not None
+        (port,) = struct.unpack("!i", running.stdout.read(4))
+        with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_SECONDS) as asking:
+            assert asking.recv(4) == b""
+        running.stdin.close()
+        told = running.stderr.read().decode()
+    assert ("ValueError: a fault" in told) == is_told
+    assert is_told or told == ""
+
+
+def test_a_flush_that_fails_for_a_jvm_that_has_gone_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    told = types.SimpleNamespace(worker=lambda: 0)
+    worker_daemon.silence_once_nobody_listens(told)
+    for error in (BrokenPipeError("a pipe"), OSError("a disk")):
+        try:
+            raise error
+        except OSError:
+            told.print("failed to flush", told.traceback.format_exc(), file=sys.stderr)
+    seen = capsys.readouterr().err
+    assert "a disk" in seen and "a pipe" not in seen
