@@ -142,11 +142,8 @@ def human_bytes(size_bytes: int) -> str:
 
 def result_console() -> Console:
     """stdout; where it is no terminal and $COLUMNS is silent, as wide as any row: a folded name cannot be searched."""
-    # A name must not be taken for markup or for an emoji.
-    console = SafeConsole(markup=False, emoji=False)
-    if console.is_terminal or "COLUMNS" in os.environ:
-        return console
-    return SafeConsole(markup=False, emoji=False, width=_NO_FOLDING_COLUMNS)
+    console = SafeConsole()
+    return console if console.is_terminal or "COLUMNS" in os.environ else SafeConsole(width=_NO_FOLDING_COLUMNS)
 
 
 def print_report(report: RunReport, console: Console) -> None:
