@@ -29,6 +29,8 @@ from sediment.segment_io.producers import encode_snapshot
 if TYPE_CHECKING:
     from sediment.segment_io.view import LogView
 
+_ROLLED = (SegmentFileKind.SNAPSHOT, SegmentFileKind.TIME_INDEX, SegmentFileKind.OFFSET_INDEX, SegmentFileKind.LOG)
+
 
 def roll_empty(view: LogView, fs: Fs) -> None:
     """Make the empty segment at the log end offset that an append would roll, and the producer snapshot there.
@@ -41,16 +43,24 @@ def roll_empty(view: LogView, fs: Fs) -> None:
     """
     directory, base_offset = view.listing.path, view.log_end_offset
     like = directory / segment_file_name(view.listing.segments[-1].base_offset, SegmentFileKind.LOG)
-    files = {
-        SegmentFileKind.SNAPSHOT: encode_snapshot(view.producers),
-        SegmentFileKind.TIME_INDEX: b"",
-        SegmentFileKind.OFFSET_INDEX: b"",
-        SegmentFileKind.LOG: b"",
-    }
-    if base_offset in view.listing.snapshots:
-        del files[SegmentFileKind.SNAPSHOT]
-    for kind, content in files.items():
-        fs.replace_file(directory / segment_file_name(base_offset, kind), content, like=like)
+    snapshot = segment_file_name(base_offset, SegmentFileKind.SNAPSHOT)
+    for name in rolled_files(view):
+        fs.replace_file(directory / name, encode_snapshot(view.producers) if name == snapshot else b"", like=like)
+
+
+def rolled_files(view: LogView) -> tuple[str, ...]:
+    """Return the names of the files that `roll_empty` makes: the `.log` last."""
+    names = {kind: segment_file_name(view.log_end_offset, kind) for kind in _ROLLED}
+    if view.log_end_offset in view.listing.snapshots:
+        del names[SegmentFileKind.SNAPSHOT]
+    return tuple(names.values())
+
+
+def files_that_go(view: LogView, plan: RetentionPlan, fs: Fs) -> tuple[str, ...]:
+    """Return the names of the files that `expire_log` removes, of those that are there."""
+    directory = view.listing.path
+    names = (segment_file_name(fate.segment.base_offset, kind) for fate in plan.deleted for kind in SegmentFileKind)
+    return tuple(name for name in names if fs.exists(directory / name))
 
 
 def expire_log(

@@ -25,9 +25,16 @@ import click
 
 from sediment.compaction.handoff import PreparedSwap
 from sediment.compaction.strategy import KeyEquality, Strategy
+from sediment.engine.catalogue import OriginalPartition, partition_before, segment_file_names
 from sediment.engine.hand_off import check_announced, hand_over
 from sediment.engine.lock import DirectoryLock, place_run_token, remove_run_token
-from sediment.engine.originals import begin_before, check_place, keep_before, keep_originals
+from sediment.engine.originals import (
+    Originals,
+    begin_before,
+    check_originals_place,
+    check_place,
+    keep_before,
+)
 from sediment.engine.swap import commit, discard_parts, finish_interrupted, make_durable
 from sediment.engine.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning import (
@@ -50,6 +57,7 @@ from sediment.jobs.cleaning_report import quarantined, report_of, untouched, wit
 from sediment.jobs.delta_tables import is_uri, outside_log_dirs
 from sediment.jobs.directories import LogDirectory, check_filesystem
 from sediment.jobs.kafka_keys import DOUBLE_MAX
+from sediment.jobs.kept_originals import catalogue_of_run, end_originals
 from sediment.jobs.log_lines import log_partition
 from sediment.jobs.options import CommonOptions, common_options, key_equality_option
 from sediment.jobs.progress import Progress
@@ -62,6 +70,7 @@ from sediment.jobs.report import (
     print_report,
     report_json,
 )
+from sediment.jobs.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import Answer, spread, spread_unfinished
@@ -77,6 +86,7 @@ from sediment.segment_io.errors import (
 from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import list_log
+from sediment.segment_io.log_dir import read_checkpoints
 from sediment.segment_io.names import CLEANER_FILE, LOCK_FILE, TopicPartition, parse_segment_file
 
 if TYPE_CHECKING:
@@ -140,7 +150,9 @@ class _Run:
         self._marks: dict[Path, Mapping[TopicPartition, Uncleanable]] = {}
         self._handed_over: dict[Path, set[str]] = {}
         self._synced: dict[Path, Future[None]] = {}
+        self._running: Mapping[str, str] = {}
         self._started = time.time()
+        self._originals: Originals | None = None
 
     def perform(self) -> list[PartitionReport]:
         """Lock, list, clean, commit; a report for every selected partition."""
@@ -154,8 +166,39 @@ class _Run:
                     reports.append(self._logged(prepared))
         self.clock.lap(LIST)
         if tasks:
+            tasks, unlisted = self._begin_originals(tasks)
+            reports.extend(unlisted)
+        if tasks:
             reports.extend(self._clean_and_commit(tasks))
+            if self._originals is not None:
+                end_originals(self._originals, reports)
         return reports
+
+    def _begin_originals(self, tasks: Sequence[CleaningTask]) -> tuple[list[CleaningTask], list[PartitionReport]]:
+        """Write the catalogue of the files that the tasks may replace, before the first of them is replaced.
+
+        Returns the tasks that are in it, and reports of those whose files cannot be read.
+        """
+        if self._own.keep_originals is None or self._own.dry_run:
+            return list(tasks), []
+        listed: list[CleaningTask] = []
+        failed: list[PartitionReport] = []
+        before: list[OriginalPartition] = []
+        checkpoints = {path: read_checkpoints(path, self._fs) for path in self._locks}
+        for task in tasks:
+            partition, directory = task.listing.partition, task.listing.path
+            try:
+                names = segment_file_names(directory, self._fs)
+                before.append(
+                    partition_before(partition, directory, checkpoints[directory.parent], names, None, self._fs)
+                )
+                listed.append(task)
+            except (SedimentError, OSError) as error:
+                failed.append(PartitionReport(str(partition), str(directory.parent), FAILED, *told(error)))
+        header = catalogue_of_run(self._options, "compact", self.run_id, checkpoints, before)
+        self._originals = Originals(self._own.keep_originals, header, self._fs)
+        self._originals.begin()
+        return listed, failed
 
     def _open_directories(self) -> list[LogDirectory]:
         """Check every directory and the selection before anything is touched; read them again under their locks."""
@@ -163,6 +206,14 @@ class _Run:
         own = self._own
         if own.keep_before is not None and len(options.log_dirs) != 1:
             raise UsageError("--keep-before keeps one log directory", advice="run once for each LOG_DIR")
+        if (
+            own.keep_before is not None
+            and own.keep_originals is not None
+            and (own.keep_before.resolve() == own.keep_originals.resolve())
+        ):
+            raise UsageError(
+                "--keep-before and --keep-originals name one directory", advice="name a directory for each of them"
+            )
         options.open_directories(self._fs, in_place=not own.dry_run)
         for path in options.log_dirs:
             for place in filter(None, (own.keep_originals, own.keep_before)):
@@ -173,8 +224,10 @@ class _Run:
             self._check_hand_off(own.hand_off)
         if not own.dry_run:
             for path in options.log_dirs:
-                for place in filter(None, (own.keep_originals, own.keep_before)):
-                    check_place(place, path, self._fs)
+                if own.keep_originals is not None:
+                    check_originals_place(own.keep_originals, path, self._fs)
+                if own.keep_before is not None:
+                    check_place(own.keep_before, path, self._fs)
                 if own.hand_off is None:
                     self._locks[path] = self._stack.enter_context(DirectoryLock(path))
                 if own.keep_before is not None:
@@ -183,11 +236,13 @@ class _Run:
                 self._stack.callback(remove_run_token, path)
         directories = options.open_directories(self._fs, in_place=not own.dry_run)
         warn_of_unstated_lag(directories)
+        if own.dry_run:
+            self._running = warn_of_running(directories)
         for directory in directories:
             rate = directory.settings.broker_value("log.cleaner.io.max.bytes.per.second")
             assert isinstance(rate, float)
             self._bytes_per_second = min(self._bytes_per_second, rate)
-            if directory.is_unclean and own.hand_off is None:
+            if directory.is_unclean and own.hand_off is None and str(directory.path) not in self._running:
                 _LOGGER.warning(
                     "%s: the last stop of the broker was not clean; what lies behind the recovery points is left as it "
                     "is until `sediment recover` has repaired the directory",
@@ -327,6 +382,8 @@ class _Run:
             yield [Answer(task, replace(result, seconds_by_stage=clock.seconds()), None)]
 
     def _logged(self, report: PartitionReport) -> PartitionReport:
+        if report.reason_code == UNCLEAN:
+            report = replace(report, reason=self._running.get(report.log_dir, report.reason))
         log_partition(self.run_id, "compact", report)
         return report
 
@@ -452,8 +509,8 @@ class _Run:
             hand_over(swap, self._own.hand_off, self.run_id, self._fs)
             self._handed_over[task.listing.path] = {part.part_name for part in swap.parts()}
             return True
-        if self._own.keep_originals is not None:
-            keep_originals(swap, self._own.keep_originals, self._fs)
+        if self._originals is not None:
+            self._originals.keep_swap(swap)
         if swap.parts():
             self._keep_before(swap.partition, task.listing.path.parent)
         lock, synced = self._locks[task.listing.path.parent], self._synced.get(Path(swap.directory))

@@ -2,11 +2,15 @@
 
     per partition     list · finish_interrupted · view · plan                       threads, a few small reads each
     archive           records of doomed segments -> Delta, counted                  Spark, only with --archive
-    per group         roll · log starts moved · segments deleted · log starts settled
+    catalogue         planned, with --keep-originals
+    per group         originals linked · roll · log starts moved · segments deleted · log starts settled
+    catalogue         done
 
 Invariants: nothing is deleted before the log start offset above it is durable, nor with --archive before the table was
-seen to hold every record of it; log start entries are left as a broker leaves them, only where a log starts inside its
-first segment; whatever fails in one partition leaves the others alone.
+seen to hold every record of it, nor with --keep-originals before its files have durable links and are in the catalogue;
+log start entries are left as a broker leaves them, only where a log starts inside its first segment; whatever fails in
+one partition leaves the others alone; a run that asks changes nothing before the answer, and then deletes exactly the
+segments that it showed.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
@@ -29,23 +33,37 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sediment.engine.catalogue import OriginalPartition, partition_before
 from sediment.engine.config import LogConfig
-from sediment.engine.expiry import expire_log, roll_empty, segments_after, settle_epochs
+from sediment.engine.expiry import (
+    expire_log,
+    files_that_go,
+    roll_empty,
+    rolled_files,
+    segments_after,
+    settle_epochs,
+)
 from sediment.engine.lock import DirectoryLock
+from sediment.engine.originals import Originals, check_originals_place
 from sediment.engine.swap import finish_interrupted
+from sediment.jobs.confirmation import ask_on_terminal, may_ask
+from sediment.jobs.delta_tables import outside_log_dirs
 from sediment.jobs.directories import LogDirectory, check_filesystem
+from sediment.jobs.kept_originals import catalogue_of_run, end_originals
 from sediment.jobs.options import CommonOptions, common_options
 from sediment.jobs.progress import Progress
-from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, human_bytes, print_failures
+from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, counted, human_bytes, print_failures, skipped_lines
+from sediment.jobs.running_brokers import warn_of_running
 from sediment.jobs.sentences import told
 from sediment.jobs.settings import Settings
 from sediment.jobs.stopping import stop_on_signals
 from sediment.jobs.unstated_settings import why_not_expired
 from sediment.retention.policy import Kept, RetentionPlan, explain, plan_view
 from sediment.segment_io.checkpoints import update_offset_checkpoint
-from sediment.segment_io.errors import SedimentError, SettingsError
+from sediment.segment_io.errors import DeclinedError, SedimentError, SettingsError, SourceChangedError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import LogListing, list_log
+from sediment.segment_io.log_dir import PartitionCheckpoints, read_checkpoints
 from sediment.segment_io.names import LOCK_FILE, LOG_START_FILE, TopicPartition
 
 if TYPE_CHECKING:
@@ -97,7 +115,11 @@ class ExpiryReport:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRun:
-    """One run; `archive` is the Delta table that holds the records of deleted segments, None without one."""
+    """One run; `archive` is the Delta table that holds the records of deleted segments, None without one.
+
+    `originals` is the directory of --keep-originals, `catalogue` the file in it that says what this run kept; None: it
+    kept nothing.
+    """
 
     run_id: str
     command: str
@@ -106,6 +128,8 @@ class ExpiryRun:
     dry_run: bool
     archive: str | None
     partitions: tuple[ExpiryReport, ...]
+    originals: str | None = None
+    catalogue: str | None = None
 
     def failed(self) -> bool:
         """Whether the exit status is to be 1."""
@@ -138,7 +162,8 @@ def print_run(run: ExpiryRun, console: Console) -> None:
         )
     console.print(table)
     print_failures(((p.partition, p.reason) for p in run.partitions if p.status == FAILED), console)
-    console.print(_summary(run), soft_wrap=True, markup=False, highlight=False)
+    for line in (_summary(run), *skipped_lines(run.partitions, short=(NOTHING_TO_DELETE,))):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def _summary(run: ExpiryRun) -> str:
@@ -153,6 +178,9 @@ def _summary(run: ExpiryRun) -> str:
     size = f"; {segments} segments with {human_bytes(freed)} {verb}" if expired else ""
     archived = sum(partition.messages_archived or 0 for partition in run.partitions)
     kept = f", {archived:,} records are in {run.archive}" if run.archive and not run.dry_run and archived else ""
+    if run.originals and expired:
+        kept += f", the files would be kept in {run.originals}" if run.dry_run else ""
+        kept += f", the files are in {run.originals}" if run.catalogue else ""
     return f"{done}{size}{kept} in {run.seconds:.1f} s (run {run.run_id})"
 
 
@@ -161,13 +189,16 @@ def _summary(run: ExpiryRun) -> str:
 class Doomed:
     """A partition of which segments go: what its files say, what is to happen, and the report once it has.
 
-    With `keep_deleted` the files stay under their `.deleted` names for the next start to remove.
+    With `keep_deleted` the files stay under their `.deleted` names for the next start to remove.  `files` are the names
+    of those that go, known once they are in the catalogue of originals.
     """
 
     view: LogView
     plan: RetentionPlan
     report: ExpiryReport
     keep_deleted: bool
+    checkpoints: PartitionCheckpoints
+    files: tuple[str, ...] = ()
 
     @property
     def partition(self) -> TopicPartition:
@@ -200,29 +231,33 @@ def expire(
     *,
     dry_run: bool = False,
     archive: str | None = None,
+    keep_originals: Path | None = None,
     allow_network_fs: bool = False,
+    confirm: Callable[[ExpiryRun], bool] | None = None,
     stop: threading.Event | None = None,
     fs: Fs | None = None,
 ) -> ExpiryRun:
     """Delete the segments of the selected partitions of `options.log_dirs` that retention lets go.
 
-    `archive` is the path or URI of a Delta table that first gets their records.  `stop`, once set, ends the run after
-    the partitions that are under way; the others are reported as failed.
+    `archive` is the path or URI of a Delta table that first gets their records; `keep_originals` is a directory on the
+    same filesystem that first gets links to their files.  `confirm` is asked once, if anything is to go, with the run
+    as a dry run would report it.  `stop`, once set, ends the run after the partitions that are under way; the others
+    are reported as failed.
 
     Raises:
-        UsageError: a directory or setting is wrong, or the archive cannot be one; nothing was touched.
+        UsageError: a directory or setting is wrong, or the archive or the directory of originals cannot be one; nothing
+            was touched.
+        DeclinedError: `confirm` returned False; nothing was changed.
+        SourceChangedError: a partition changed while `confirm` waited; nothing was deleted.
         CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was touched.
         DirectoryInUseError: a broker or another run holds a directory.
     """
-    started = time.monotonic()
     if not dry_run:
         for path in options.log_dirs:
             check_filesystem(path, allow_network=allow_network_fs)
     with ExitStack() as stack:
-        run = _Run(options, dry_run, archive, stop or threading.Event(), stack, fs or Fs())
-        reports = run.perform()
-    ordered = tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
-    return ExpiryRun(run.run_id, "expire", options.now_ms, time.monotonic() - started, dry_run, archive, ordered)
+        run = _Run(options, dry_run, archive, stop or threading.Event(), stack, fs or Fs(), keep_originals, confirm)
+        return run.result(run.perform())
 
 
 class _Run:
@@ -236,6 +271,8 @@ class _Run:
         stop: threading.Event,
         stack: ExitStack,
         fs: Fs,
+        keep_originals: Path | None = None,
+        confirm: Callable[[ExpiryRun], bool] | None = None,
     ) -> None:
         self.run_id = uuid.uuid4().hex[:12]
         self._options = options
@@ -245,9 +282,14 @@ class _Run:
         self._stack = stack
         self._fs = fs
         self._locks: dict[Path, DirectoryLock] = {}
+        self._keep_originals = keep_originals
+        self._confirm = None if dry_run else confirm
+        self._only_looks = dry_run or confirm is not None
+        self._catalogue: Path | None = None
+        self._started = time.monotonic()
 
     def perform(self) -> list[ExpiryReport]:
-        """Lock, decide, archive, delete; a report for every selected partition."""
+        """Lock, decide, ask, archive, keep, delete; a report for every selected partition."""
         if self._archive is not None:
             from sediment.jobs import archive
 
@@ -262,21 +304,49 @@ class _Run:
                 reports.append(found)
         if self._dry_run:
             return reports + [each.report for each in doomed]
+        if self._confirm is not None and doomed:
+            self._ask(self._confirm, reports, doomed)
         if self._archive is not None and doomed:
             doomed, unarchived = self._archived(self._archive, doomed)
             reports += unarchived
-        reports += self._delete_all(doomed)
+        originals: Originals | None = None
+        if self._keep_originals is not None and doomed:
+            originals, doomed, unlisted = self._begin_originals(self._keep_originals, doomed)
+            reports += unlisted
+        reports += self._delete_all(doomed, originals)
+        if originals is not None:
+            self._catalogue = end_originals(originals, reports)
         self._drop_redundant_starts(directories, reports)
         return reports
+
+    def result(self, reports: Sequence[ExpiryReport], *, dry_run: bool | None = None) -> ExpiryRun:
+        """Return the run with `reports`, in order, as it stands now."""
+        return ExpiryRun(
+            run_id=self.run_id,
+            command="expire",
+            now_ms=self._options.now_ms,
+            seconds=time.monotonic() - self._started,
+            dry_run=self._dry_run if dry_run is None else dry_run,
+            archive=self._archive,
+            partitions=tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition))),
+            originals=None if self._keep_originals is None else str(self._keep_originals),
+            catalogue=None if self._catalogue is None else str(self._catalogue),
+        )
 
     def _open_directories(self) -> list[LogDirectory]:
         """Check every directory and the selection before anything is touched; read them again under their locks."""
         options = self._options
         directories = options.open_directories(self._fs, in_place=not self._dry_run)
+        if self._keep_originals is not None:
+            outside_log_dirs(str(self._keep_originals), options.log_dirs)
         if not self._dry_run:
             for path in options.log_dirs:
+                if self._keep_originals is not None:
+                    check_originals_place(self._keep_originals, path, self._fs)
                 self._locks[path] = self._stack.enter_context(DirectoryLock(path))
             directories = options.open_directories(self._fs, in_place=True)
+        else:
+            warn_of_running(directories)
         for directory in directories:
             for topic in sorted({partition.topic for partition in directory.partitions}):
                 self._check_local_keys(directory.settings, topic)
@@ -314,14 +384,15 @@ class _Run:
         path = directory.path / str(partition)
         settings = directory.settings_of(partition, self._fs)
         listing = list_log(partition, path, self._fs)
-        if self._dry_run and listing.is_replacement_open():
+        if self._only_looks and listing.is_replacement_open():
+            other = "without --dry-run" if self._dry_run else "with --yes"
             return _listed(
                 listing,
                 SKIPPED,
                 "interrupted",
-                "an earlier run or broker was interrupted here; a run without --dry-run finishes that first",
+                f"an earlier run or broker was interrupted here; a run {other} finishes that first",
             )
-        if not self._dry_run and finish_interrupted(path, self._fs):
+        if not self._only_looks and finish_interrupted(path, self._fs):
             listing = list_log(partition, path, self._fs)
         config = settings.for_topic(partition.topic)
         if skipped := why_not_expired(partition, directory.checkpoints.of(partition), settings, config):
@@ -334,14 +405,17 @@ class _Run:
             producer_id_expiration_ms=config.compaction.producer_id_expiration_ms,
         )
         asked = settings.origin(partition.topic, "file.delete.delay.ms") != "default"
-        found = self._planned(view, config, keep_deleted=asked and config.file_delete_delay_ms > 0)
-        if isinstance(found, ExpiryReport) and not self._dry_run:
+        checkpoints = directory.checkpoints.of(partition)
+        found = self._planned(view, config, checkpoints, keep_deleted=asked and config.file_delete_delay_ms > 0)
+        if isinstance(found, ExpiryReport) and not self._only_looks:
             # What fails here is left to the next run.
             with suppress(SedimentError, OSError):
                 settle_epochs(view, self._fs)
         return found
 
-    def _planned(self, view: LogView, config: LogConfig, *, keep_deleted: bool) -> Doomed | ExpiryReport:
+    def _planned(
+        self, view: LogView, config: LogConfig, checkpoints: PartitionCheckpoints, *, keep_deleted: bool
+    ) -> Doomed | ExpiryReport:
         plan = plan_view(view, config.retention, now_ms=self._options.now_ms)
         report = replace(
             _listed(view.listing, EXPIRED, None, None),
@@ -355,7 +429,35 @@ class _Run:
             return replace(
                 report, status=SKIPPED, reason_code=NOTHING_TO_DELETE, reason=why or "the log has no segment"
             )
-        return Doomed(view, plan, _carried_out(report, view, plan), keep_deleted)
+        return Doomed(view, plan, _carried_out(report, view, plan), keep_deleted, checkpoints)
+
+    # -------------------------------------------------------------------------------------------------------------- ask
+    def _ask(
+        self, confirm: Callable[[ExpiryRun], bool], reports: Sequence[ExpiryReport], doomed: Sequence[Doomed]
+    ) -> None:
+        """Show what is to go and go on only if that is wanted, and if the files are still those that were shown."""
+        shown = self.result([*reports, *(each.report for each in doomed)], dry_run=True)
+        if not confirm(shown):
+            raise DeclinedError("nothing was deleted", advice="answer y, or give --yes, to delete")
+        checkpoints = {}
+        for log_dir in dict.fromkeys(each.log_dir for each in doomed):
+            self._locks[log_dir].check()
+            checkpoints[log_dir] = read_checkpoints(log_dir, self._fs)
+        for each in doomed:
+            path, partition = each.view.listing.path, each.partition
+            now = list_log(partition, path, self._fs)
+            if (
+                (now.segments, now.snapshots) != (each.view.listing.segments, each.view.listing.snapshots)
+                or now.is_replacement_open()
+                or checkpoints[each.log_dir].of(partition) != each.checkpoints
+            ):
+                raise SourceChangedError(
+                    "the partition changed while the question was open, and nothing was deleted",
+                    partition=str(partition),
+                    path=str(path),
+                    advice="run again",
+                )
+            finish_interrupted(path, self._fs)
 
     # ---------------------------------------------------------------------------------------------------------- archive
     def _archived(self, path: str, doomed: Sequence[Doomed]) -> tuple[list[Doomed], list[ExpiryReport]]:
@@ -375,8 +477,38 @@ class _Run:
                 failed.append(_left_alone(each, *result, self._fs))
         return archived, failed
 
+    # -------------------------------------------------------------------------------------------------------- originals
+    def _begin_originals(
+        self, target: Path, doomed: Sequence[Doomed]
+    ) -> tuple[Originals | None, list[Doomed], list[ExpiryReport]]:
+        """The originals of the run once their catalogue is durable, the partitions in it, and reports of the others."""
+        listed: list[Doomed] = []
+        failed: list[ExpiryReport] = []
+        before: list[OriginalPartition] = []
+        checkpoints = {path: read_checkpoints(path, self._fs) for path in self._locks}
+        for each in doomed:
+            directory = each.view.listing.path
+            try:
+                names = files_that_go(each.view, each.plan, self._fs)
+                new = rolled_files(each.view) if each.plan.rolls_active else ()
+                before.append(
+                    partition_before(each.partition, directory, checkpoints[each.log_dir], names, new, self._fs)
+                )
+                listed.append(replace(each, files=names))
+            except (SedimentError, OSError) as error:
+                failed.append(_left_alone(each, *told(error), self._fs))
+        header = catalogue_of_run(self._options, "expire", self.run_id, checkpoints, before)
+        originals = Originals(target, header, self._fs)
+        try:
+            originals.begin()
+        except (SedimentError, OSError) as error:
+            code, sentence = told(error)
+            reason = f"the catalogue of originals cannot be written, and nothing was deleted: {sentence}"
+            return None, [], failed + [_left_alone(each, code, reason, self._fs) for each in listed]
+        return originals, listed, failed
+
     # ----------------------------------------------------------------------------------------------------------- delete
-    def _delete_all(self, doomed: Sequence[Doomed]) -> list[ExpiryReport]:
+    def _delete_all(self, doomed: Sequence[Doomed], originals: Originals | None) -> list[ExpiryReport]:
         reports = []
         total_bytes = sum(each.plan.deleted_bytes for each in doomed)
         progress = self._stack.enter_context(Progress(self._options.messages(), len(doomed), total_bytes))
@@ -387,7 +519,7 @@ class _Run:
                 if self._stop.is_set():
                     reports += [_left_alone(each, *_STOPPED, self._fs) for each in group]
                     continue
-                reports += delete_group(log_dir, group, self._locks[log_dir], self._fs)
+                reports += delete_group(log_dir, group, self._locks[log_dir], self._fs, originals)
                 for each in group:
                     progress.advance(each.plan.deleted_bytes)
         return reports
@@ -414,9 +546,13 @@ class _Run:
                 update_offset_checkpoint(self._fs, directory.path / LOG_START_FILE, {}, redundant)
 
 
-def delete_group(log_dir: Path, doomed: Sequence[Doomed], lock: DirectoryLock, fs: Fs) -> list[ExpiryReport]:
+def delete_group(
+    log_dir: Path, doomed: Sequence[Doomed], lock: DirectoryLock, fs: Fs, originals: Originals | None = None
+) -> list[ExpiryReport]:
     """Carry out the plans of partitions of one log directory, whose lock is held.
 
+    0. With `originals` the files that go get their links there.
+       A start: nothing has changed.
     1. `roll_empty` where every segment goes.
        A start: an empty active segment, as a broker may leave one.
     2. The log start checkpoint says each new log start.
@@ -435,6 +571,12 @@ def delete_group(log_dir: Path, doomed: Sequence[Doomed], lock: DirectoryLock, f
     for each in doomed:
         try:
             lock.check()
+            if originals is not None:
+                originals.keep(each.partition, each.view.listing.path, each.files)
+        except (SedimentError, OSError) as error:
+            reports.append(_left_alone(each, *told(error), fs))
+            continue
+        try:
             if each.plan.rolls_active:
                 roll_empty(each.view, fs)
             ready.append(each)
@@ -542,12 +684,46 @@ def _as_it_is(report: ExpiryReport, each: Doomed, fs: Fs) -> ExpiryReport:
 @click.option(
     "--archive", metavar="DELTA_PATH", help="First copy the records of these segments to this Delta table and count."
 )
+@click.option(
+    "--keep-originals",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Link the files that go into DIR first, with a catalogue; it must be on the same filesystem.",
+)
+@click.option("--yes", is_flag=True, help="Delete without asking; only on a terminal is anybody asked.")
 @click.option("--allow-network-fs", is_flag=True, help="Work on a network filesystem; no other host may use it.")
-def command(options: CommonOptions, dry_run: bool, archive: str | None, allow_network_fs: bool) -> None:
+def command(
+    options: CommonOptions,
+    dry_run: bool,
+    archive: str | None,
+    keep_originals: Path | None,
+    yes: bool,
+    allow_network_fs: bool,
+) -> None:
     """Delete the segments of LOG_DIR... that retention lets go."""
+    asks = may_ask() and not (yes or dry_run or options.as_json or options.quiet)
     with stop_on_signals() as stop:
-        run = expire(options, dry_run=dry_run, archive=archive, allow_network_fs=allow_network_fs, stop=stop)
+        run = expire(
+            options,
+            dry_run=dry_run,
+            archive=archive,
+            keep_originals=None if keep_originals is None else keep_originals.absolute(),
+            allow_network_fs=allow_network_fs,
+            confirm=partial(_confirmed, stop=stop) if asks else None,
+            stop=stop,
+        )
     options.conclude(run, run_json, print_run)
+
+
+def _confirmed(shown: ExpiryRun, *, stop: threading.Event) -> bool:
+    """Show on stderr what is to go, and ask once."""
+    print_run(shown, Console(stderr=True))
+    expired = [report for report in shown.partitions if report.status == EXPIRED]
+    segments = sum(len(report.deleted_segments) for report in expired)
+    freed = human_bytes(sum(report.bytes_before - report.bytes_after for report in expired))
+    return ask_on_terminal(
+        f"Delete {counted(segments, 'segment')} with {freed} from {counted(len(expired), 'partition')}?", stop
+    )
 
 
 if __name__ == "__main__":

@@ -100,6 +100,16 @@ def _run_gauges(
         key = (_directory(partition), str(partition["status"]))
         counts[key] = counts.get(key, 0) + 1
     gauges.set_each(f"{_RUN}_partitions", "Partitions by what became of them.", ["log_dir", "status"], counts)
+    reasoned = [partition for partition in partitions if partition.get("reason_code")]
+    numbers: dict[tuple[str, ...], float] = {}
+    sizes: dict[tuple[str, ...], float] = {}
+    for partition in reasoned:
+        reason = (_directory(partition), str(partition["status"]), str(partition["reason_code"]))
+        numbers[reason] = numbers.get(reason, 0) + 1
+        sizes[reason] = sizes.get(reason, 0) + (partition.get("bytes_before") or 0)
+    labels = ["log_dir", "status", "reason"]
+    gauges.set_each(f"{_RUN}_partitions_by_reason", "Partitions with a reason code.", labels, numbers)
+    gauges.set_each(f"{_RUN}_bytes_by_reason", "Bytes of those partitions before the run.", labels, sizes)
     for name, text in (
         ("bytes_before", "Bytes of segments before the run."),
         ("bytes_after", "Bytes of segments after the run, or that a dry run would leave."),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from rich import box
 from rich.console import Console
@@ -209,8 +209,7 @@ def _why_skipped(report: RunReport) -> list[str]:
 
 def _named(partitions: Sequence[str]) -> str:
     left = len(partitions) - _MOST_NAMED
-    more = f" and {left} more ({len(partitions)} partitions)" if left > 0 else ""
-    return ", ".join(partitions[:_MOST_NAMED]) + more
+    return ", ".join(partitions[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
 def _cells(partition: PartitionReport) -> tuple[str, ...]:
@@ -240,3 +239,56 @@ def _summary(report: RunReport) -> str:
     verb = "would go" if report.dry_run else "went"
     size = f"; {human_bytes(before)} {verb} to {human_bytes(after)}" if counts[COMPACTED] else ""
     return f"{done}{size} in {report.seconds:.1f} s (run {report.run_id})"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which takes an s unless the number is 1."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+class Skippable(Protocol):
+    """A report of one partition."""
+
+    @property
+    def partition(self) -> str:
+        """The name of the partition."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """The outcome."""
+        ...
+
+    @property
+    def reason_code(self) -> str | None:
+        """The reason for programs."""
+        ...
+
+    @property
+    def reason(self) -> str | None:
+        """The reason for people."""
+        ...
+
+    @property
+    def bytes_before(self) -> int:
+        """Bytes of its segments before the run."""
+        ...
+
+
+def skipped_lines(partitions: Iterable[Skippable], *, short: Collection[str] = ()) -> list[str]:
+    """Return one line for each reason that partitions were skipped for, that with most bytes first.
+
+    It holds the reason code, the number of partitions, their bytes, and the sentence of the largest of them; codes in
+    `short` go without the sentence.
+    """
+    groups: dict[str, list[Skippable]] = {}
+    for partition in partitions:
+        if partition.status == SKIPPED:
+            groups.setdefault(partition.reason_code or SKIPPED, []).append(partition)
+    sizes = {code: sum(partition.bytes_before for partition in found) for code, found in groups.items()}
+    lines = []
+    for code in sorted(groups, key=lambda code: (-sizes[code], code)):
+        largest = max(groups[code], key=lambda partition: partition.bytes_before)
+        sentence = "" if code in short or not largest.reason else f"; {largest.partition}: {largest.reason}"
+        lines.append(f"{code}: {counted(len(groups[code]), 'partition')} with {human_bytes(sizes[code])}{sentence}")
+    return lines

@@ -19,7 +19,7 @@ _OF_THE_JVM = ("org.apache.spark.", "py4j.", "java.", "scala.")
 def told(error: SedimentError | OSError) -> tuple[str, str]:
     """Reason code and sentence of an error: `CorruptBatchError` is `corrupt-batch`."""
     if isinstance(error, SedimentError):
-        return error.reason_code, printable(str(error))
+        return error.reason_code, str(error)
     name = None if error.filename is None else printable(str(error.filename))
     where = "" if name is None else f" ({name})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -19,7 +19,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.printable import printable, printable_lines
+from sediment.segment_io.printable import printable
 
 
 class OutputError(SedimentError):
@@ -46,8 +46,9 @@ class SafeConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable."""
         for segment in super().render(renderable, options):
-            if segment.control is None and not segment.text.isprintable():
-                segment = Segment(printable_lines(segment.text), segment.style)
+            if segment.control is None:
+                lines = segment.text.split("\n")
+                segment = Segment("\n".join(map(printable, lines)), segment.style)
             yield segment
 
     def on_broken_pipe(self) -> None:

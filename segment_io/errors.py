@@ -34,12 +34,14 @@ SedimentError
  │    └── TransactionCoordinatorFencedError  a marker of an old coordinator
  ├── OffsetOutOfRangeError     the log does not hold that offset
  ├── StorageError              the disk failed; the log is offline
+ ├── OpenFilesLimitError       the process may open no more files; nothing is wrong with the disk
  ├── NoSpaceError              the disk cannot hold the result
  ├── IndexFullError            an index cannot hold one more entry
  ├── MapFullError              the offset map cannot hold one more key
  ├── MemoryBudgetError         a task would need more memory than it is given
  ├── HashCollisionError        two different keys have one hash, and keys were to be told apart exactly
  ├── LimitReachedError         a limit that the user set ends the run here
+ ├── DeclinedError             the user was asked and did not agree; nothing was changed
  ├── CleaningAbortedError      somebody asked for the partition while it was being cleaned; nothing was changed
  └── CommitStateUnknownError   a commit began and its outcome is not known; the next start repairs it
 
@@ -266,6 +268,10 @@ class StorageError(SedimentError):
     """The disk failed, so the log is offline (Kafka's KafkaStorageException)."""
 
 
+class OpenFilesLimitError(SedimentError):
+    """The process or the system may open no more files; no disk failed."""
+
+
 class NoSpaceError(SedimentError):
     """The disk cannot hold the result."""
 
@@ -276,6 +282,10 @@ class IndexFullError(SedimentError):
 
 class MapFullError(SedimentError):
     """The offset map cannot hold one more key; only maps bounded by `--set` can be full."""
+
+
+class DeclinedError(SedimentError):
+    """The user was asked and did not agree; nothing was changed."""
 
 
 class CleaningAbortedError(SedimentError):

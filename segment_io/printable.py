@@ -16,17 +16,11 @@ _UNPRINTABLE = re.compile(
     "\\ud800-\\udfff"  # bytes that are not UTF-8, as Python decodes file names
     "]"
 )
-_LINES = re.compile(r"([\n\t])")
 
 
 def printable(text: str) -> str:
     r"""Return `text` with control characters, direction marks and undecodable bytes as `\x1b` or `\udcff`."""
     return _UNPRINTABLE.sub(_escaped, text)
-
-
-def printable_lines(text: str) -> str:
-    """Return `text` as `printable` does, but with its line feeds and tabs."""
-    return "".join(piece if piece in "\n\t" else printable(piece) for piece in _LINES.split(text))
 
 
 def encodable(text: str) -> str:

@@ -11,13 +11,20 @@ A partition that `compact` leaves alone with an error does not keep retention fr
 `compact` could not work on at all is left alone by what follows.  No directory stops another, and `report` fails if
 anything did.
 
+`plan` fails before anything runs if a directory of a KRaft node has no `__cluster_metadata-0` and no parameter says
+where its settings are, or if a pattern of `partitions` matches nothing in any directory.  `report` names the partitions
+that were left alone for a setting that nobody stated.
+
 For Airflow 3 with the Spark provider.  Parameters: those of the run, else the Airflow variable `sediment`, a JSON
 object of the same names (docs/airflow.md).  Nothing here imports Sediment: Airflow's environment and Spark's are two.
 """
 
 from __future__ import annotations
 
+import difflib
+import fnmatch
 import html
+import logging
 import os
 import re
 import shutil
@@ -41,14 +48,37 @@ COMPACTED = AssetAlias("sediment-compacted")
 """The log directories that a run changed and `verify` found correct, each the asset `file://<directory>`."""
 
 _KEPT = ".sediment-before"  # `compact --keep-before` leaves it in a directory that it began
+_METADATA = "__cluster_metadata-0"
+_PARTITION = re.compile(r".+-[0-9]+")
+_NODE_ID = re.compile(r"^\s*node\.id\s*[=:]", re.MULTILINE)
+_PARTITIONS_BY_REASON, _BYTES_BY_REASON = "sediment_run_partitions_by_reason", "sediment_run_bytes_by_reason"
+_UNSTATED = ("policy-unknown", "retention-unknown", "tombstones-kept")
+_LOGGER = logging.getLogger("airflow.task")
+
 _WRONG_USE = re.compile(r"Error code is: 2\b")
 _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 
 _TEXT, _NAMES = ["null", "string"], ["null", "array"]
+_BY_DIRECTORY = ["null", "string", "object"]
 PARAMS = {
     "log_dirs": Param(None, type=_NAMES, items={"type": "string"}, description="The log directories."),
     "settings": Param(None, type=["null", "object"], description="--set: [TOPIC:]KEY and value."),
-    "config": Param(None, type=_TEXT, description="--config: a broker's server.properties."),
+    "config": Param(
+        None, type=_BY_DIRECTORY, description="--config: the broker's server.properties, or an object by log directory."
+    ),
+    "metadata": Param(
+        None,
+        type=_BY_DIRECTORY,
+        description="--metadata: the log directory that holds __cluster_metadata-0, or an object by log directory.",
+    ),
+    "broker_defaults": Param(
+        None, type=["null", "boolean"], description="--broker-defaults: Kafka's defaults count as stated."
+    ),
+    "fail_on_unknown": Param(
+        None,
+        type=["null", "boolean"],
+        description="--fail-on-unknown: fail if a partition is left alone for an unstated setting.",
+    ),
     "partitions": Param(None, type=_NAMES, items={"type": "string"}, description="Only these; globs."),
     "force": Param(None, type=["null", "boolean"], description="Whatever the dirty ratio."),
     "dry_run": Param(None, type=["null", "boolean"], description="Change nothing, report what would be."),
@@ -70,7 +100,8 @@ def plan_jobs(given: Mapping[str, Any], run: str, now_ms: int) -> list[dict[str,
     """What is to be done in each log directory: arguments by command, and where `compact` keeps what was before.
 
     Raises:
-        AirflowFailException: the parameters say no log directory, one twice, or no application.
+        AirflowFailException: the parameters name no log directory, one twice, no application, no settings for a
+            directory of a KRaft node, or a pattern that matches nothing.
     """
     log_dirs = [os.path.normpath(path) for path in given.get("log_dirs") or ()]
     application = given.get("application") or str(Path(__file__).resolve().parents[2] / "jobs" / "cli.py")
@@ -78,7 +109,82 @@ def plan_jobs(given: Mapping[str, Any], run: str, now_ms: int) -> list[dict[str,
         raise AirflowFailException("log_dirs is empty or names a directory twice; set it in the variable `sediment`")
     if not Path(application).is_file():
         raise AirflowFailException(f"application: there is no {application}; set it in the variable `sediment`")
+    for name in ("config", "metadata"):
+        _check_directories(given, name, log_dirs)
+    _check_settings_are_known(given, log_dirs)
+    _check_patterns(given.get("partitions") or (), log_dirs)
     return [_plan_job(given, run, now_ms, number, log_dir, application) for number, log_dir in enumerate(log_dirs)]
+
+
+def _of_directory(given: Mapping[str, Any], name: str, log_dir: str) -> str | None:
+    """Return the value of a parameter that is one for all directories, or an object by directory."""
+    value = given.get(name)
+    if isinstance(value, Mapping):
+        value = {os.path.normpath(path): text for path, text in value.items()}.get(log_dir)
+    return value or None
+
+
+def _check_directories(given: Mapping[str, Any], name: str, log_dirs: Sequence[str]) -> None:
+    value = given.get(name)
+    if not isinstance(value, Mapping):
+        return
+    strange = sorted(path for path in value if os.path.normpath(path) not in log_dirs)
+    if strange:
+        raise AirflowFailException(f"{name} names {', '.join(strange)}; name directories of log_dirs")
+
+
+def _check_settings_are_known(given: Mapping[str, Any], log_dirs: Sequence[str]) -> None:
+    """Fail if a directory of a KRaft node comes without anything that says the settings of its topics."""
+    policies = (key.rpartition(":") for key in given.get("settings") or {})
+    stated = {topic for topic, _, name in policies if topic and name == "cleanup.policy"}
+    unknown = [
+        log_dir
+        for log_dir in log_dirs
+        if _is_of_kraft_node(log_dir)
+        and not Path(log_dir, _METADATA).is_dir()
+        and not _of_directory(given, "metadata", log_dir)
+        and not _of_directory(given, "config", log_dir)
+        and not {name.rpartition("-")[0] for name in _selected(given.get("partitions") or (), log_dir)} <= stated
+    ]
+    if unknown:
+        raise AirflowFailException(
+            f"{', '.join(unknown)}: the directory of a KRaft node holds no {_METADATA}, so that the settings of its "
+            'topics are not known and nothing was run; add to the variable `sediment` "config": the server.properties '
+            'of the broker, or "metadata": the log directory of the node that holds it'
+        )
+
+
+def _is_of_kraft_node(log_dir: str) -> bool:
+    try:
+        return bool(_NODE_ID.search(Path(log_dir, "meta.properties").read_text("utf-8", errors="replace")))
+    except OSError:
+        return False
+
+
+def _selected(patterns: Sequence[str], log_dir: str) -> list[str]:
+    """Return the partitions of a directory that the patterns select; without a pattern all of them.
+
+    Raises:
+        OSError: the directory cannot be listed.
+    """
+    names = [entry.name for entry in os.scandir(log_dir) if entry.is_dir() and _PARTITION.fullmatch(entry.name)]
+    names = [name for name in names if name != _METADATA]
+    return [name for name in names if not patterns or any(fnmatch.fnmatchcase(name, given) for given in patterns)]
+
+
+def _check_patterns(patterns: Sequence[str], log_dirs: Sequence[str]) -> None:
+    """Fail if a pattern matches nothing in any directory; where one cannot be listed, its own tasks say so."""
+    try:
+        names = sorted({name for log_dir in log_dirs for name in _selected((), log_dir)})
+    except OSError:
+        return
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            nearest = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
+            raise AirflowFailException(
+                f"partitions: {pattern!r} matches no partition in any log directory, and nothing was run; "
+                f"the nearest names are {', '.join(nearest) or 'none'}"
+            )
 
 
 def _plan_job(
@@ -88,9 +194,14 @@ def _plan_job(
     before = str(root / run)
     common = [f"--now-ms={now_ms}", "--log-format=json"]
     common += [f"--set={key}={value}" for key, value in (given.get("settings") or {}).items()]
-    common += [f"--config={given['config']}"] if given.get("config") else []
+    for name in ("config", "metadata"):
+        value = _of_directory(given, name, log_dir)
+        common += [f"--{name}={value}"] if value else []
+    common += ["--broker-defaults"] if given.get("broker_defaults") else []
     common += [f"--ledger={given['ledger']}"] if given.get("ledger") else []
     selected = [f"--partition={name}" for name in given.get("partitions") or ()]
+    selected += ["--allow-empty-selection"] if selected else []
+    selected += ["--fail-on-unknown"] if given.get("fail_on_unknown") else []
     dry_run = ["--dry-run"] if given.get("dry_run") else []
     keeping = [] if dry_run else [f"--keep-before={before}"]
     force = ["--force"] if given.get("force") else []
@@ -98,14 +209,15 @@ def _plan_job(
     arguments = {
         "compact": [log_dir, *keeping, *force, *dry_run, *(given.get("compact_options") or ()), *selected, *common],
         "verify": [before, log_dir, *common],
-        "expire": [log_dir, *archive, *dry_run, *selected, *common],
+        "expire": [log_dir, "--yes", *archive, *dry_run, *selected, *common],
     }
-    pages = {}
+    pages, metrics = {}, {}
     if given.get("report_dir"):
         place = Path(given["report_dir"])
         for command, options in arguments.items():
             pages[command] = str(place / run / f"{number}-{command}.html")
-            options += [f"--report={pages[command]}", f"--metrics={_metrics(place, log_dir, command)}"]
+            metrics[command] = str(_metrics(place, log_dir, command))
+            options += [f"--report={pages[command]}", f"--metrics={metrics[command]}"]
     return {
         "log_dir": log_dir,
         "before": before,
@@ -115,12 +227,17 @@ def _plan_job(
         "spark_conf": given.get("spark_conf") or {},
         "arguments": arguments,
         "pages": pages,
+        "metrics": metrics,
     }
 
 
 def _metrics(report_dir: Path, log_dir: str, command: str) -> Path:
     """The same file each night: a failed run carries on there when the last good one was."""
     return report_dir / "metrics" / f"{quote(log_dir, safe='')}.{command}.prom"
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text("utf-8") if path.is_file() else ""
 
 
 def changed_partitions(before: str) -> list[str] | None:
@@ -184,6 +301,22 @@ def merge_metrics(texts: Mapping[str, str]) -> str:
     return "".join(f"{line}\n" for lines in families.values() for line in lines)
 
 
+def unstated(command: str, text: str) -> list[str]:
+    """Return what a command left for settings that nobody stated, by its Prometheus text: a clause for each reason."""
+    found: dict[str, dict[str, float]] = {}
+    for line in text.splitlines():
+        sample = _SAMPLE.match(line)
+        reason = re.search(r'(?:^|,)reason="([^"]*)"', sample["labels"] or "") if sample else None
+        if sample and reason and reason[1] in _UNSTATED:
+            sums = found.setdefault(reason[1], {})
+            sums[sample["name"]] = sums.get(sample["name"], 0) + float(sample["value"])
+    return [
+        f"{command}: {reason} ({sums.get(_PARTITIONS_BY_REASON, 0):.0f} partitions, "
+        f"{sums.get(_BYTES_BY_REASON, 0):.0f} bytes)"
+        for reason, sums in sorted(found.items())
+    ]
+
+
 def report_page(run: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """A page that says how each command ended in each directory, with links to its own page if it left one."""
     body = "".join(
@@ -192,7 +325,7 @@ def report_page(run: str, rows: Sequence[Mapping[str, Any]]) -> str:
             f'<td class="{state}">' + (f'<a href="{page}">{state}</a>' if page else state)
             for state, page in (row[command] for command in ("compact", "verify", "expire"))
         )
-        + f"<td>{html.escape(row['kept'])}"
+        + f"<td>{html.escape(row['kept'])}<td>{html.escape('; '.join(row['unstated']))}"
         for row in rows
     )
     return (
@@ -201,6 +334,7 @@ def report_page(run: str, rows: Sequence[Mapping[str, Any]]) -> str:
         "table{border-collapse:collapse}td,th{padding:.3rem 1rem;text-align:left;border-bottom:1px solid #8884}"
         ".failed,.upstream_failed{background:#c223}.success{background:#2a22}</style>"
         f"<h1>{html.escape(run)}</h1><table><tr><th>log directory<th>compact<th>verify<th>expire<th>kept for rescue"
+        "<th>left for an unstated setting"
         f"{body}</table></html>\n"
     )
 
@@ -263,14 +397,23 @@ with DAG(
             row: dict[str, Any] = {
                 "log_dir": job["log_dir"],
                 "kept": job["before"] if Path(job["before"]).exists() else "",
+                "unstated": [],
             }
             for command in job["arguments"]:
                 state = str(states.get(f"directory.{command}_{number}") or "none")
                 page = job["pages"].get(command, "")
                 row[command] = (state, Path(page).name if page and Path(page).is_file() else "")
+                if page and state in ("success", "failed"):
+                    row["unstated"] += unstated(command, _text_of(Path(job["metrics"][command])))
                 if state not in ("success", "skipped"):
                     failed.append(f"{job['log_dir']}: {command} {state}")
             rows.append(row)
+            for clause in row["unstated"]:
+                _LOGGER.warning(
+                    "%s: %s left for a setting that is not stated; give `config`, `metadata` or `settings`",
+                    job["log_dir"],
+                    clause,
+                )
         standing = Variable.get(VARIABLE, default={}, deserialize_json=True)
         report_dir = params.get("report_dir") or standing.get("report_dir")
         metrics_file = params.get("metrics_file") or standing.get("metrics_file")
@@ -279,8 +422,7 @@ with DAG(
         if report_dir and metrics_file:
             texts: dict[str, str] = {}
             for job in jobs:
-                files = [_metrics(Path(report_dir), job["log_dir"], command) for command in job["arguments"]]
-                texts[job["log_dir"]] = "".join(path.read_text("utf-8") for path in files if path.is_file())
+                texts[job["log_dir"]] = "".join(_text_of(Path(path)) for path in job["metrics"].values())
             unfinished = Path(f"{metrics_file}.tmp")
             unfinished.write_text(merge_metrics(texts), encoding="utf-8")
             unfinished.replace(metrics_file)

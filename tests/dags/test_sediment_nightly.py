@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -108,7 +109,7 @@ def damage(log_dir: Path) -> None:
 def test_a_night_does_every_directory_whatever_becomes_of_the_others(airflow, plain, settings, tmp_path):
     """One is healthy, one has a damaged partition, one is not there."""
     partitions = {"plain-0": plain.before, "bounded-0": plain.before}
-    healthy = make_log_dir(tmp_path / "healthy", partitions)
+    healthy = make_log_dir(tmp_path / "healthy", {**partitions, "unstated-0": plain.before})
     damaged = make_log_dir(tmp_path / "damaged", {**partitions, "plain-1": plain.before})
     damage(damaged)
     untouched = tree(damaged / "plain-1")
@@ -141,6 +142,9 @@ def test_a_night_does_every_directory_whatever_becomes_of_the_others(airflow, pl
         assert f'href="{name}"' in index
         assert (pages / name).stat().st_size > 1000
     assert str(tmp_path / "missing") in index
+    assert re.search(r"compact: policy-unknown \(1 partitions, \d+ bytes\); expire: policy-unknown", index)
+    assert tree(healthy / "unstated-0") == tree(plain.before)
+    assert re.search(r"healthy: expire: policy-unknown .* not stated; give `config`, `metadata` or `settings`", log)
 
     from prometheus_client.parser import text_string_to_metric_families
 

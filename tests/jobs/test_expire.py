@@ -480,3 +480,12 @@ def test_new_files_belong_to_the_owner_of_the_log(tmp_path):
     expire(tmp_path, "retention.ms=0", now_ms=NOW_MS + 1)
     assert (tmp_path / LOG_START).exists() and (directory / f"{15:020d}.snapshot").exists()
     assert {(path.stat().st_uid, path.stat().st_gid) for path in tmp_path.rglob("*")} == {(1234, 1234)}
+
+
+def test_partitions_that_were_skipped_are_counted_by_reason_with_the_option_to_give(tmp_path):
+    make_log(tmp_path, "a-0")
+    make_log(tmp_path, "b-0")
+    outcome = sediment("expire", tmp_path, "--set=a:cleanup.policy=delete", "--set=a:retention.ms=-1")
+    assert outcome.status == 0
+    assert "policy-unknown: 1 partition with 1.1 kB; b-0: cleanup.policy is not stated; give" in outcome.stdout
+    assert "nothing-to-delete: 1 partition with 1.1 kB\n" in outcome.stdout

@@ -20,6 +20,7 @@ from sediment.segment_io.listing import list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import TopicPartition
 from tests.corpus import load_case
+from tests.jobs.kept_originals import catalogues, put_back
 from tests.jobs.log_dirs import make_log_dir, read_checkpoint, sediment, topic_sets, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes, write_segment
 
@@ -255,6 +256,27 @@ def test_originals_are_kept_as_links_to_the_very_files_that_went(log_dir, plain,
     for name, content in found.items():
         assert content == before[name]
         assert (kept / "plain-0" / name).stat().st_ino == inodes[name]
+
+
+def test_the_catalogue_of_a_compaction_puts_back_every_byte(log_dir, plain, tmp_path):
+    write_checkpoint(log_dir / "cleaner-offset-checkpoint", {"other-3": 77, "plain-0": 5})
+    before, kept = tree(log_dir), tmp_path / "originals"
+    assert compact(log_dir, plain, "--keep-originals", kept).status == 0
+    (catalogue,) = catalogues(kept)
+    assert (catalogue["state"], catalogue["command"]) == ("done", "compact")
+    partitions = {partition["partition"]: partition for partition in catalogue["partitions"]}
+    assert partitions["plain-0"]["checkpoints"]["cleaner-offset-checkpoint"] == 5
+    assert {file["name"] for file in partitions["plain-0"]["files"]} == set(tree(kept / "plain-0"))
+    assert tree(log_dir) != before
+    put_back(kept, catalogue)
+    assert tree(log_dir) == before
+
+
+def test_one_directory_for_originals_and_for_what_verify_compares_with_is_refused(log_dir, plain, tmp_path):
+    before = tree(log_dir)
+    outcome = compact(log_dir, plain, f"--keep-originals={tmp_path}/kept", f"--keep-before={tmp_path}/kept")
+    assert (outcome.status, "name a directory for each" in outcome.stderr) == (2, True), outcome.stderr
+    assert tree(log_dir) == before
 
 
 def test_no_inode_that_was_there_is_changed(log_dir, plain, tmp_path):

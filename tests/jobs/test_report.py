@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sediment.jobs.report import (
@@ -13,6 +15,7 @@ from sediment.jobs.report import (
     RunReport,
     print_report,
     result_console,
+    skipped_lines,
     utc_time,
 )
 
@@ -91,3 +94,19 @@ def test_partitions_that_keep_tombstones_for_an_unstated_retention_are_named_in_
     _print(*kept, PartitionReport("u-0", "/logs", COMPACTED, None, None))
     (sentence,) = [line for line in capsys.readouterr().out.splitlines() if "delete.retention.ms" in line]
     assert sentence.startswith(", ".join(f"t-{number}" for number in range(10)) + " and 2 more (12 partitions): ")
+
+
+def test_skipped_partitions_are_counted_by_reason_with_the_sentence_of_the_largest() -> None:
+    def skipped(partition: str, code: str, reason: str, size_bytes: int) -> PartitionReport:
+        return PartitionReport(partition, "/logs", SKIPPED, code, reason, bytes_before=size_bytes)
+
+    partitions = [
+        skipped("a-0", "nothing-to-delete", "segment 0 stays", 10),
+        skipped("b-0", "policy-unknown", "cleanup.policy is not stated; give --set b:cleanup.policy=…", 1000),
+        skipped("c-0", "policy-unknown", "cleanup.policy is not stated; give --set c:cleanup.policy=…", 2000),
+        replace(skipped("d-0", "failed", "", 5), status="failed"),
+    ]
+    assert skipped_lines(partitions, short=("nothing-to-delete",)) == [
+        "policy-unknown: 2 partitions with 3.0 kB; c-0: cleanup.policy is not stated; give --set c:cleanup.policy=…",
+        "nothing-to-delete: 1 partition with 10 B",
+    ]

@@ -1,0 +1,51 @@
+"""What a catalogue of originals says, and a log directory put back by it, with nothing but the standard library."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tests.jobs.log_dirs import read_checkpoint, write_checkpoint
+
+
+def catalogues(kept: Path) -> list[dict[str, Any]]:
+    """The catalogues in a directory of originals, oldest run first."""
+    found = [json.loads(path.read_text()) for path in kept.glob("catalogue-*.json")]
+    return sorted(found, key=lambda catalogue: catalogue["started_ms"])
+
+
+def put_back(kept: Path, catalogue: dict[str, Any]) -> None:
+    """Undo a run, whether it ended or not: files, leader epochs and entries of checkpoint files."""
+    for partition in catalogue["partitions"]:
+        directory = Path(partition["log_dir"], partition["partition"])
+        for name in partition["new_files"] or ():
+            (directory / name).unlink(missing_ok=True)
+        for file in partition["files"]:
+            link, path = kept / partition["partition"] / file["name"], directory / file["name"]
+            if link.exists():
+                status = link.stat()
+                assert (status.st_ino, status.st_size) == (file["inode"], file["size_bytes"])
+                assert status.st_mtime_ns == file["mtime_ns"]
+                path.unlink(missing_ok=True)
+                os.link(link, path)
+        if partition["leader_epochs"] is not None:
+            (directory / "leader-epoch-checkpoint").write_text(partition["leader_epochs"])
+    for log_dir in catalogue["log_dirs"]:
+        _put_back_checkpoints(Path(log_dir["path"]), log_dir["checkpoint_files"], catalogue["partitions"])
+
+
+def _put_back_checkpoints(log_dir: Path, there: list[str], partitions: list[dict[str, Any]]) -> None:
+    for name in partitions[0]["checkpoints"]:
+        path = log_dir / name
+        if name not in there:
+            path.unlink(missing_ok=True)
+            continue
+        before = {
+            each["partition"]: each["checkpoints"][name] for each in partitions if each["log_dir"] == str(log_dir)
+        }
+        entries = {other: offset for other, offset in read_checkpoint(path).items() if other not in before}
+        entries |= {partition: offset for partition, offset in before.items() if offset is not None}
+        if entries != read_checkpoint(path):
+            write_checkpoint(path, entries)
