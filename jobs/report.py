@@ -7,7 +7,6 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Protocol
 
 from rich import box
@@ -143,9 +142,8 @@ def human_bytes(size_bytes: int) -> str:
 
 def result_console() -> Console:
     """stdout; where it is no terminal and $COLUMNS is silent, as wide as any row: a folded name cannot be searched."""
-    # A name must not be taken for markup or for an emoji.
-    plain = partial(SafeConsole, markup=False, emoji=False)
-    return plain() if plain().is_terminal or "COLUMNS" in os.environ else plain(width=_NO_FOLDING_COLUMNS)
+    console = SafeConsole()
+    return console if console.is_terminal or "COLUMNS" in os.environ else SafeConsole(width=_NO_FOLDING_COLUMNS)
 
 
 def print_report(report: RunReport, console: Console) -> None:

@@ -16,6 +16,7 @@ from typing import IO, Any, cast
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.printable import printable
@@ -30,7 +31,17 @@ class OutputError(SedimentError):
 
 
 class SafeConsole(Console):
-    """A console that shows characters with which a text could command the terminal as escapes."""
+    """A console that shows characters with which a text could command the terminal as escapes.
+
+    A string is one line, in which nothing is markup or the name of an emoji.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, **given})
+
+    def render_str(self, text: str, **given: Any) -> Text:
+        """Return a string as it is shown."""
+        return super().render_str(printable(text), **given)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable."""

@@ -6,9 +6,11 @@ import json
 import os
 
 import pytest
+from rich.table import Table
 
 from sediment.jobs import ledger
 from sediment.jobs.report import result_console
+from sediment.jobs.standard_output import error_console
 from tests.jobs.log_dirs import make_log_dir, sediment, sediment_process, tree
 from tests.segments import NOW_MS, batch_bytes, write_segment
 
@@ -112,6 +114,12 @@ def test_a_warning_is_one_line_in_which_a_terminal_obeys_nothing(source, tmp_pat
     assert "my\\x1b[31m.properties: unknown key of 12 characters (not shown" in outcome.stderr
 
 
-def test_a_name_is_not_taken_for_markup_or_an_emoji(capsys):
-    result_console().print("[/x] [bold]b[/bold] :fire:")
-    assert capsys.readouterr().out == "[/x] [bold]b[/bold] :fire:\n"
+@pytest.mark.parametrize("console", [result_console, error_console], ids=lambda console: console.__name__)
+def test_a_name_is_not_taken_for_markup_an_emoji_or_a_line_of_its_own(capsys, console):
+    shown = Table()
+    shown.add_row("[/x] [bold]b[/bold] :fire: a\n1 failed")
+    console().print("[/x] [bold]b[/bold] :fire: a\n1 failed", soft_wrap=True)
+    console().print(shown)
+    sentence, *table = "".join(capsys.readouterr()).splitlines()
+    assert sentence == r"[/x] [bold]b[/bold] :fire: a\n1 failed"
+    assert any(r"[/x] [bold]b[/bold] :fire: a\n1 failed" in line for line in table)

@@ -109,7 +109,7 @@ def test_stderr_that_is_full_or_gone_ends_no_run(log_dir: Path) -> None:
 
 def test_text_that_would_command_the_terminal_is_shown_as_text() -> None:
     shown = as_text(lambda console: console.print("größer → \x1b[2Jt-0\nx", markup=False), result_console())
-    assert shown == "größer → \\x1b[2Jt-0\nx\n"
+    assert shown == "größer → \\x1b[2Jt-0\\nx\n"
 
 
 def test_text_that_the_encoding_cannot_say_is_escaped_and_not_an_error(capsysbinary: pytest.CaptureFixture) -> None:
