@@ -351,7 +351,7 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
     """
-    names = [entry.name for entry in fs.scan(directory) if not entry.is_directory]
+    names = [entry.name for entry in fs.scan(directory) if entry.is_file]
     deleted = [name for name in names if name.endswith(DELETED_SUFFIX) and not name.endswith(_KRAFT_SNAPSHOT_SUFFIX)]
     parts = [name for name in names if _is_part(name)]
     cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
