@@ -203,3 +203,19 @@ def test_a_partition_that_was_refused_is_left_for_the_next_run(log_dir):
     before = {partition: sorted(tree(log_dir / partition)) for partition in refused if "huge" not in partition}
     assert sediment("recover", log_dir, "--json", "--now-ms", NOW_MS).status == 1
     assert {partition: sorted(tree(log_dir / partition)) for partition in before} == before
+
+
+def test_expire_undoes_and_refuses_as_recover_does(tmp_path):
+    log_dir = tmp_path / "logs"
+    for odd in ("torn-swap", "torn-swap-of-a-lost-log"):
+        segments(log_dir / f"{odd}-0")
+        ODD[odd][0](log_dir / f"{odd}-0")
+    (log_dir / ".kafka_cleanshutdown").touch()
+    before = logs(log_dir)
+    done = sediment("expire", log_dir, "--json", "--now-ms", NOW_MS, "--set", "log.retention.ms=-1")
+    assert done.status == 1
+    codes = {partition: report["reason_code"] for partition, report in done.partitions().items()}
+    assert codes == {"torn-swap-0": "nothing-to-delete", "torn-swap-of-a-lost-log-0": "corrupt-data"}
+    assert logs(log_dir) == before
+    assert not list((log_dir / "torn-swap-0").glob("*.swap"))
+    assert (log_dir / "torn-swap-of-a-lost-log-0" / name(3, ".log.swap")).exists()
