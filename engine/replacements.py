@@ -60,9 +60,12 @@ def read_new_segment(directory: Path, base_offset: int, fs: Fs, *, replaces_reco
         problem = error.what
     next_offset, framed_bytes = _framed_end(path, base_offset, fs)
     is_framed = framed_bytes == size_bytes
-    misfit = _index_problem(directory, base_offset, next_offset, size_bytes, fs)
-    if misfit is not None:
-        is_framed, problem = False, problem or misfit
+    for kind in (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX):
+        misfit = _index_problem(
+            _index_swap(directory, base_offset, kind), kind, base_offset, next_offset, size_bytes, fs
+        )
+        if misfit is not None:
+            is_framed, problem = False, problem or misfit
     if size_bytes == 0 and problem is None:
         if replaces_records:
             problem = "it is empty, and the segment that it replaces is not"
@@ -108,22 +111,28 @@ def _has_empty_indexes(directory: Path, base_offset: int, fs: Fs) -> bool:
     return all(entry is not None and entry.size_bytes == 0 for entry in found)
 
 
-def _index_problem(directory: Path, base_offset: int, next_offset: int, log_bytes: int, fs: Fs) -> str | None:
-    """What is wrong with the last entry of the new offset or time index, beside a log that ends as given."""
-    for kind, entry in (
-        (SegmentFileKind.OFFSET_INDEX, OFFSET_ENTRY_STRUCT),
-        (SegmentFileKind.TIME_INDEX, TIME_ENTRY_STRUCT),
-    ):
-        path = _index_swap(directory, base_offset, kind)
-        count = _size_bytes(path, fs) // entry.size
-        if not count:
-            continue
-        fields = entry.unpack(fs.read_range(path, (count - 1) * entry.size, entry.size))
-        relative_offset, position = fields if kind is SegmentFileKind.OFFSET_INDEX else (fields[1], 0)
-        offset = base_offset + relative_offset
-        if relative_offset and not (base_offset <= offset < next_offset and 0 <= position < log_bytes):
-            return f"the log ends at offset {next_offset}, and an index names offset {offset} at position {position}"
+def _index_problem(
+    path: Path, kind: SegmentFileKind, base_offset: int, next_offset: int, log_bytes: int, fs: Fs
+) -> str | None:
+    """What is wrong with the last entry of an offset or time index, beside a log that ends as given."""
+    entry = OFFSET_ENTRY_STRUCT if kind is SegmentFileKind.OFFSET_INDEX else TIME_ENTRY_STRUCT
+    count = _size_bytes(path, fs) // entry.size
+    if not count:
+        return None
+    fields = entry.unpack(fs.read_range(path, (count - 1) * entry.size, entry.size))
+    relative_offset, position = fields if kind is SegmentFileKind.OFFSET_INDEX else (fields[1], 0)
+    offset = base_offset + relative_offset
+    if relative_offset and not (base_offset <= offset < next_offset and 0 <= position < log_bytes):
+        return f"the log ends at offset {next_offset}, and an index names offset {offset} at position {position}"
     return None
+
+
+def misfit_of_index(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
+    """What is wrong with an offset or time index that is still `.swap` while its log has its final name."""
+    log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
+    next_offset, _ = _framed_end(log, base_offset, fs)
+    path = _index_swap(directory, base_offset, kind)
+    return _index_problem(path, kind, base_offset, next_offset, _size_bytes(log, fs), fs)
 
 
 class OldSegments:

@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sediment.compaction.handoff import CleanedGroup, PartFile, PreparedSwap
-from sediment.engine.replacements import NewSegment, OldSegments, read_new_segment
+from sediment.engine.replacements import NewSegment, OldSegments, misfit_of_index, read_new_segment
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
     CorruptBatchError,
@@ -334,6 +334,7 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
 
     * A replacement whose new segments are not all whole (`replacements`) is undone where the old segments still hold
       its records.  Else it is refused, but for framed logs that no old log is left to stand in for.
+    * An index that names offsets or positions beyond its log goes; a log without an offset index is recovered.
     * A replacement of several segments deletes no old log that lies between them and ends before the next one.
     * An index of the old segment goes when the new segment of the same base has none of that kind, also where the new
       log is empty.  Kafka would keep a transaction index whose markers are gone, and consumers would take later
@@ -375,7 +376,8 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
         undone = [name for name in swaps if _offset_of(directory, name) >= new[0].base_offset and name != first]
         swaps, new = [name for name in swaps if name != first], []
 
-    completed = sorted(set(swaps) - set(undone), key=_finishing_order)
+    unfit = _unfit_indexes(directory, sorted(set(swaps) - set(undone)), rest, fs)
+    completed = sorted(set(swaps) - set(undone) - unfit.keys(), key=_finishing_order)
     replaced = _replaced_names(directory, rest, completed, new, fs)
     final = {name.removesuffix(SWAP_SUFFIX) for name in completed}
     live = (set(rest) - set(replaced)) | final
@@ -392,6 +394,8 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     delete(parts, "no run is left that could commit it")
     delete(undone, "the replacement that it belongs to was not complete")
     delete(cleaned, "the replacement that it belongs to was not complete")
+    for name, why in unfit.items():
+        delete([name], why)
     delete(replaced, "a complete replacement covers its offsets")
     for name in completed:
         fs.rename(directory / name, directory / name.removesuffix(SWAP_SUFFIX))
@@ -414,6 +418,21 @@ def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: F
         replaces_records = old.have_records(base_offset)
         found.append(read_new_segment(directory, base_offset, fs, replaces_records=replaces_records))
     return sorted(found, key=lambda segment: segment.base_offset)
+
+
+def _unfit_indexes(directory: Path, swaps: Sequence[str], rest: Sequence[str], fs: Fs) -> dict[str, str]:
+    """Why indexes among `swaps` do not belong to their logs, which have their final names already, by name."""
+    unfit = {}
+    for name in swaps:
+        file = parse_segment_file(name)
+        if file is None or file.kind not in (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX):
+            continue
+        log = segment_file_name(file.base_offset, _LOG)
+        if log in rest and log + SWAP_SUFFIX not in swaps:
+            problem = misfit_of_index(directory, file.base_offset, file.kind, fs)
+            if problem is not None:
+                unfit[name] = problem
+    return unfit
 
 
 def _old_segments(directory: Path, rest: Sequence[str], fs: Fs) -> OldSegments:
