@@ -158,6 +158,16 @@ class OldSegments:
         bases = [base for base in self._bases if base == new.base_offset or new.base_offset < base < new.next_offset]
         return any(self.have_records(base) for base in bases)
 
+    def reach(self, base_offset: int) -> bool:
+        """True if a log begins at this offset and is not empty, or begins below and its framing reaches over it."""
+        place = bisect_right(self._bases, base_offset)
+        if place == 0:
+            return False
+        base = self._bases[place - 1]
+        return _framed_end(self._directory / self._names[base], base, self._fs)[0] > base_offset or (
+            self.have_records(base_offset)
+        )
+
     def hold(self, new: NewSegment) -> bool:
         """True if the good parts of the old logs reach over the base and every good batch of a new segment.
 

@@ -334,6 +334,7 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
 
     * A replacement whose new segments are not all whole (`replacements`) is undone where the old segments still hold
       its records.  Else it is refused, but for framed logs that no old log is left to stand in for.
+    * A replacement that a `.cleaned` undoes is refused where no old segment is beside a new one.
     * An index that names offsets or positions beyond its log goes; a log without an offset index is recovered.
     * A replacement of several segments deletes no old log that lies between them and ends before the next one.
     * An index of the old segment goes when the new segment of the same base has none of that kind, also where the new
@@ -363,6 +364,7 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     lowest_cleaned = min((_offset_of(directory, name) for name in cleaned), default=INT64_MAX)
     undone = [name for name in swaps if _offset_of(directory, name) >= lowest_cleaned]
     old = _old_segments(directory, rest, fs)
+    _check_undone(directory, undone, old, fs)
     new = _new_segments(directory, sorted(set(swaps) - set(undone)), old, fs)
     broken = _first_to_undo(directory, new, old)
     if broken is not None:
@@ -404,6 +406,19 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
         fs.sync_directory(directory)
     delete(orphans, "it is the index of a log that does not exist")
     return tuple(repairs)
+
+
+def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: Fs) -> None:
+    """Refuse to delete a new log that no old one is left for: while a `.cleaned` is there, all old ones should be."""
+    for name in undone:
+        entry = fs.entry(directory / name) if name.endswith(_LOG + SWAP_SUFFIX) else None
+        if entry is not None and entry.size_bytes and not old.reach(_offset_of(directory, name)):
+            raise CorruptDataError(
+                "a new segment of an interrupted replacement that was not complete has no old segment beside it",
+                partition=directory.name,
+                path=str(directory / name),
+                advice="restore the old segments from a backup or .deleted files, or move the .cleaned files away",
+            )
 
 
 def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: Fs) -> list[NewSegment]:
