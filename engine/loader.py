@@ -309,7 +309,18 @@ class _Loading:
         An offset of more or fewer digits stands for the file of 20 digits, which is opened in its place.  Where that is
         missing a broker makes an empty segment; the log that is there is not passed over here.
         """
-        entries = [entry for entry in self.fs.scan(self.directory) if entry.is_file]
+        found = self.fs.scan(self.directory)
+        special = [entry.name for entry in found if not entry.is_file and not entry.is_directory]
+        for name in (*special, *self.fs.broken_links(self.directory)):
+            parsed = parse_segment_file(name)
+            if parsed is not None and parsed.kind is _LOG and not parsed.state:
+                raise CorruptDataError(
+                    "a segment is no regular file, or a link that leads nowhere",
+                    partition=str(self.partition),
+                    path=str(self.directory / name),
+                    advice="mount what it leads to, or move it out of the directory; a broker would leave a hole here",
+                )
+        entries = [entry for entry in found if entry.is_file]
         names = {entry.name for entry in entries}
         for entry in entries:
             kind = next((kind for kind in (_LOG, *_INDEX_KINDS) if entry.name.endswith(kind)), None)
@@ -716,6 +727,13 @@ class _Loading:
         """(recovery point, log end offset), with at least one segment.  Source: kafka-log 05 §3 steps 3 to 5."""
         if self.segments:
             log_end_offset, _ = self._end(self.segments[-1])
+            if not self.segments[-1].base_offset <= log_end_offset <= INT64_MAX:
+                raise CorruptDataError(
+                    "the last batch has the largest offset that there is, and no offset follows it",
+                    partition=str(self.partition),
+                    path=str(self._path(self.segments[-1])),
+                    advice="a broker would delete the whole log; move this segment out of the directory",
+                )
             if log_end_offset >= self.log_start_checkpoint:
                 if self.is_clean:
                     return log_end_offset, log_end_offset

@@ -13,7 +13,7 @@ Invariants: nothing is written; old segments are read only where a new one is no
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,10 +60,12 @@ def read_new_segment(directory: Path, base_offset: int, fs: Fs, *, replaces_reco
         problem = error.what
     next_offset, framed_bytes = _framed_end(path, base_offset, fs)
     is_framed = framed_bytes == size_bytes
-    indexed_offset = max(_indexed_offsets(directory, base_offset, fs), default=base_offset)
-    if indexed_offset >= max(next_offset, base_offset + 1):
-        is_framed = False
-        problem = problem or f"the log ends at offset {next_offset}, and an index names offset {indexed_offset}"
+    for kind in (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX):
+        misfit = _index_problem(
+            _index_swap(directory, base_offset, kind), kind, base_offset, next_offset, size_bytes, fs
+        )
+        if misfit is not None:
+            is_framed, problem = False, problem or misfit
     if size_bytes == 0 and problem is None:
         if replaces_records:
             problem = "it is empty, and the segment that it replaces is not"
@@ -109,17 +111,28 @@ def _has_empty_indexes(directory: Path, base_offset: int, fs: Fs) -> bool:
     return all(entry is not None and entry.size_bytes == 0 for entry in found)
 
 
-def _indexed_offsets(directory: Path, base_offset: int, fs: Fs) -> Iterator[int]:
-    """Offsets of the last entries of the new offset and time index."""
-    for kind, entry in (
-        (SegmentFileKind.OFFSET_INDEX, OFFSET_ENTRY_STRUCT),
-        (SegmentFileKind.TIME_INDEX, TIME_ENTRY_STRUCT),
-    ):
-        path = _index_swap(directory, base_offset, kind)
-        count = _size_bytes(path, fs) // entry.size
-        if count:
-            fields = entry.unpack(fs.read_range(path, (count - 1) * entry.size, entry.size))
-            yield base_offset + fields[0 if kind is SegmentFileKind.OFFSET_INDEX else 1]
+def _index_problem(
+    path: Path, kind: SegmentFileKind, base_offset: int, next_offset: int, log_bytes: int, fs: Fs
+) -> str | None:
+    """What is wrong with the last entry of an offset or time index, beside a log that ends as given."""
+    entry = OFFSET_ENTRY_STRUCT if kind is SegmentFileKind.OFFSET_INDEX else TIME_ENTRY_STRUCT
+    count = _size_bytes(path, fs) // entry.size
+    if not count:
+        return None
+    fields = entry.unpack(fs.read_range(path, (count - 1) * entry.size, entry.size))
+    relative_offset, position = fields if kind is SegmentFileKind.OFFSET_INDEX else (fields[1], 0)
+    offset = base_offset + relative_offset
+    if relative_offset and not (base_offset <= offset < next_offset and 0 <= position < log_bytes):
+        return f"the log ends at offset {next_offset}, and an index names offset {offset} at position {position}"
+    return None
+
+
+def misfit_of_index(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
+    """What is wrong with an offset or time index that is still `.swap` while its log has its final name."""
+    log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
+    next_offset, _ = _framed_end(log, base_offset, fs)
+    path = _index_swap(directory, base_offset, kind)
+    return _index_problem(path, kind, base_offset, next_offset, _size_bytes(log, fs), fs)
 
 
 class OldSegments:
@@ -144,6 +157,16 @@ class OldSegments:
         """True if an old log that is not empty begins in the range of a new segment."""
         bases = [base for base in self._bases if base == new.base_offset or new.base_offset < base < new.next_offset]
         return any(self.have_records(base) for base in bases)
+
+    def reach(self, base_offset: int) -> bool:
+        """True if a log begins at this offset and is not empty, or begins below and its framing reaches over it."""
+        place = bisect_right(self._bases, base_offset)
+        if place == 0:
+            return False
+        base = self._bases[place - 1]
+        return _framed_end(self._directory / self._names[base], base, self._fs)[0] > base_offset or (
+            self.have_records(base_offset)
+        )
 
     def hold(self, new: NewSegment) -> bool:
         """True if the good parts of the old logs reach over the base and every good batch of a new segment.

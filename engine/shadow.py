@@ -38,11 +38,18 @@ class ShadowFs(Fs):
 
 @contextmanager
 def shadow_of(directory: Path) -> Iterator[Path]:
-    """A temporary directory of the same name with a link to each file of `directory`; it goes when the block ends."""
+    """A temporary directory of the same name with a link to each file of `directory`; it goes when the block ends.
+
+    Directories are there without what they hold, and links that lead nowhere as they are.
+    """
     with tempfile.TemporaryDirectory(prefix="sediment-") as scratch:
         shadow = Path(scratch) / directory.name
         shadow.mkdir()
         for entry in Fs().scan(directory):
-            if not entry.is_directory:
+            if entry.is_directory:
+                (shadow / entry.name).mkdir()
+            else:
                 (shadow / entry.name).symlink_to((directory / entry.name).resolve())
+        for name in Fs().broken_links(directory):
+            (shadow / name).symlink_to((directory / name).readlink())
         yield shadow

@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sediment.compaction.handoff import CleanedGroup, PartFile, PreparedSwap
-from sediment.engine.replacements import NewSegment, OldSegments, read_new_segment
+from sediment.engine.replacements import NewSegment, OldSegments, misfit_of_index, read_new_segment
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
     CorruptBatchError,
@@ -334,6 +334,8 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
 
     * A replacement whose new segments are not all whole (`replacements`) is undone where the old segments still hold
       its records.  Else it is refused, but for framed logs that no old log is left to stand in for.
+    * A replacement that a `.cleaned` undoes is refused where no old segment is beside a new one.
+    * An index that names offsets or positions beyond its log goes; a log without an offset index is recovered.
     * A replacement of several segments deletes no old log that lies between them and ends before the next one.
     * An index of the old segment goes when the new segment of the same base has none of that kind, also where the new
       log is empty.  Kafka would keep a transaction index whose markers are gone, and consumers would take later
@@ -351,7 +353,7 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
     """
-    names = [entry.name for entry in fs.scan(directory) if not entry.is_directory]
+    names = [entry.name for entry in fs.scan(directory) if entry.is_file]
     deleted = [name for name in names if name.endswith(DELETED_SUFFIX) and not name.endswith(_KRAFT_SNAPSHOT_SUFFIX)]
     parts = [name for name in names if _is_part(name)]
     cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
@@ -362,6 +364,7 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     lowest_cleaned = min((_offset_of(directory, name) for name in cleaned), default=INT64_MAX)
     undone = [name for name in swaps if _offset_of(directory, name) >= lowest_cleaned]
     old = _old_segments(directory, rest, fs)
+    _check_undone(directory, undone, old, fs)
     new = _new_segments(directory, sorted(set(swaps) - set(undone)), old, fs)
     broken = _first_to_undo(directory, new, old)
     if broken is not None:
@@ -375,7 +378,8 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
         undone = [name for name in swaps if _offset_of(directory, name) >= new[0].base_offset and name != first]
         swaps, new = [name for name in swaps if name != first], []
 
-    completed = sorted(set(swaps) - set(undone), key=_finishing_order)
+    unfit = _unfit_indexes(directory, sorted(set(swaps) - set(undone)), rest, fs)
+    completed = sorted(set(swaps) - set(undone) - unfit.keys(), key=_finishing_order)
     replaced = _replaced_names(directory, rest, completed, new, fs)
     final = {name.removesuffix(SWAP_SUFFIX) for name in completed}
     live = (set(rest) - set(replaced)) | final
@@ -392,6 +396,8 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     delete(parts, "no run is left that could commit it")
     delete(undone, "the replacement that it belongs to was not complete")
     delete(cleaned, "the replacement that it belongs to was not complete")
+    for name, why in unfit.items():
+        delete([name], why)
     delete(replaced, "a complete replacement covers its offsets")
     for name in completed:
         fs.rename(directory / name, directory / name.removesuffix(SWAP_SUFFIX))
@@ -400,6 +406,19 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
         fs.sync_directory(directory)
     delete(orphans, "it is the index of a log that does not exist")
     return tuple(repairs)
+
+
+def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: Fs) -> None:
+    """Refuse to delete a new log that no old one is left for: while a `.cleaned` is there, all old ones should be."""
+    for name in undone:
+        entry = fs.entry(directory / name) if name.endswith(_LOG + SWAP_SUFFIX) else None
+        if entry is not None and entry.size_bytes and not old.reach(_offset_of(directory, name)):
+            raise CorruptDataError(
+                "a new segment of an interrupted replacement that was not complete has no old segment beside it",
+                partition=directory.name,
+                path=str(directory / name),
+                advice="restore the old segments from a backup or .deleted files, or move the .cleaned files away",
+            )
 
 
 def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: Fs) -> list[NewSegment]:
@@ -414,6 +433,21 @@ def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: F
         replaces_records = old.have_records(base_offset)
         found.append(read_new_segment(directory, base_offset, fs, replaces_records=replaces_records))
     return sorted(found, key=lambda segment: segment.base_offset)
+
+
+def _unfit_indexes(directory: Path, swaps: Sequence[str], rest: Sequence[str], fs: Fs) -> dict[str, str]:
+    """Why indexes among `swaps` do not belong to their logs, which have their final names already, by name."""
+    unfit = {}
+    for name in swaps:
+        file = parse_segment_file(name)
+        if file is None or file.kind not in (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX):
+            continue
+        log = segment_file_name(file.base_offset, _LOG)
+        if log in rest and log + SWAP_SUFFIX not in swaps:
+            problem = misfit_of_index(directory, file.base_offset, file.kind, fs)
+            if problem is not None:
+                unfit[name] = problem
+    return unfit
 
 
 def _old_segments(directory: Path, rest: Sequence[str], fs: Fs) -> OldSegments:

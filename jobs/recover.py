@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import threading
 import time
 import uuid
@@ -209,6 +210,10 @@ def _rehearse(work: _Work, now_ms: int) -> LoadedLog:
         except SedimentError as error:
             if error.path is not None:
                 error.path = error.path.replace(str(shadow), str(work.path))
+            raise
+        except OSError as error:
+            if error.filename is not None:
+                error.filename = os.fsdecode(error.filename).replace(str(shadow), str(work.path))
             raise
 
 

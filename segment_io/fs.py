@@ -190,6 +190,11 @@ class Fs:
                         raise
         return sorted(entries, key=lambda entry: entry.name)
 
+    def broken_links(self, directory: Path) -> list[str]:
+        """Names of the links in `directory` that lead nowhere, which `scan` leaves out; in name order."""
+        with os.scandir(directory) as found:
+            return sorted(item.name for item in found if item.is_symlink() and not os.path.exists(item.path))
+
     def entry(self, path: Path) -> FileEntry | None:
         """What `scan` would say of one path, links followed; None where nothing is there."""
         try:

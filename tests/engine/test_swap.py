@@ -290,6 +290,27 @@ def test_an_empty_replacement_without_indexes_is_refused_when_no_old_segment_is_
         finish_interrupted(directory, Fs())
 
 
+@pytest.mark.parametrize("suffix", INDEXES)
+def test_an_index_that_is_still_swap_and_does_not_fit_its_log_goes(suffix: str, directory: Path):
+    segment(directory, 0, [0, 1])
+    before = read_image(directory)
+    (directory / name(0, f"{suffix}.swap")).write_bytes(b"\x7f" * 48)
+    (repair,) = finish_interrupted(directory, Fs())
+    assert (repair.action, repair.name) == ("deleted", name(0, f"{suffix}.swap"))
+    assert "the log ends at offset 2, and an index names offset" in repair.why
+    assert read_image(directory) == before
+
+
+def test_a_new_segment_without_an_old_one_is_not_deleted_for_a_cleaned_file(directory: Path):
+    segment(directory, 0, [0, 1])
+    segment(directory, 2, [2, 3], ".swap")
+    (directory / name(0, ".index.cleaned")).write_bytes(b"")
+    before = read_image(directory)
+    with pytest.raises(CorruptDataError, match="no old segment beside it"):
+        finish_interrupted(directory, Fs())
+    assert read_image(directory) == before
+
+
 def test_an_old_log_between_two_new_segments_stays(directory: Path):
     for base in (0, 4):
         segment(directory, base, [base, base + 1], ".swap")
