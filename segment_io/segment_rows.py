@@ -398,12 +398,12 @@ def _aborted(rows: Rows, piece: Piece) -> Mask:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _read(piece: Piece, fs: Fs, on_lost: OnLost | None, follow: bool) -> Iterator[tuple[Piece, BatchSpan] | Damage]:
-    """The spans of a piece, wherever its offsets are by now, or with `follow` False where they were."""
+    """The spans of a piece, wherever its offsets are by now; without `follow` of the file that was planned."""
     attempts = 0
     waiting = [piece]
     while waiting:
         current = waiting.pop(0)
-        with opened(current.slice) as descriptor:
+        with opened(current.slice, or_deleted=not follow) as descriptor:
             if descriptor is not None:
                 yield from _spans(current, descriptor)
                 continue
