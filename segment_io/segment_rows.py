@@ -36,7 +36,7 @@ from sediment.segment_io.format import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.fs import Fs, open_to_read
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import parse_offset_index
 from sediment.segment_io.legacy import unwrap
 from sediment.segment_io.locate import Source
@@ -408,13 +408,7 @@ def _read(piece: Piece, fs: Fs, on_lost: OnLost | None, follow: bool) -> Iterato
                 yield from _spans(current, descriptor)
                 continue
         if not follow:
-            raise SourceChangedError(
-                "the segment was replaced or removed after it was listed",
-                partition=str(current.slice.source.partition),
-                path=str(current.slice.path),
-                offset=current.slice.start_offset,
-                advice="load the directory again",
-            )
+            raise _replaced(current.slice)
         attempts += 1
         if attempts > _FILES_CHANGED_ATTEMPTS:
             raise SourceChangedError(
@@ -424,6 +418,16 @@ def _read(piece: Piece, fs: Fs, on_lost: OnLost | None, follow: bool) -> Iterato
                 advice="run again; a broker or another tool is at work in this directory",
             )
         waiting = [*_moved(current, fs, on_lost), *waiting]
+
+
+def _replaced(piece: Slice) -> SourceChangedError:
+    return SourceChangedError(
+        "the segment was replaced or removed after it was listed",
+        partition=str(piece.source.partition),
+        path=str(piece.path),
+        offset=piece.start_offset,
+        advice="load the directory again",
+    )
 
 
 def _moved(piece: Piece, fs: Fs, on_lost: OnLost | None) -> list[Piece]:
@@ -545,9 +549,10 @@ def _damage_row(damage: Damage, selected: Sequence[Column]) -> pa.RecordBatch:
 
     piece = damage.piece
     size_bytes = damage.end_position - damage.position
-    with open(open_to_read(piece.slice.path), "rb", buffering=0) as file:
-        file.seek(damage.position)
-        shown = file.read(min(size_bytes, SHOWN_DAMAGE_BYTES))
+    with opened(piece.slice, or_deleted=True) as descriptor:
+        if descriptor is None:
+            raise _replaced(piece.slice)
+        shown = os.pread(descriptor, min(size_bytes, SHOWN_DAMAGE_BYTES), damage.position)
     values = {
         "topic": piece.slice.source.partition.topic,
         "partition": piece.slice.source.partition.partition,
