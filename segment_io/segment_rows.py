@@ -35,7 +35,7 @@ from sediment.segment_io.format import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.fs import Fs, only_zeros, open_to_read
+from sediment.segment_io.fs import Fs, only_zeros
 from sediment.segment_io.indexes import parse_offset_index
 from sediment.segment_io.legacy import unwrap
 from sediment.segment_io.locate import Source
@@ -397,23 +397,17 @@ def _aborted(rows: Rows, piece: Piece) -> Mask:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _read(piece: Piece, fs: Fs, on_lost: OnLost | None, follow: bool) -> Iterator[tuple[Piece, BatchSpan] | Damage]:
-    """The spans of a piece, wherever its offsets are by now, or with `follow` False where they were."""
+    """The spans of a piece, wherever its offsets are by now; without `follow` of the file that was planned."""
     attempts = 0
     waiting = [piece]
     while waiting:
         current = waiting.pop(0)
-        with opened(current.slice) as descriptor:
+        with opened(current.slice, or_deleted=not follow) as descriptor:
             if descriptor is not None:
                 yield from _spans(current, descriptor)
                 continue
         if not follow:
-            raise SourceChangedError(
-                "the segment was replaced or removed after it was listed",
-                partition=str(current.slice.source.partition),
-                path=str(current.slice.path),
-                offset=current.slice.start_offset,
-                advice="load the directory again",
-            )
+            raise _replaced(current.slice)
         attempts += 1
         if attempts > _FILES_CHANGED_ATTEMPTS:
             raise SourceChangedError(
@@ -423,6 +417,16 @@ def _read(piece: Piece, fs: Fs, on_lost: OnLost | None, follow: bool) -> Iterato
                 advice="run again; a broker or another tool is at work in this directory",
             )
         waiting = [*_moved(current, fs, on_lost), *waiting]
+
+
+def _replaced(piece: Slice) -> SourceChangedError:
+    return SourceChangedError(
+        "the segment was replaced or removed after it was listed",
+        partition=str(piece.source.partition),
+        path=str(piece.path),
+        offset=piece.start_offset,
+        advice="load the directory again",
+    )
 
 
 def _moved(piece: Piece, fs: Fs, on_lost: OnLost | None) -> list[Piece]:
@@ -528,9 +532,10 @@ def _damage_row(damage: Damage, selected: Sequence[Column]) -> pa.RecordBatch:
 
     piece = damage.piece
     size_bytes = damage.end_position - damage.position
-    with open(open_to_read(piece.slice.path), "rb", buffering=0) as file:
-        file.seek(damage.position)
-        shown = file.read(min(size_bytes, SHOWN_DAMAGE_BYTES))
+    with opened(piece.slice, or_deleted=True) as descriptor:
+        if descriptor is None:
+            raise _replaced(piece.slice)
+        shown = os.pread(descriptor, min(size_bytes, SHOWN_DAMAGE_BYTES), damage.position)
     values = {
         "topic": piece.slice.source.partition.topic,
         "partition": piece.slice.source.partition.partition,

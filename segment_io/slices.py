@@ -455,15 +455,15 @@ def _entries(path: Path, entry_bytes: int) -> bytes:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 @contextmanager
-def opened(piece: Slice) -> Iterator[int | None]:
+def opened(piece: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
     """A descriptor of the slice's file, None where that is no longer the file of its positions.
 
     A file is never changed but at its end, so the same inode that is long enough holds what it held; where inodes mean
-    nothing, on another host, size and time stand for it.  A broker keeps a file that it removes or replaces for
-    `file.delete.delay.ms` under a name that ends in `.deleted`, where it is read too.
+    nothing, on another host, size and time stand for it.  `or_deleted` opens the file under its name with `.deleted`
+    too, where a broker keeps what it removed or replaced for `file.delete.delay.ms`.
     """
     descriptor = _opened(piece, piece.path)
-    if descriptor is None:
+    if descriptor is None and or_deleted:
         descriptor = _opened(piece, Path(f"{piece.path}{DELETED_SUFFIX}"))
     try:
         yield descriptor

@@ -248,6 +248,42 @@ def test_rows_planned_before_a_compaction_are_those_that_it_left(partition):
     assert read_planned(tasks, request) == kept + list(range(1200, 1800))
 
 
+def delete_as_a_broker_does(partition, base):
+    """Rename the files of a segment; return what they are called now."""
+    paths = [partition / f"{base:020d}{suffix}" for suffix in (".log", ".index", ".timeindex")]
+    return [path.rename(path.with_name(path.name + ".deleted")) for path in paths]
+
+
+def test_rows_without_following_are_those_planned_as_long_as_their_file_exists(partition):
+    request = TableRequest(columns=("offset",))
+    tasks = plan_table(request, [source_of(partition)], Fs(), task_bytes=4000)
+    deleted = delete_as_a_broker_does(partition, 600)
+    write_segment(partition, 600, [batch_bytes(600, "abc")], index_interval_bytes=500)
+    assert read_planned(tasks, request, follow=False) == list(range(1800))
+    for path in deleted:
+        path.unlink()
+    with pytest.raises(SourceChangedError, match=r"after it was listed.*load the directory again"):
+        read_planned(tasks, request, follow=False)
+
+
+def test_bytes_of_a_corrupt_batch_are_those_planned_or_an_error(partition):
+    log = partition / f"{600:020d}.log"
+    content = bytearray(log.read_bytes())
+    content[80] ^= 1
+    log.write_bytes(bytes(content))
+    request = TableRequest(columns=("value", "corruption"), on_corruption="rows")
+    tasks = plan_table(request, [source_of(partition)], Fs())
+
+    def shown():
+        batches = [batch for task in tasks for batch in read_table(request, task, Fs(), follow=False)]
+        return [row["value"] for batch in batches for row in batch.to_pylist() if row["corruption"]]
+
+    delete_as_a_broker_does(partition, 600)
+    write_segment(partition, 600, [batch_bytes(600, "abc", value=b"another")], index_interval_bytes=500)
+    size = len(shown()[0])
+    assert shown() == [bytes(content[:size])]
+
+
 def test_rows_that_retention_removed_meanwhile_are_an_error_or_told(partition):
     request = TableRequest(columns=("offset",))
     tasks = plan_table(request, [source_of(partition)], Fs(), task_bytes=1 << 30)
