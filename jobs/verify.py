@@ -50,12 +50,13 @@ from sediment.jobs.verify_report import (
     report_json,
 )
 from sediment.jobs.verify_rows import AFTER, BEFORE, load_aborted, load_batches, load_records
+from sediment.segment_io.checkpoints import read_offset_checkpoint
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format import INT32_MAX, INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.locate import Source, locate
 from sediment.segment_io.log_dir import LogDirCheckpoints, read_checkpoints
-from sediment.segment_io.names import parse_segment_file
+from sediment.segment_io.names import CLEANER_FILE, parse_segment_file
 from sediment.segment_io.slices import LiveSegment, live_segments
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
         CorruptCheckpointError: a checkpoint file cannot be read.
     """
     before, after = options.log_dirs
+    _check_cleaner_checkpoint(before, after, fs)
     kinds = [_is_partition(path, fs) for path in (before, after)]
     if kinds[0] != kinds[1]:
         raise UsageError(
@@ -170,6 +172,14 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
         if name in sides[0] and name in sides[1]
     ]
     return pairs, missing
+
+
+def _check_cleaner_checkpoint(before: Path, after: Path, fs: Fs) -> None:
+    """Refuse a malformed file that BEFORE does not have: readers here take it for an empty one, a broker does not."""
+    files = [path / CLEANER_FILE for path in (before, after)]
+    old, new = (fs.read_bytes(file) if fs.exists(file) else None for file in files)
+    if new != old:
+        read_offset_checkpoint(fs, files[1])
 
 
 def _is_partition(path: Path, fs: Fs) -> bool:

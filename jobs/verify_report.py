@@ -35,14 +35,14 @@ CHECKS: Mapping[str, str] = {
     "aborted": "below the cleaner checkpoint no aborted record is left",
     "markers": "markers stay as long as a batch of their transaction and until their delete horizon",
     "transaction_index": "the transaction index hides what was aborted and nothing else, by entries as in BEFORE",
-    "batches": "each kept batch has its header, and its bytes where it lost nothing",
-    "horizons": "delete horizons are kept, and new ones are now plus delete.retention.ms",
+    "batches": "each kept batch has its header, agrees with its records, and has its bytes where it lost nothing",
+    "horizons": "delete horizons are kept, and batches with tombstones or markers get now plus delete.retention.ms",
     "producers": "the last batch of each active producer stays, if only its header",
     "indexes": "offset, time and transaction indexes and snapshots agree with the log",
     "epochs": "leader epochs stay",
     "snapshots": "producer snapshots stay as long as a segment of their offset",
     "metadata": "partition.metadata stays",
-    "checkpoint": "the cleaner checkpoint is not above what could be cleaned, and does not go back",
+    "checkpoint": "the cleaner checkpoint is not above what could be cleaned; no checkpoint goes back",
 }
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from sediment.jobs.verify_range import CleanedRange
 from sediment.jobs.verify_rows import AFTER, BEFORE, CONTROL, DAMAGE, DATA
 from sediment.segment_io.format import (
+    BATCH_HEADER_BYTES,
     CODEC_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
@@ -361,6 +362,11 @@ def _rebuilt() -> _Judged:
             "batches",
             f"{rebuilt} and a_attributes & ~if(a_recordCount = 0, {_EMPTY_BITS}, {_KNOWN_BITS}) <> 0",
             "concat('attributes ', a_attributes, ', of which Kafka sets not every bit')",
+        ),
+        (
+            "batches",
+            f"{rebuilt} and a_recordCount = 0 and a_size > {BATCH_HEADER_BYTES}",
+            f"concat('no records, but ', a_size - {BATCH_HEADER_BYTES}, ' bytes behind its header')",
         ),
     ]
 

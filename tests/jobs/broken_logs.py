@@ -387,6 +387,19 @@ def _lose_snapshot(log: Edited) -> None:
     segment.path(SNAPSHOT).unlink()
 
 
+def _pad_segment(log: Edited) -> None:
+    """Zeros, as they lie behind the batches of a preallocated segment, but where no broker writes any more."""
+    path = next(segment for segment in log.segments()[:-1] if segment.log_bytes()).path(LOG)
+    path.write_bytes(path.read_bytes() + bytes(100))
+
+
+def _hide_bytes_in_emptied_batch(log: Edited) -> None:
+    then = {batch.base_offset: batch for batch in log.batches(log.before)}
+    batch = next(b for b in log.batches() if not b.count and then[b.base_offset].count)
+    data = batch.data + b"a value that is gone"
+    log.replace(batch, sign_batch(data[:8] + struct.pack(">i", len(data) - 12) + data[12:]))
+
+
 def _edit_transaction_index(change: Callable[[list], list]) -> Callable[[Edited], None]:
     def edit(log: Edited) -> None:
         segment = next(s for s in log.segments() if len(parse_transaction_index(s.read(TRANSACTION_INDEX))) > 1)
@@ -690,6 +703,8 @@ BREAKAGES = {
     "the last offset of a batch": Breakage(
         "plain", "batches", _edit_cleaned_header(_LAST_OFFSET_DELTA, lambda delta: delta - 1)
     ),
+    "zeros behind the batches of a segment": Breakage("plain", "indexes", _pad_segment),
+    "bytes behind the header of an emptied batch": Breakage("transactions", "batches", _hide_bytes_in_emptied_batch),
     "a base sequence": Breakage("idempotent", "batches", _change_base_sequence),
     "the transactional bit": Breakage("transactions", "batches", _end_transaction_of_batch),
     "the coordinator epoch of a marker": Breakage("transactions", "records", _change_coordinator_epoch),

@@ -188,6 +188,17 @@ def test_two_directories_of_one_partition_are_compared_whatever_their_names(tmp_
     assert len(new) == 10 < partition["checks"]["records"]
 
 
+def test_a_cleaner_checkpoint_that_no_broker_can_read_is_an_error_unless_it_was_so_before(tmp_path):
+    given = load_case("one-key", tmp_path).rounds[0]
+    before, after = (make_log_dir(tmp_path / name, {"t-0": given.before}) for name in ("logs", "cleaned"))
+    (after / "cleaner-offset-checkpoint").write_text("0\n1\nold backup 0 7\n")
+    outcome = sediment("verify", before, after)
+    assert (outcome.status, outcome.stdout) == (1, "")
+    assert str(after / "cleaner-offset-checkpoint") in outcome.stderr
+    shutil.copy(after / "cleaner-offset-checkpoint", before)
+    assert sediment("verify", before, after).status == 0
+
+
 def test_wrong_use_is_told_in_one_sentence(tmp_path):
     given = load_case("one-key", tmp_path).rounds[0]
     log_dir = make_log_dir(tmp_path / "logs", {"t-0": given.before})
