@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ from sediment.segment_io.format import (
     BATCH_HEADER_BYTES,
     BATCH_LENGTH,
     CODEC_MASK,
+    INT64_MAX,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     OFFSET_ENTRY_BYTES,
@@ -126,14 +128,22 @@ class Chunk:
 class ChunkReader:
     """Reads the segments of one partition; a chunk holds until the one two after it is made ready.
 
+    `every` are all segments of the partition: where the offsets of one end, those of the next begin.
     `decompressed_limit_bytes` bounds the records of one batch.  `legacy_horizon_ms`: the tombstones of magic 0 and 1 of
     segments that were not modified since have expired.
     """
 
     def __init__(
-        self, directory: Path, fs: Fs, decompressed_limit_bytes: int, legacy_horizon_ms: int, stack: ExitStack
+        self,
+        directory: Path,
+        every: Sequence[SegmentRef],
+        fs: Fs,
+        decompressed_limit_bytes: int,
+        legacy_horizon_ms: int,
+        stack: ExitStack,
     ) -> None:
         self._directory = directory
+        self._end_offsets = {segment.base_offset: following.base_offset for segment, following in pairwise(every)}
         self._fs = fs
         self._limit_bytes = decompressed_limit_bytes
         self._legacy_horizon_ms = legacy_horizon_ms
@@ -304,9 +314,12 @@ class ChunkReader:
         start, end = int(cuts.positions[index]), int(cuts.positions[index + 1])
         with_verdicts = cuts.ordinals.size > 0
         unreadable = [(low - start, high - start) for low, high in cuts.unreadable if start <= low < end]
+        offsets = segment.base_offset, self._end_offsets.get(segment.base_offset, INT64_MAX)
         while True:
             positions = self._positions[number % 2]
-            status, count, position = _scan_stretches(buffer, end - start, unreadable, with_verdicts, positions)
+            status, count, position = _scan_stretches(
+                buffer, end - start, unreadable, offsets, with_verdicts, positions
+            )
             if status != sweep.NEEDS_RECORD_ROOM:
                 break
             self._positions[number % 2] = np.zeros(2 * positions.size, dtype=np.int64)
@@ -378,13 +391,16 @@ def _scan_stretches(
     buffer: ByteArray,
     size_bytes: int,
     unreadable: Sequence[tuple[int, int]],
+    offsets: tuple[int, int],
     with_verdicts: bool,
     positions: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """`scan_chunk` over what is readable of the first `size_bytes` of `buffer`."""
+    """Scan what is readable of the first `size_bytes` of `buffer`; `offsets` are (first, end) of the segment."""
     done, count, start = sweep.DONE, 0, 0
     for low, high in (*unreadable, (size_bytes, size_bytes)):
-        status, found, position = sweep.scan_chunk(buffer.ctypes.data, start, low, with_verdicts, positions[count:])
+        status, found, position = sweep.scan_chunk(
+            buffer.ctypes.data, start, low, *offsets, with_verdicts, positions[count:]
+        )
         count += found
         if status not in (sweep.DONE, sweep.LEGACY_MET):
             return status, count, position

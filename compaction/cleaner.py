@@ -329,7 +329,12 @@ class _Cleaning:
         self._progress = progress or _no_progress
         self._directory = plan.view.listing.path
         self._reader = ChunkReader(
-            self._directory, fs, self._config.max_decompressed_batch_bytes, _legacy_horizon_ms(plan), stack
+            self._directory,
+            plan.view.listing.segments,
+            fs,
+            self._config.max_decompressed_batch_bytes,
+            _legacy_horizon_ms(plan),
+            stack,
         )
         self._seed = draw_seed() if seed is None else seed
         self._secrets = hash_secrets(self._seed)

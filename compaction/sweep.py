@@ -60,6 +60,7 @@ from sediment.segment_io.decode import (
     KEY_START,
     LEGACY_MAGIC,
     OFFSET_DELTA,
+    OFFSET_OUTSIDE_SEGMENT,
     OK,
     RECORD_ENDS_EARLY,
     RECORD_TOO_LONG,
@@ -177,9 +178,17 @@ IN_SPLIT = 2  # by a bit for each record of the split, set from what all splits 
 
 @kernel
 def scan_chunk(
-    base: int, start: int, end: int, with_verdicts: bool, positions: npt.NDArray[np.int64]
+    base: int,
+    start: int,
+    end: int,
+    first_offset: int,
+    end_offset: int,
+    with_verdicts: bool,
+    positions: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """Bound and checksum the batches that fill [start, end) exactly; `positions`, int64[n], receives where they start.
+
+    Their offsets, which no checksum covers, have to lie in [first_offset, end_offset): those of their segment.
 
     Returns:
         (status, batches, position); with NEEDS_RECORD_ROOM `positions` is too short.  DONE, or LEGACY_MET which is as
@@ -195,8 +204,11 @@ def scan_chunk(
         if count == positions.size:
             return NEEDS_RECORD_ROOM, count, position
         address = base + position
+        base_offset = load_i64(address + BASE_OFFSET)
         if status == LEGACY_MAGIC:
             status = check_legacy_crc(address, size_bytes)
+            if status == OK and not first_offset <= base_offset < end_offset:
+                status = OFFSET_OUTSIDE_SEGMENT
             if status != OK:
                 return status, count, position
             done = LEGACY_MET
@@ -207,6 +219,9 @@ def scan_chunk(
         status = check_header(address, size_bytes)
         if status == OK:
             status = check_crc(address, size_bytes)
+        # The sum would overflow for what a flipped bit can make of an offset.
+        if status == OK and not first_offset <= base_offset < end_offset - load_i32(address + LAST_OFFSET_DELTA):
+            status = OFFSET_OUTSIDE_SEGMENT
         if status != OK:
             return status, count, position
         if not with_verdicts and load_i16(address + ATTRIBUTES) & (CONTROL_BIT | TRANSACTIONAL_BIT):

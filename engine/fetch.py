@@ -7,10 +7,12 @@ Source: kafka-log 04 §8, §9.
 
 from __future__ import annotations
 
+import select
 import socket
 from dataclasses import dataclass
 from enum import Enum
 
+from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import OpenFile
 from sediment.segment_io.indexes import AbortedTransaction
 
@@ -65,19 +67,64 @@ class FetchedData:
         """
         return b"" if self._file is None else self._file.read(self.start.position, self.size_bytes)
 
-    def send_to(self, target: socket.socket) -> int:
-        """Send all to a blocking socket by sendfile; returns the bytes sent.
+    @property
+    def position(self) -> int:
+        """Byte position of the slice in its file; -1 where it is not known, and then the slice is empty."""
+        return self.start.position
+
+    def fileno(self) -> int:
+        """Return the descriptor of the file, for sendfile from `position` on; it stays open as long as this slice.
 
         Raises:
-            OSError: the socket fails, or the file was cut below the slice.
+            UsageError: the slice is empty.
         """
+        if self._file is None:
+            raise UsageError("an empty slice has no file", advice="look at size_bytes first")
+        return self._file.descriptor
+
+    def send_some(self, target: socket.socket, sent_bytes: int) -> int:
+        """Send by sendfile what the socket takes now, from byte `sent_bytes` of the slice on.
+
+        Returns the bytes sent: 0 if a non-blocking socket takes nothing now, or the slice is sent already.
+
+        Raises:
+            OSError: the socket failed, or the file was cut below the slice.
+        """
+        if self._file is None or sent_bytes >= self.size_bytes:
+            return 0
+        try:
+            count = self._file.send(target, self.start.position + sent_bytes, self.size_bytes - sent_bytes)
+        except BlockingIOError:
+            return 0
+        if count == 0:
+            raise OSError(f"{self._file.path} was cut while it was sent")
+        return count
+
+    def send_to(self, target: socket.socket) -> int:
+        """Send all by sendfile to a socket that blocks or has a timeout; returns the bytes sent.
+
+        Raises:
+            UsageError: the socket is non-blocking.
+            TimeoutError: the socket took nothing for as long as its timeout.
+            OSError: the socket failed, or the file was cut below the slice.
+        """
+        timeout_seconds = target.gettimeout()
+        if timeout_seconds == 0:
+            raise UsageError("the socket is non-blocking", advice="send with send_some and wait in between")
         sent = 0
-        while self._file is not None and sent < self.size_bytes:
-            count = self._file.send(target, self.start.position + sent, self.size_bytes - sent)
+        while sent < self.size_bytes and self._file is not None:
+            count = self.send_some(target, sent)
             if count == 0:
-                raise OSError(f"{self._file.path} was cut while it was sent")
+                _wait_until_writable(target, timeout_seconds)
             sent += count
         return sent
+
+
+def _wait_until_writable(target: socket.socket, timeout_seconds: float | None) -> None:
+    poll = select.poll()
+    poll.register(target, select.POLLOUT)
+    if not poll.poll(None if timeout_seconds is None else timeout_seconds * 1000):
+        raise TimeoutError(f"the socket took nothing for {timeout_seconds:g} seconds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from sediment.segment_io.errors import (
     CommitStateUnknownError,
     CorruptDataError,
     LockLostError,
+    OpenFilesLimitError,
     SedimentError,
     SourceChangedError,
     StorageError,
@@ -99,9 +100,9 @@ class Intake:
             next_dirty_offset = self._commit(path, log)
             checkpoint = self._checkpoint(log, next_dirty_offset)
             return Answer(name, run_id, None)
-        except (StorageError, CommitStateUnknownError, LockLostError) as error:
+        except (StorageError, OpenFilesLimitError, CommitStateUnknownError, LockLostError) as error:
             _LOGGER.error("%s is left where it is: %s", path, error)
-            if not isinstance(error, StorageError):
+            if isinstance(error, CommitStateUnknownError | LockLostError):
                 self._owner.handle_directory_failure(self._owner.directory_of(log), OSError(str(error)))
             return None
         except SedimentError as error:

@@ -43,6 +43,7 @@ from sediment.segment_io.errors import (
 )
 from sediment.segment_io.format import (
     INT32_MAX,
+    INT64_MAX,
     MAX_SEGMENT_BYTES,
     NO_LEADER_EPOCH,
     OFFSET_ENTRY_BYTES,
@@ -303,21 +304,26 @@ class _Loading:
         return self.directory / segment.name(kind)
 
     def _check_names(self) -> None:
-        """A broker does not load a directory with a log or index whose name says no offset, nor do we guess."""
-        for entry in self.fs.scan(self.directory):
-            if not entry.is_file or not entry.name.endswith((_LOG, *_INDEX_KINDS)):
+        """A broker does not load a directory with a log or index whose name says no offset, nor do we guess.
+
+        An offset of more or fewer digits stands for the file of 20 digits, which is opened in its place.  Where that is
+        missing a broker makes an empty segment; the log that is there is not passed over here.
+        """
+        entries = [entry for entry in self.fs.scan(self.directory) if entry.is_file]
+        names = {entry.name for entry in entries}
+        for entry in entries:
+            kind = next((kind for kind in (_LOG, *_INDEX_KINDS) if entry.name.endswith(kind)), None)
+            if kind is None:
                 continue
             parsed = parse_segment_file(entry.name)
-            if parsed is None or (
-                parsed.kind is _LOG and entry.name != segment_file_name(parsed.base_offset, parsed.kind)
-            ):
+            if parsed is None and not _stands_for_another(entry.name, kind, names):
                 raise CorruptDataError(
                     "the name of a segment file is no offset of 20 digits",
                     partition=str(self.partition),
                     path=str(self.directory / entry.name),
                     advice="a broker refuses to load this partition; move the file out of the directory",
                 )
-            if parsed.kind is _LOG and entry.size_bytes > MAX_SEGMENT_BYTES:
+            if parsed is not None and kind is _LOG and entry.size_bytes > MAX_SEGMENT_BYTES:
                 raise CorruptDataError(
                     f"a segment of {entry.size_bytes} bytes is larger than any that a broker opens",
                     partition=str(self.partition),
@@ -808,6 +814,14 @@ class _Loading:
                 self.repairs.append(
                     split_segment(self.partition, self.directory, name.base_offset, error, self.config, self.fs)
                 )
+
+
+def _stands_for_another(name: str, kind: SegmentFileKind, names: set[str]) -> bool:
+    """True of an offset that is not of 20 digits, if it is an index or the file of 20 digits is among `names`."""
+    digits = name.removesuffix(kind)
+    if not (digits.isascii() and digits.isdigit()) or int(digits) > INT64_MAX:
+        return False
+    return kind is not _LOG or segment_file_name(int(digits), kind) in names
 
 
 def _beginning(path: Path, size_bytes: int) -> Iterator[bytes]:

@@ -231,16 +231,24 @@ def _conflict(descriptor: int) -> int | None:
 
 def is_locked(directory: Path) -> bool:
     """Whether a process, this one or another, holds the lock of a log directory; takes and changes nothing."""
+    return lock_holder(directory) is not None
+
+
+def lock_holder(directory: Path) -> int | None:
+    """Return the process that holds the lock of a log directory, 0 if the system does not say which.
+
+    None: no process holds it.  Takes and changes nothing.
+    """
     with _guard:
         try:
             status = directory.stat()
             if _held.get((status.st_dev, status.st_ino)) == os.getpid():
-                return True
+                return os.getpid()
             descriptor = open_to_read(directory / LOCK_FILE)
         except FileNotFoundError:
-            return False
+            return None
         try:
-            return _conflict(descriptor) is not None
+            return _conflict(descriptor)
         finally:
             os.close(descriptor)
 

@@ -34,6 +34,7 @@ from sediment.compaction.policy import CleanableRange, cleanable_range, filthies
 from sediment.engine.broker_config import BrokerConfig
 from sediment.engine.cleaner_states import CleaningStates
 from sediment.engine.log_directory import LogDirectory
+from sediment.engine.open_files import open_files_limit
 from sediment.engine.partition_log import PartitionLog
 from sediment.engine.scheduler import Clock, Scheduler
 from sediment.engine.swap import discard_parts
@@ -45,11 +46,12 @@ from sediment.segment_io.errors import (
     CorruptCheckpointError,
     CorruptDataError,
     LockLostError,
+    OpenFilesLimitError,
     SedimentError,
     SourceChangedError,
     StorageError,
 )
-from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.fs import Buffer, Fs, is_out_of_descriptors
 from sediment.segment_io.listing import LogListing
 from sediment.segment_io.names import TopicPartition
 from sediment.segment_io.view import LogView
@@ -364,6 +366,8 @@ class LogCleaner:
         try:
             yield
         except OSError as error:
+            if is_out_of_descriptors(error):
+                raise open_files_limit(error) from error
             self._owner.handle_directory_failure(directory, error)
 
     @contextmanager
@@ -379,7 +383,7 @@ class LogCleaner:
             _LOGGER.info("the cleaning of %s was aborted", log.partition)
         except (CommitStateUnknownError, LockLostError) as error:
             self._owner.handle_directory_failure(directory, OSError(str(error)))
-        except (StorageError, SourceChangedError) as error:
+        except (StorageError, SourceChangedError, OpenFilesLimitError) as error:
             _LOGGER.warning("%s was not cleaned: %s", log.partition, error)
         except Exception as error:
             if log.is_closed:

@@ -37,6 +37,7 @@ from sediment.engine.hand_off import announce, withdraw
 from sediment.engine.intake import Intake
 from sediment.engine.log_cleaner import LogCleaner
 from sediment.engine.log_directory import LogDirectory, check_owners
+from sediment.engine.open_files import SPARE_DESCRIPTORS, open_files_limit
 from sediment.engine.partition_log import PartitionLog
 from sediment.engine.scheduler import Clock, Scheduler
 from sediment.engine.topic_names import LONGEST_FILE_NAME, check_partition, check_topic, check_topic_id
@@ -44,12 +45,13 @@ from sediment.segment_io.errors import (
     CorruptCheckpointError,
     DirectoryInUseError,
     NotALogDirectoryError,
+    OpenFilesLimitError,
     OwnershipError,
     SedimentError,
     StorageError,
     UsageError,
 )
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, is_out_of_descriptors
 from sediment.segment_io.log_dir import LogDirCheckpoints, PartitionCheckpoints
 from sediment.segment_io.names import (
     METADATA_TOPIC,
@@ -60,6 +62,9 @@ from sediment.segment_io.names import (
 )
 
 _LOGGER = logging.getLogger(__name__)
+
+IDLE_FILES_CHECK_INTERVAL_MS = 60_000
+"""How often files of segments that were not used since the last time are closed; Kafka keeps every `.log` open."""
 
 _CLOCK = Clock()
 _FS = Fs()
@@ -165,6 +170,7 @@ class LogManager:
                 of different brokers or of another one than `BrokerConfig` names; of the last nothing was written.
             CorruptDataError: a log that a broker would refuse to load.
             StorageError: no directory is usable.
+            OpenFilesLimitError: the process may open too few files.
         """
         stop = stop or threading.Event()
         try:
@@ -191,6 +197,8 @@ class LogManager:
             except DirectoryInUseError:
                 raise
             except (OSError, OwnershipError, NotALogDirectoryError, CorruptCheckpointError) as error:
+                if isinstance(error, OSError) and is_out_of_descriptors(error):
+                    raise open_files_limit(error) from error
                 self._fail(directory, error)
         self._check_owners(self._live())
         self._name_owners()
@@ -303,7 +311,7 @@ class LogManager:
                 is_lost = directory.is_offline
                 other = log if is_lost else logs.setdefault(item.partition, log)
             if is_lost:
-                log.go_offline(str(directory.failure))
+                log.go_offline(f"its directory failed: {directory.failure}")
                 log.close_handlers()
                 return
             if other is not log:
@@ -375,6 +383,9 @@ class LogManager:
             delay_ms=expiration_ms,
         )
         self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=delay_ms)
+        self.scheduler.schedule_periodically(
+            "close-idle-files", self.close_idle_files, period_ms=IDLE_FILES_CHECK_INTERVAL_MS
+        )
         if config.log_cleaner_enable:
             self.cleaner.start()
         if config.hand_off is not None:
@@ -436,8 +447,17 @@ class LogManager:
         directories: Iterable[LogDirectory] | None = None,
     ) -> None:
         for directory in self._live() if directories is None else directories:
-            with self._failing(directory):
-                write(directory, offsets(self._logs_in(directory)))
+            try:
+                with self._failing(directory):
+                    write(directory, offsets(self._logs_in(directory)))
+            except OpenFilesLimitError as error:
+                _LOGGER.error("a checkpoint of %s was not written: %s", directory, error)
+
+    def close_idle_files(self) -> None:
+        """Give back the descriptors of segments that were not used since the last call."""
+        for logs in (self._logs, self._future):
+            for log in self._values(logs):
+                log.close_idle_files()
 
     def _delete_logs(self) -> None:
         """Remove the renamed logs whose time has come; their own failures concern nobody else."""
@@ -532,6 +552,7 @@ class LogManager:
                     path=str(offline[0]),
                     advice="repair the directory and start the engine again",
                 )
+            self._require_descriptors()
             for directory in self._candidates(log_dir):
                 with self._failing(directory):
                     path = directory.path / str(partition)
@@ -567,6 +588,7 @@ class LogManager:
         """
         check_partition(partition)
         with self._administration:
+            self._require_descriptors()
             with self._guard:
                 log = self._logs.pop(partition, None)
             if log is None:
@@ -580,6 +602,12 @@ class LogManager:
                 self._deleted.append(_DeletedLog(log, directory, self.clock.now_ms()))
             self._checkpoint(LogDirectory.write_recovery_points, _recovery_points, [directory])
             self._checkpoint(LogDirectory.write_log_starts, _log_starts, [directory])
+
+    def _require_descriptors(self) -> None:
+        try:
+            self.fs.require_descriptors(SPARE_DESCRIPTORS)
+        except OSError as error:
+            raise open_files_limit(error) from error
 
     @staticmethod
     def _rename_aside(log: PartitionLog, directory: LogDirectory, state: DirectoryState) -> None:
@@ -656,7 +684,10 @@ class LogManager:
     # ---------------------------------------------------------------------------------------------------------- failure
     def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
         """Take a directory and its logs offline; the other directories go on."""
-        self._fail(directory, error)
+        if is_out_of_descriptors(error):
+            _LOGGER.error("%s: %s", directory, open_files_limit(error))
+        else:
+            self._fail(directory, error)
 
     def _log_failed(self, log: PartitionLog, error: OSError) -> None:
         self._fail(self.directory_of(log), error)
@@ -674,7 +705,7 @@ class LogManager:
         _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
         lost += [deleted.log for deleted in self._deleted.copy() if deleted.directory is directory]
         for log in lost:
-            log.go_offline(directory.failure)
+            log.go_offline(f"its directory failed: {directory.failure}")
         # Later, because the log that tells of it holds its own lock here, and closing another waits for that one's.
         self.scheduler.schedule_once("log-dir-failure", partial(self._leave, directory, lost))
 
@@ -686,10 +717,16 @@ class LogManager:
 
     @contextmanager
     def _failing(self, directory: LogDirectory) -> Iterator[None]:
-        """What the disk refuses inside takes the directory offline."""
+        """What the disk refuses inside takes the directory offline.
+
+        Raises:
+            OpenFilesLimitError: the process may open no more files, which is no fault of the disk.
+        """
         try:
             yield
         except OSError as error:
+            if is_out_of_descriptors(error):
+                raise open_files_limit(error) from error
             self._fail(directory, error)
         except StorageError as error:
             if not directory.is_offline:
@@ -753,12 +790,15 @@ class LogManager:
             closed = list(pool.map(self._close_log, logs))
         if not all(closed) or directory.is_offline:
             return
-        with self._failing(directory):
-            directory.write_recovery_points(_recovery_points(logs))
-            directory.write_log_starts(_log_starts(logs))
-            directory.write_high_watermarks(_high_watermarks(logs))
-            if directory.is_loaded or directory.clean_shutdown is not None:
-                directory.write_clean_shutdown(broker_epoch)
+        try:
+            with self._failing(directory):
+                directory.write_recovery_points(_recovery_points(logs))
+                directory.write_log_starts(_log_starts(logs))
+                directory.write_high_watermarks(_high_watermarks(logs))
+                if directory.is_loaded or directory.clean_shutdown is not None:
+                    directory.write_clean_shutdown(broker_epoch)
+        except OpenFilesLimitError as error:
+            _LOGGER.error("%s was not stopped cleanly: %s", directory, error)
 
     def _close_log(self, log: PartitionLog) -> bool:
         try:

@@ -13,6 +13,7 @@ Invariants
 * The segments ascend and the last one is active; there is always one.
 * After the disk failed once, the log is offline: nothing more is written, every call raises StorageError, and whoever
   opened the log was told.
+* Where the process may open no more files, a call raises OpenFilesLimitError before it changes anything.
 * One lock per log keeps writers apart.  A read takes its place under the lock and its bytes without; a segment that is
   deleted or replaced meanwhile is read to the end.
 * The time is that of `clock`; background work goes through `scheduler`.
@@ -64,6 +65,7 @@ from sediment.engine.live_producers import (
 )
 from sediment.engine.loader import LoadedLog, load_log
 from sediment.engine.log_segments import LogSegments
+from sediment.engine.open_files import SPARE_DESCRIPTORS, open_files_limit
 from sediment.engine.producer_states import ProducerStateManager, ReplayedSegment, Snapshots
 from sediment.engine.segment import FoundRecord, Segment
 from sediment.engine.swap import commit, mark_deleted, remove_deleted
@@ -88,7 +90,7 @@ from sediment.segment_io.errors import (
     UsageError,
 )
 from sediment.segment_io.format import CODEC_NONE, INT32_MAX, INT64_MAX, NO_LEADER_EPOCH, NO_TIMESTAMP
-from sediment.segment_io.fs import Buffer, Fs, OpenFile
+from sediment.segment_io.fs import Buffer, Fs, OpenFile, is_out_of_descriptors
 from sediment.segment_io.listing import SegmentRef, list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import (
@@ -100,7 +102,7 @@ from sediment.segment_io.names import (
     TopicPartition,
     segment_file_name,
 )
-from sediment.segment_io.producers import ProducerState, RememberedBatch, encode_snapshot
+from sediment.segment_io.producers import NO_OFFSET, ProducerState, RememberedBatch, encode_snapshot
 from sediment.segment_io.view import LogView, SegmentTimes
 
 __all__ = ["AppendOrigin", "PartitionLog"]
@@ -126,7 +128,8 @@ class TaskScheduler(Protocol):
 class AppendInfo:
     """What became of an append; without batches the offsets are -1 and nothing changed.
 
-    Of a duplicate the offsets and the timestamp are those under which it was appended before.
+    `first_offset` is also -1 if a follower appended a compressed message of magic 0 or 1, whose header gives only the
+    last one, as in Kafka.  Of a duplicate the offsets and the timestamp are those under which it was appended before.
     """
 
     first_offset: int
@@ -188,9 +191,11 @@ class PartitionLog:
         listing = list_log(self.partition, self.directory, fs)
         self._snapshots = set(listing.snapshots)
         self._last_snapshot_offset = max(self._snapshots, default=loaded.log_start_offset)
-        self._segments.active.reserve_indexes()
-        if not self._segments.active.size_bytes:
-            self._segments.active.preallocate(self._preallocated_bytes())
+        active = self._segments.active
+        active.reserve_indexes()
+        if not active.size_bytes:
+            active.preallocate(self._preallocated_bytes())
+        active.close_idle(is_durable=True)
 
     @classmethod
     def open(
@@ -261,12 +266,27 @@ class PartitionLog:
     @contextmanager
     def _owned(self) -> Iterator[None]:
         """The lock of a usable log; an OSError inside takes the log offline."""
-        try:
-            with self.lock:
-                self._check_usable()
+        with self.lock:
+            self._check_usable()
+            try:
                 yield
+            except OSError as error:
+                self._fail(error)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A change of several steps, for which the files it opens are within the limit of open files.
+
+        Should they not be after all, because other threads took them meanwhile, the log goes offline, and its directory
+        does not: what the change has done is not known.
+        """
+        self._fs.require_descriptors(SPARE_DESCRIPTORS)
+        try:
+            yield
         except OSError as error:
-            self._fail(error)
+            if is_out_of_descriptors(error):
+                self.go_offline(f"a change broke off because no more files could be opened: {error}")
+            raise
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -275,14 +295,16 @@ class PartitionLog:
             raise UsageError("the log is closed", partition=str(self.partition), path=str(self.directory))
 
     def _fail(self, error: OSError) -> NoReturn:
+        if is_out_of_descriptors(error):
+            raise open_files_limit(error, str(self.partition)) from error
         is_first = self._failure is None
-        self.go_offline(str(error))
+        self.go_offline(f"the disk failed: {error}")
         if is_first:
             self._on_failure(self, error)
-        raise self._offline_error(str(error)) from error
+        raise self._offline_error(f"the disk failed: {error}") from error
 
     def go_offline(self, reason: str) -> None:
-        """Refuse every further call with StorageError; for a log whose directory failed.
+        """Refuse every further call with StorageError; `reason` is a clause for its text.
 
         It waits for no lock: what is under way goes on.  `close_handlers` lets go of the files.
         """
@@ -291,10 +313,10 @@ class PartitionLog:
 
     def _offline_error(self, reason: str) -> StorageError:
         return StorageError(
-            f"the disk failed, so the log is offline: {reason}",
+            f"the log is offline: {reason}",
             partition=str(self.partition),
             path=str(self.directory),
-            advice="repair the disk and start again",
+            advice="remove the cause and start again",
         )
 
     @property
@@ -475,6 +497,7 @@ class PartitionLog:
             RejectedAppendError: a batch or record may not be appended; nothing has changed.
             CorruptBatchError: a batch fails its checksum or is malformed; nothing has changed.
             StorageError: the disk failed.
+            OpenFilesLimitError: the process may open no more files; nothing has changed.
 
         Source: kafka-log 04 §1 to §3.
         """
@@ -572,30 +595,40 @@ class PartitionLog:
             )
             if update.duplicate is not None:
                 return self._duplicate(update.duplicate)
-        if self._segments.active.should_roll(
+        rolls = self._segments.active.should_roll(
             self.config,
             append_bytes=batches.size_bytes,
             max_timestamp_ms=max_timestamp_ms,
             last_offset=last_offset,
             now_ms=now_ms,
-        ):
-            self._roll(first_offset if rows["magic"][0] >= _MAGIC else last_offset - INT32_MAX)
-        if epochs is not self._epochs:
-            self._put_epochs(epochs)
-        self._segments.active.append(batches)
-        self._log_end_offset = last_offset + 1
-        if update is not None:
-            self._take_over(update)
-        if self._log_end_offset - self._recovery_point >= self.config.flush_messages:
-            self._flush(self._log_end_offset, force_last_segment=False)
+        )
+        end_offset = last_offset + 1
+        flushes = end_offset - self._recovery_point >= self.config.flush_messages
+        if rolls or flushes or epochs is not self._epochs or (update is not None and update.ended):
+            with self._changing():
+                if rolls:
+                    self._roll(first_offset if rows["magic"][0] >= _MAGIC else last_offset - INT32_MAX)
+                self._put_epochs(epochs)
+                self._store(batches, end_offset, update)
+                if flushes:
+                    self._flush(end_offset, force_last_segment=False)
+        else:
+            # Every file that this needs is open.
+            self._store(batches, end_offset, update)
         return AppendInfo(
-            first_offset,
+            first_offset if origin.assigns_offsets or _tells_first_offset(batches) else NO_OFFSET,
             last_offset,
             max_timestamp_ms if append_time_ms == NO_TIMESTAMP else append_time_ms,
             append_time_ms,
             self._log_start_offset,
             batches.size_bytes,
         )
+
+    def _store(self, batches: Batches, end_offset: int, update: Update | None) -> None:
+        self._segments.active.append(batches)
+        self._log_end_offset = end_offset
+        if update is not None:
+            self._take_over(update)
 
     def _take_over(self, update: Update) -> None:
         aborted = self._producers.apply(update)
@@ -639,7 +672,7 @@ class PartitionLog:
         """
         if epoch < 0 or start_offset < 0:
             raise UsageError(f"leader epoch {epoch} cannot begin at {start_offset}", partition=str(self.partition))
-        with self._owned():
+        with self._owned(), self._changing():
             self._put_epochs(assign(self._epochs, epoch, start_offset))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -665,7 +698,7 @@ class PartitionLog:
 
         Source: kafka-log 04 §6.
         """
-        with self._owned():
+        with self._owned(), self._changing():
             return self._roll(0 if expected_next_offset is None else expected_next_offset)
 
     def _roll(self, given_offset: int) -> int:
@@ -797,6 +830,16 @@ class PartitionLog:
         self._recovery_point = max(self._recovery_point, offset)
         self._last_flush_ms = self._clock()
 
+    def close_idle_files(self) -> None:
+        """Give back the descriptors of segments that were not used since the last call; the next use opens them."""
+        with self.lock:
+            if self._closed or self._failure is not None:
+                return
+            end_offset = self._log_end_offset
+            for segment in reversed(self._segments):
+                segment.close_idle(is_durable=end_offset <= self._recovery_point)
+                end_offset = segment.base_offset
+
     # --------------------------------------------------------------------------------------------------- high watermark
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark, within the log; returns it.
@@ -851,7 +894,8 @@ class PartitionLog:
                     partition=str(self.partition),
                     offset=offset,
                 )
-            return self._increment_log_start_offset(offset)
+            with self._changing():
+                return self._increment_log_start_offset(offset)
 
     def delete_records(self, before_offset: int) -> int:
         """What an admin's DeleteRecords does: give up what is below `before_offset`, -1 for the high watermark.
@@ -905,11 +949,14 @@ class PartitionLog:
                 now_ms=self._clock(),
             )
             doomed = [fate.segment.base_offset for fate in plan.deleted]
-            if plan.rolls_active:
-                self._roll(0)
-            if doomed:
-                self._increment_log_start_offset(plan.log_start_offset)
-                self._remove_segments(doomed)
+            if not doomed and not plan.rolls_active:
+                return 0
+            with self._changing():
+                if plan.rolls_active:
+                    self._roll(0)
+                if doomed:
+                    self._increment_log_start_offset(plan.log_start_offset)
+                    self._remove_segments(doomed)
             return len(doomed)
 
     def _remove_segments(self, base_offsets: Sequence[int], *, snapshots: bool = True) -> None:
@@ -963,7 +1010,7 @@ class PartitionLog:
         """
         if offset < 0:
             raise UsageError(f"a log cannot end at {offset}", partition=str(self.partition))
-        with self._owned():
+        with self._owned(), self._changing():
             if offset >= self._log_end_offset:
                 self._put_epochs(truncate_from_end(self._epochs, self._log_end_offset))
                 return False
@@ -993,7 +1040,7 @@ class PartitionLog:
         """
         if offset < 0:
             raise UsageError(f"a log cannot begin at {offset}", partition=str(self.partition))
-        with self._owned():
+        with self._owned(), self._changing():
             self._cuts += 1
             self._truncate_fully(offset, log_start_offset)
 
@@ -1063,6 +1110,7 @@ class PartitionLog:
                 if before_group is not None:
                     before_group()
                 held.enter_context(self._owned())
+                self._fs.require_descriptors(SPARE_DESCRIPTORS)
                 replaced = next(groups)
 
             with self._owned():
@@ -1070,7 +1118,7 @@ class PartitionLog:
             try:
                 commit(swap, self._fs, before_group=next_group)
             except CommitStateUnknownError as error:
-                self.go_offline(str(error))
+                self.go_offline(f"the outcome of a commit is not known: {error}")
                 raise
             except OSError as error:
                 self._fail(error)
@@ -1266,9 +1314,14 @@ class PartitionLog:
             self._fs.remove_directory(self.directory)
 
 
+def _tells_first_offset(batches: Batches) -> bool:
+    """Return whether the first header has the first offset; a compressed message of magic 0 or 1 has the last."""
+    return int(batches.rows["magic"][0]) >= _MAGIC or batches.first().codec == CODEC_NONE
+
+
 def _first_offset(batches: Batches, first: BatchFields) -> int:
     """The first offset of an append; that of a compressed message of magic 0 or 1 lies inside of it."""
-    if first.magic >= _MAGIC or first.codec == CODEC_NONE:
+    if _tells_first_offset(batches):
         return first.base_offset
     entry = batches.buffer[first.position : first.position + first.size_bytes].tobytes()
     return int(legacy.unwrap(entry, limit_bytes=INT32_MAX).records[0, OFFSET_DELTA])

@@ -8,7 +8,8 @@
 Invariants
 * `size_bytes` counts what was written whole: nobody reads beyond it, and the next append begins there, whatever a
   failed write left behind it.
-* Files are opened when they are first needed, so that a log of many segments costs nothing until it is read.
+* Files are opened when they are first needed, so that a log of many segments costs nothing until it is read.  A segment
+  that is only read keeps one descriptor, one that is appended to three; `close_idle` gives them back.
 * Writers are kept apart by the log's lock; who reads takes positions under the lock and bytes without it.
 """
 
@@ -112,6 +113,7 @@ class Segment:
         self._fs = fs
         self._interval_bytes = config.compaction.index_interval_bytes
         self._file: OpenFile | None = None
+        self._was_used = False
         entries = 0 if is_new else None
         max_bytes = config.compaction.segment_index_bytes
         self.offset_index = MappedOffsetIndex(
@@ -131,6 +133,7 @@ class Segment:
     @property
     def file(self) -> OpenFile:
         """The `.log`."""
+        self._was_used = True
         file = self._file
         if file is None:
             file = self._file = self._fs.open_file(self.path())
@@ -150,6 +153,26 @@ class Segment:
         """Give both indexes their full size, to be appended to."""
         self.offset_index.reserve()
         self.time_index.reserve()
+
+    def open_to_append(self) -> None:
+        """Have every file open that an append needs, so that none is missing halfway."""
+        self.reserve_indexes()
+        if self._file is None:
+            _ = self.file
+
+    def close_idle(self, *, is_durable: bool) -> None:
+        """Give back the descriptors of a segment that was not used since the last call; the next use opens it again.
+
+        `is_durable` says that the segment was flushed: only then its `.log` and `.txnindex` are closed.
+        """
+        if self._was_used:
+            self._was_used = False
+            return
+        self.offset_index.close_file()
+        self.time_index.close_file()
+        if is_durable:
+            self._file = None
+            self.transaction_index.close_file()
 
     # ----------------------------------------------------------------------------------------------------------- append
     def append(self, batches: Batches) -> None:
@@ -252,7 +275,7 @@ class Segment:
             waited_ms = max_timestamp_ms - first_ms if first_ms >= 0 else now_ms - self.created_ms
             if waited_ms > config.max_segment_ms - self.jitter_ms:
                 return True
-        self.reserve_indexes()
+        self.open_to_append()
         if self.offset_index.is_full or self.time_index.is_full:
             return True
         return not 0 <= last_offset - self.base_offset <= INT32_MAX

@@ -509,13 +509,10 @@ def _finishing_order(name: str) -> tuple[int, int, str]:
 
 
 def _is_orphan(name: str, live: set[str]) -> bool:
-    parsed = parse_segment_file(name)
-    return (
-        parsed is not None
-        and parsed.kind in _INDEX_KINDS
-        and not parsed.state
-        and segment_file_name(parsed.base_offset, SegmentFileKind.LOG) not in live
-    )
+    """True of an index, whatever the number of its digits, whose log is not there."""
+    offset = _leading_offset(name)
+    is_index = offset >= 0 and name.removeprefix(name.partition(".")[0]) in _INDEX_KINDS
+    return is_index and segment_file_name(offset, _LOG) not in live
 
 
 def next_offset_of(path: Path, base_offset: int, fs: Fs) -> int:

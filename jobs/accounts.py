@@ -43,7 +43,7 @@ def check_place(file: Path, option: str, log_dirs: Iterable[Path]) -> None:
             raise UsageError(f"{option} may not lie inside a log directory", path=str(file), advice=_ADVICE)
 
 
-def error_document(command: str, now_ms: int, error: SedimentError | OSError, sentence: str) -> str:
+def error_document(command: str, now_ms: int, error: BaseException, sentence: str) -> str:
     """The JSON of a run that ended without a result; only the page and the metrics know it."""
     return json.dumps({"command": command, "now_ms": now_ms, "error": sentence, "kind": type(error).__name__})
 

@@ -41,7 +41,7 @@ from sediment.jobs.progress import Progress
 from sediment.jobs.sentences import first_line, task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import spread
-from sediment.jobs.stopping import cancel_when
+from sediment.jobs.stopping import RunStopped, cancel_when
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.locate import Source
@@ -491,7 +491,10 @@ def archive_segments(
         works = [work for key, bases in wanted.items() for work in _works(key, bases, run_id, fs)]
         total_bytes = sum(work.size_bytes for work in works)
         progress = stack.enter_context(Progress(options.messages(), len(works), total_bytes))
-        sc = stack.enter_context(spark_context(options.master, "sediment expire"))
+        try:
+            sc = stack.enter_context(spark_context(options.master, "sediment expire"))
+        except RunStopped:
+            return dict.fromkeys(wanted, ("stopped", "the run was stopped before this partition"))
         stack.enter_context(cancel_when(stop, sc, run_id))
         return _Archiving(sc, path, run_id, stop, progress).archive(works)
 

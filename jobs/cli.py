@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sediment import __version__
 from sediment.jobs.examples import epilog
+from sediment.jobs.stopping import RunStopped, end_on_signals
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -28,8 +32,39 @@ COMMANDS = {
 }
 
 
+@contextmanager
+def _one_sentence_if_stopped() -> Iterator[None]:
+    """Before a command has begun, a signal is told here; click would say something of its own."""
+    try:
+        yield
+    except RunStopped as stopped:
+        click.echo("sediment: the run was stopped before it began", err=True)
+        raise SystemExit(1) from stopped
+
+
 class _Commands(click.Group):
     """Loads a command's module only when it is used, so that help and completion start fast."""
+
+    def main(self, args: Sequence[str] | None = None, *positional: Any, **given: Any) -> Any:
+        """Run the command line `args`, or that of this process, which is then over."""
+        try:
+            with end_on_signals(), _one_sentence_if_stopped():
+                return super().main(args, *positional, **given)
+        finally:
+            if args is None:
+                # The interpreter would answer a late Ctrl-C with a trace.
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, signal.SIG_DFL)
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        """Read the command line."""
+        with _one_sentence_if_stopped():
+            return super().make_context(*given, **more)
+
+    def invoke(self, context: click.Context) -> Any:
+        """Load the command and run it."""
+        with _one_sentence_if_stopped():
+            return super().invoke(context)
 
     def list_commands(self, _context: click.Context) -> list[str]:
         return sorted(COMMANDS)

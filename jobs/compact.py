@@ -70,11 +70,12 @@ from sediment.jobs.report import (
     print_report,
     report_json,
 )
+from sediment.jobs.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import Answer, spread, spread_unfinished
 from sediment.jobs.stages import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageClock
-from sediment.jobs.stopping import cancel_when, stop_on_signals
+from sediment.jobs.stopping import RunStopped, cancel_when, stop_on_signals
 from sediment.jobs.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.segment_io.checkpoints import update_offset_checkpoint, write_offset_checkpoint
 from sediment.segment_io.errors import (
@@ -149,6 +150,7 @@ class _Run:
         self._marks: dict[Path, Mapping[TopicPartition, Uncleanable]] = {}
         self._handed_over: dict[Path, set[str]] = {}
         self._synced: dict[Path, Future[None]] = {}
+        self._running: Mapping[str, str] = {}
         self._started = time.time()
         self._originals: Originals | None = None
 
@@ -234,11 +236,13 @@ class _Run:
                 self._stack.callback(remove_run_token, path)
         directories = options.open_directories(self._fs, in_place=not own.dry_run)
         warn_of_unstated_lag(directories)
+        if own.dry_run:
+            self._running = warn_of_running(directories)
         for directory in directories:
             rate = directory.settings.broker_value("log.cleaner.io.max.bytes.per.second")
             assert isinstance(rate, float)
             self._bytes_per_second = min(self._bytes_per_second, rate)
-            if directory.is_unclean and own.hand_off is None:
+            if directory.is_unclean and own.hand_off is None and str(directory.path) not in self._running:
                 _LOGGER.warning(
                     "%s: the last stop of the broker was not clean; what lies behind the recovery points is left as it "
                     "is until `sediment recover` has repaired the directory",
@@ -304,7 +308,10 @@ class _Run:
         reports: list[PartitionReport] = []
         total_bytes = sum(task.weight() for task in tasks)
         progress = self._stack.enter_context(Progress(self._options.messages(), len(tasks), total_bytes))
-        sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
+        try:
+            sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
+        except RunStopped:
+            return [self._logged(report) for report in self._settle_all([Answer(task, None, None) for task in tasks])]
         self.clock.lap(SPARK)
         self._stack.enter_context(cancel_when(self._stop, sc, self.run_id))
         pace, there = self._pace(sc), circumstances(sc, total_bytes, asked=self._own.strategy)
@@ -375,6 +382,8 @@ class _Run:
             yield [Answer(task, replace(result, seconds_by_stage=clock.seconds()), None)]
 
     def _logged(self, report: PartitionReport) -> PartitionReport:
+        if report.reason_code == UNCLEAN:
+            report = replace(report, reason=self._running.get(report.log_dir, report.reason))
         log_partition(self.run_id, "compact", report)
         return report
 

@@ -58,4 +58,9 @@ def command(context: click.Context, shell: str) -> None:
     completing = get_completion_class(shell)
     assert completing is not None
     main: Any = context.find_root().command
-    click.echo(completing(main, {}, PROGRAM, VARIABLE).source())
+    # Completion itself starts at each Tab and needs none of this.
+    from sediment.jobs.options import errors_as_exit_status
+    from sediment.jobs.standard_output import write_result
+
+    with errors_as_exit_status():
+        write_result(completing(main, {}, PROGRAM, VARIABLE).source() + "\n")

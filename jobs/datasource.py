@@ -269,6 +269,7 @@ class KafkaLogSource(DataSource):
     @_in_one_sentence
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
+        silence_closed_sockets()
         self._options = SourceOptions.parse(options)
         fs = Fs()
         sources = located(self._options, fs)
@@ -286,10 +287,12 @@ class KafkaLogSource(DataSource):
     @_in_one_sentence
     def reader(self, schema: StructType) -> DataSourceReader:
         """For a batch query."""
+        silence_closed_sockets()
         return KafkaLogReader(_with_schema(self._options.request, schema), self._take_tasks())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """For a streaming query, of `records` only."""
+        silence_closed_sockets()
         self._take_tasks()
         try:
             if self._options.request.what != "records":

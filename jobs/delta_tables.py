@@ -21,6 +21,7 @@ import click
 from sediment.jobs.options import errors_as_exit_status
 from sediment.jobs.report import human_bytes
 from sediment.jobs.session import spark_context
+from sediment.jobs.standard_output import write_result
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def command() -> None:
     with errors_as_exit_status():
         jars = fetch_jars()
         for jar in jars:
-            click.echo(f"{jar} ({human_bytes(jar.stat().st_size)})")
+            write_result(f"{jar} ({human_bytes(jar.stat().st_size)})\n")
 
 
 if __name__ == "__main__":

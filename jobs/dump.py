@@ -8,13 +8,16 @@ Invariants: rows go to stdout as they are read, everything else to stderr; what 
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import logging
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +30,7 @@ from rich.table import Table
 from sediment.jobs.cluster_settings import check_patterns
 from sediment.jobs.completion import complete_partition, complete_path
 from sediment.jobs.options import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
+from sediment.jobs.standard_output import SafeConsole, as_text, error_console, write_result
 from sediment.segment_io.coordinator_records import (
     COORDINATOR_TOPICS,
     decode_control_record,
@@ -119,7 +123,7 @@ class DumpOptions:
 
     def messages(self) -> Console:
         """Where people are told things: stderr, silent with --quiet."""
-        return Console(stderr=True, quiet=self.quiet, soft_wrap=True, highlight=False)
+        return error_console(quiet=self.quiet, soft_wrap=True, highlight=False)
 
 
 def dump(request: TableRequest, sources: Sequence[Source], options: DumpOptions) -> int:
@@ -134,7 +138,7 @@ def dump(request: TableRequest, sources: Sequence[Source], options: DumpOptions)
         if options.to.exists():
             raise UsageError("the output exists", path=str(options.to), advice="name a directory that does not")
         if options.master is not None or sum(task.size_bytes for task in tasks) > DIRECT_BYTES:
-            return _write_with_spark(request, sources, options)
+            return _write_with_spark(request, sources, options, options.to)
     elif options.master is not None:
         raise UsageError("--master is of use only with --to", advice="what is printed is read without Spark")
     damages: list[Damage] = []
@@ -184,18 +188,25 @@ def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, to: Pat
         raise
 
 
-def _write_with_spark(request: TableRequest, sources: Sequence[Source], options: DumpOptions) -> int:
+def _write_with_spark(request: TableRequest, sources: Sequence[Source], options: DumpOptions, to: Path) -> int:
     from sediment.jobs.datasource import FORMAT
     from sediment.jobs.progress import stages_of
     from sediment.jobs.session import create_session
 
-    messages = Console(stderr=True, quiet=options.quiet)
-    with create_session(options.master, "sediment dump") as spark, stages_of(spark.sparkContext, messages):
-        spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        reader = spark.read.format(FORMAT)
-        for name, value in _as_options(request).items():
-            reader = reader.option(name, value)
-        reader.load([_path(source) for source in sources]).write.parquet(str(options.to))
+    messages = error_console(quiet=options.quiet)
+    try:
+        with create_session(options.master, "sediment dump") as spark, stages_of(spark.sparkContext, messages):
+            spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+            reader = spark.read.format(FORMAT)
+            for name, value in _as_options(request).items():
+                reader = reader.option(name, value)
+            reader.load([_path(source) for source in sources]).write.parquet(str(to))
+    except BaseException:
+        # Nothing of what another process may have put there at the same moment.
+        with contextlib.suppress(OSError):
+            shutil.rmtree(to / "_temporary")
+            to.rmdir()
+        raise
     return EXIT_DONE
 
 
@@ -228,7 +239,7 @@ def _print_json(batches: Iterator[pa.RecordBatch], request: TableRequest, option
     names = [column.name for column in request.selected()]
     rows = _Checked(_rows(batches))
     for row in islice(rows, options.limit):
-        click.echo(json.dumps(_plain(row, names), ensure_ascii=False, separators=(",", ":")))
+        write_result(json.dumps(_plain(row, names), ensure_ascii=False, separators=(",", ":")) + "\n")
     return rows.finish(request, options)
 
 
@@ -324,9 +335,9 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
         decoded = _decoded(row)
         table.add_row(*(_cell(column.kind, decoded.get(column.name, row[column.name])) for column in columns))
     # What a record holds must not be taken for markup, and a pipe has no width.
-    terminal = Console(highlight=False, markup=False, emoji=False)
-    console = terminal if terminal.is_terminal else Console(highlight=False, markup=False, emoji=False, width=1 << 14)
-    console.print(table)
+    as_is = partial(SafeConsole, highlight=False, markup=False, emoji=False)
+    console = as_is() if as_is().is_terminal else as_is(width=1 << 14)
+    write_result(as_text(lambda shown: shown.print(table), console))
     if is_more:
         options.messages().print(f"these are the first {limit} rows; --limit 0 shows all, --json one a line")
     return rows.finish(request, options)

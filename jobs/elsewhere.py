@@ -52,7 +52,7 @@ from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import Answer, spread
 from sediment.jobs.stages import COMMIT, LIST, SPARK, StageClock
-from sediment.jobs.stopping import cancel_when
+from sediment.jobs.stopping import RunStopped, cancel_when, interruptible
 from sediment.jobs.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.segment_io.checkpoints import format_offset_checkpoint
 from sediment.segment_io.errors import (
@@ -362,8 +362,9 @@ class _Run:
         _check_options(self._own)
         stores = [Store(where) for where in self._options.given_log_dirs]
         check_place(self._output, stores)
-        self._open(stores)
-        prepared = [self._prepare(partition, source) for partition, source in self._source_of.items()]
+        with interruptible():  # a bucket may take its time, and nothing is written yet
+            self._open(stores)
+            prepared = [self._prepare(partition, source) for partition, source in self._source_of.items()]
         self.clock.lap(LIST)
         if not self._own.dry_run:
             self._claim()
@@ -471,7 +472,10 @@ class _Run:
         total_bytes = sum(task.weight() for task in tasks)
         reports = []
         with Progress(self._options.messages(), len(tasks), total_bytes) as progress:
-            sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
+            try:
+                sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
+            except RunStopped:
+                return [self._lost(task, None, None) for task in tasks]
             self.clock.lap(SPARK)
             pace = self._pace(sc)
             tasks = [replace(task, pace=pace) for task in tasks]

@@ -52,7 +52,8 @@ from sediment.jobs.directories import LogDirectory, check_filesystem
 from sediment.jobs.kept_originals import catalogue_of_run, end_originals
 from sediment.jobs.options import CommonOptions, common_options
 from sediment.jobs.progress import Progress
-from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, counted, human_bytes, skipped_lines
+from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, counted, human_bytes, print_failures, skipped_lines
+from sediment.jobs.running_brokers import warn_of_running
 from sediment.jobs.sentences import told
 from sediment.jobs.settings import Settings
 from sediment.jobs.stopping import stop_on_signals
@@ -160,9 +161,7 @@ def print_run(run: ExpiryRun, console: Console) -> None:
             else human_bytes(partition.bytes_before),
         )
     console.print(table)
-    for partition in run.partitions:
-        if partition.status == FAILED:
-            console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
+    print_failures(((p.partition, p.reason) for p in run.partitions if p.status == FAILED), console)
     for line in (_summary(run), *skipped_lines(run.partitions, short=(NOTHING_TO_DELETE,))):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
@@ -346,6 +345,8 @@ class _Run:
                     check_originals_place(self._keep_originals, path, self._fs)
                 self._locks[path] = self._stack.enter_context(DirectoryLock(path))
             directories = options.open_directories(self._fs, in_place=True)
+        else:
+            warn_of_running(directories)
         for directory in directories:
             for topic in sorted({partition.topic for partition in directory.partitions}):
                 self._check_local_keys(directory.settings, topic)

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sediment.jobs import ledger
 from sediment.jobs.delta_tables import check_table_path
 from sediment.jobs.options import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.report import SCHEMA, human_bytes, result_console
+from sediment.jobs.standard_output import as_text, write_result
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.printable import printable
 
@@ -192,14 +194,14 @@ def command(
             if not runs:
                 raise UsageError(f"the ledger holds no run {run_id}", path=path, advice="see all with --last 1000000")
         wanted = _wanted_partitions(path, runs, patterns) if run_id or patterns or as_json else None
-    if as_json:
-        click.echo(json.dumps(_document(path, runs, wanted or [], narrowed=bool(patterns))))
-    elif run_id is not None:
-        _print_one_run(runs[0], wanted or [], result_console())
-    elif wanted is not None:
-        _print_partitions(wanted, result_console())
-    else:
-        _print_runs(runs, result_console())
+        if as_json:
+            write_result(json.dumps(_document(path, runs, wanted or [], narrowed=bool(patterns))) + "\n")
+        elif run_id is not None:
+            write_result(as_text(partial(_print_one_run, runs[0], wanted or []), result_console()))
+        elif wanted is not None:
+            write_result(as_text(partial(_print_partitions, wanted), result_console()))
+        else:
+            write_result(as_text(partial(_print_runs, runs), result_console()))
     raise SystemExit(EXIT_DONE)
 
 

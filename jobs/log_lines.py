@@ -14,14 +14,19 @@ import dataclasses
 import io
 import json
 import logging
+import os
 import sys
+import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
+import platformdirs
 
 from sediment.segment_io.printable import printable
 
@@ -33,6 +38,7 @@ TEXT, JSON = "text", "json"
 _LOGGER = logging.getLogger(__name__)
 _OURS = logging.getLogger("sediment")
 _EXIT_FAILED = 1
+_TRACES = "traces"
 
 _json_is_on = False
 
@@ -53,7 +59,33 @@ def tell_error(sentence: str, **known: Any) -> None:
     if _json_is_on:
         _LOGGER.error(sentence, extra=known)
     else:
-        click.echo(f"sediment: {sentence}", err=True)
+        with contextlib.suppress(OSError):
+            click.echo(f"sediment: {sentence}", err=True)
+
+
+def tell_fault(sentence: str, error: BaseException, **known: Any) -> None:
+    """Why a command ended by a fault, with the trace: in the line, or in a file that the sentence names."""
+    if _json_is_on:
+        _LOGGER.critical(sentence, exc_info=error, extra=known)
+        return
+    file = _saved_trace(error)
+    where = f"the trace is in {file}" if file else "set SEDIMENT_TRACEBACK=1 to see the trace"
+    tell_error(f"{sentence}; this is a fault of Sediment or Spark: report it ({where})")
+
+
+def _saved_trace(error: BaseException) -> Path | None:
+    """Keep the trace of an error in a file where this user can write one."""
+    trace = "".join(traceback.format_exception(error))
+    for root in (platformdirs.user_state_path("sediment"), Path(tempfile.gettempdir()) / f"sediment-{os.getuid()}"):
+        try:
+            folder = root / _TRACES
+            folder.mkdir(parents=True, exist_ok=True)
+            file = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.txt"
+            file.write_text(trace, encoding="utf-8", errors="backslashreplace")
+            return file
+        except OSError:
+            continue
+    return None
 
 
 def log_partition(run_id: str, command: str, report: DataclassInstance) -> None:

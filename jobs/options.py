@@ -1,12 +1,17 @@
-"""The options that commands share, and how their errors become exit statuses."""
+"""The options that commands share, how a command ends, and how its errors become exit statuses.
+
+Invariant: a run is in the ledger, on its page and in its metrics before anything of it goes to stdout.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -19,11 +24,13 @@ from sediment.jobs.cluster_settings import open_directories
 from sediment.jobs.completion import complete_partition
 from sediment.jobs.directories import LogDirectory
 from sediment.jobs.report import result_console
-from sediment.jobs.sentences import told
+from sediment.jobs.sentences import ending
 from sediment.jobs.session import under_spark_submit
 from sediment.jobs.settings import Settings
+from sediment.jobs.standard_output import OutputError, as_text, error_console, write_result
+from sediment.jobs.stopping import end_on_signals, stop_on_signals
 from sediment.jobs.unstated_settings import UNSTATED_CODES
-from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.names import METADATA_PARTITION
@@ -31,6 +38,10 @@ from sediment.segment_io.names import METADATA_PARTITION
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_WRONG_USE = 2
+EXIT_READER_LEFT = 141  # as of a process that SIGPIPE ended
+TRACEBACK_VARIABLE = "SEDIMENT_TRACEBACK"
+
+_OF_CLICK = (click.ClickException, click.exceptions.Exit, click.Abort)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -114,36 +125,48 @@ class CommonOptions:
     def conclude(
         self, run: _Result, as_json: Callable[[_Result], str], show: Callable[[_Result, Console], None]
     ) -> NoReturn:
-        """End a command: print its `run`, keep it where that is wanted, exit with what became of it."""
+        """End a command: keep its `run` where that is wanted, print it, exit with what became of it.
+
+        A reader of stdout that has left changes nothing in the exit status; a stdout that is full makes it 1.
+        """
         document = as_json(run)
-        if self.as_json:
-            click.echo(document)
-        else:
-            show(run, result_console())
         self.account(document)
         unknown = self.fail_on_unknown and _has_unstated(run)
-        raise SystemExit(EXIT_FAILED if run.failed() or unknown else EXIT_DONE)
+        status = EXIT_FAILED if run.failed() or unknown else EXIT_DONE
+        why = None
+        try:
+            write_result(f"{document}\n" if self.as_json else as_text(partial(show, run), result_console()))
+        except OutputError as error:
+            why = error.what
+            status = status if error.reader_left else EXIT_FAILED
+        except KeyboardInterrupt:
+            why, status = "a signal came meanwhile", EXIT_FAILED
+        if why is not None:
+            log_lines.tell_error(f"the result could not be printed: {why}; the run itself is finished")
+        raise SystemExit(status)
 
     def account(self, report: str) -> None:
         """Keep the run whose JSON is `report` in the ledger, as a page and as metrics, where they are wanted.
 
-        The last thing that a command does; what goes wrong is only told.  --quiet does not silence it.
+        What goes wrong is only told, and --quiet does not silence it.  A signal does not keep it from being finished.
         """
         # spark-submit sends stderr to stdout, where --json promises nothing but the object.
         messages = _console(quiet=self.as_json and under_spark_submit())
-        if self.ledger is not None:
-            from sediment.jobs import ledger
+        with stop_on_signals():
+            if self.ledger is not None:
+                from sediment.jobs import ledger
 
-            ledger.record(report, self.ledger, messages)
-        self._write_files(report, messages)
-        log_lines.log_run(report)
+                ledger.record(report, self.ledger, messages)
+            self._write_files(report, messages)
+            log_lines.log_run(report)
 
-    def account_of_error(self, error: SedimentError | OSError) -> None:
+    def account_of_error(self, error: BaseException) -> None:
         """Keep a run that ended without a result as a page and as metrics, where they are wanted."""
         context = click.get_current_context(silent=True)
         command = context.command.name if context and context.command.name else ""
-        report = accounts.error_document(command, self.now_ms, error, told(error)[1])
-        self._write_files(report, _console(quiet=self.as_json and under_spark_submit()))
+        report = accounts.error_document(command, self.now_ms, error, ending(error).sentence)
+        with stop_on_signals():
+            self._write_files(report, _console(quiet=self.as_json and under_spark_submit()))
 
     def _write_files(self, report: str, messages: Console) -> None:
         if self.report_file is not None:
@@ -175,7 +198,7 @@ def _console(*, quiet: bool, plain: bool = False) -> Console:
     stream = log_lines.stream_of_lines()
     if stream is not None:
         return Console(file=stream, quiet=quiet, soft_wrap=True)
-    return Console(stderr=True, quiet=quiet, force_terminal=False if plain else None)
+    return error_console(quiet=quiet, force_terminal=False if plain else None)
 
 
 key_equality_option = click.option(
@@ -246,7 +269,9 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
                 if not log_dirs:
                     options._check_accounts()
                 return command(options=options, **own)
-            except (SedimentError, OSError) as error:
+            except _OF_CLICK:
+                raise
+            except (Exception, KeyboardInterrupt) as error:
                 options.account_of_error(error)
                 raise
 
@@ -340,13 +365,32 @@ def _absolute(log_dir: str) -> Path:
 
 
 class errors_as_exit_status:  # noqa: N801 - reads as a statement
-    """Turn an error into one sentence on stderr and its exit status."""
+    """End the command on SIGINT and SIGTERM, and turn an error into one sentence on stderr and its exit status.
+
+    What only prints and has lost its reader ends silently.  An error that is none of ours, nor of the system or Spark,
+    is a fault of Sediment: its trace goes to a file, or with $SEDIMENT_TRACEBACK to stderr.
+    """
 
     def __enter__(self) -> None:
-        return None
+        self._signals = end_on_signals()
+        self._signals.__enter__()
 
-    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
-        if isinstance(error, (SedimentError, OSError)):
-            code, sentence = told(error)
-            log_lines.tell_error(sentence, reason_code=code)
-            sys.exit(EXIT_WRONG_USE if isinstance(error, UsageError) else EXIT_FAILED)
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            self._end(error)
+        finally:
+            self._signals.__exit__(kind, error, trace)
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is None or isinstance(error, _OF_CLICK) or not isinstance(error, Exception | KeyboardInterrupt):
+            return
+        if isinstance(error, OutputError) and error.reader_left:
+            sys.exit(EXIT_READER_LEFT)
+        found = ending(error)
+        if not found.is_fault:
+            log_lines.tell_error(found.sentence, reason_code=found.reason_code)
+        elif os.environ.get(TRACEBACK_VARIABLE):
+            return
+        else:
+            log_lines.tell_fault(found.sentence, error, reason_code=found.reason_code)
+        sys.exit(EXIT_WRONG_USE if isinstance(error, UsageError) else EXIT_FAILED)

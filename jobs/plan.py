@@ -39,6 +39,7 @@ from sediment.jobs.cleaning_report import compacted, quarantined
 from sediment.jobs.options import CommonOptions, common_options, key_equality_option
 from sediment.jobs.progress import Progress
 from sediment.jobs.report import FAILED, QUARANTINED, SCHEMA, PartitionReport, human_bytes, utc_time
+from sediment.jobs.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.sentences import task_lost, told
 from sediment.jobs.session import spark_context
 from sediment.jobs.spread import spread
@@ -146,7 +147,8 @@ class PlanningTask:
     """One partition's work; `cleaning` is the dry run that --exact makes.
 
     `quarantine` is the report with which `compact` leaves a damaged partition alone.  `compaction_held` and
-    `retention_held` (reason code, sentence) say why its settings keep `compact` and `expire` from it.
+    `retention_held` (reason code, sentence) say why its settings keep `compact` and `expire` from it.  `at_work` is the
+    sentence for an unclean log whose broker runs.
     """
 
     cleaning: CleaningTask
@@ -155,6 +157,7 @@ class PlanningTask:
     quarantine: PartitionReport | None
     compaction_held: tuple[str, str] | None
     retention_held: tuple[str, str] | None
+    at_work: str | None
 
     def is_cleaned(self) -> bool:
         """Whether `compact` would have a task for the partition, whatever that finds."""
@@ -226,6 +229,8 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
         reason=explain(cleanable, view, config),
         unblocks_at_ms=cleanable.unblocks_at_ms,
     )
+    if task.at_work is not None and found.reason_code == UNCLEAN:
+        found = replace(found, reason=task.at_work)
     if task.compaction_held is not None:
         code, reason = task.compaction_held
         found = replace(found, reason_code=code, reason=reason)
@@ -393,6 +398,7 @@ def _prepare(
     prepared: list[PlanningTask | PartitionPlan] = []
     directories = options.open_directories(fs)
     warn_of_unstated_lag(directories)
+    running = warn_of_running(directories)
     for directory in directories:
         marks = read_uncleanable(directory.path, fs)
         for partition in directory.partitions:
@@ -416,6 +422,7 @@ def _prepare(
                     quarantine=alone,
                     compaction_held=why_not_compacted(partition, settings, config),
                     retention_held=why_not_expired(partition, checkpoints, settings, config),
+                    at_work=running.get(str(directory.path)),
                 )
             )
     return prepared

@@ -34,7 +34,7 @@ from sediment.jobs.directories import LogDirectory
 from sediment.jobs.log_lines import log_partition
 from sediment.jobs.options import CommonOptions, common_options
 from sediment.jobs.progress import Progress
-from sediment.jobs.report import FAILED, SCHEMA, human_bytes
+from sediment.jobs.report import FAILED, SCHEMA, human_bytes, print_failures
 from sediment.jobs.sentences import told
 from sediment.jobs.stopping import stop_on_signals
 from sediment.segment_io.checkpoints import format_offset_checkpoint, read_offset_checkpoint
@@ -266,9 +266,10 @@ def _settle_directory(directory: LogDirectory, outcomes: Sequence[_Outcome], is_
 
     Source: kafka-log 04 §14 step 3.
     """
+    # Of a live log and a future replica of one partition the live log's offsets count: they are sorted last.
     loaded = {
         outcome.work.partition: outcome.log
-        for outcome in outcomes
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.work.state is DirectoryState.LIVE)
         if outcome.log is not None and not outcome.log.damage
     }
     like = directory.path / LOCK_FILE
@@ -410,8 +411,7 @@ def print_run(run: RecoveryRun, console: Console) -> None:
         for sentence in partition.repairs:
             would = "would be: " if run.dry_run else ""
             console.print(f"{partition.partition}: {would}{sentence}", soft_wrap=True, markup=False)
-        if partition.status == FAILED:
-            console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
+    print_failures(((p.partition, p.reason) for p in run.partitions if p.status == FAILED), console)
     console.print(_summary(run), soft_wrap=True, markup=False)
 
 

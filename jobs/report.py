@@ -7,12 +7,14 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sediment.jobs.standard_output import SafeConsole
 from sediment.segment_io.printable import encodable
 
 SCHEMA = 1
@@ -142,10 +144,8 @@ def human_bytes(size_bytes: int) -> str:
 def result_console() -> Console:
     """stdout; where it is no terminal and $COLUMNS is silent, as wide as any row: a folded name cannot be searched."""
     # A name must not be taken for markup or for an emoji.
-    console = Console(markup=False, emoji=False)
-    if console.is_terminal or "COLUMNS" in os.environ:
-        return console
-    return Console(markup=False, emoji=False, width=_NO_FOLDING_COLUMNS)
+    plain = partial(SafeConsole, markup=False, emoji=False)
+    return plain() if plain().is_terminal or "COLUMNS" in os.environ else plain(width=_NO_FOLDING_COLUMNS)
 
 
 def print_report(report: RunReport, console: Console) -> None:
@@ -182,11 +182,19 @@ def print_report(report: RunReport, console: Console) -> None:
         )
     for sentence in _why_skipped(report):
         console.print(sentence, soft_wrap=True, markup=False, highlight=False)
+    print_failures(((p.partition, p.reason) for p in report.partitions if p.status in (FAILED, QUARANTINED)), console)
     for partition in report.partitions:
-        if partition.status in (FAILED, QUARANTINED):
-            console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
-        elif partition.corrupt_batches:
+        if partition.status not in (FAILED, QUARANTINED) and partition.corrupt_batches:
             console.print(f"{partition.partition}: {partition.reason}", style="yellow", soft_wrap=True, markup=False)
+
+
+def print_failures(failures: Iterable[tuple[str, str | None]], console: Console) -> None:
+    """Print why partitions, (name, reason), failed; those of one reason share a line."""
+    names: dict[str | None, list[str]] = {}
+    for name, reason in failures:
+        names.setdefault(reason, []).append(name)
+    for reason, found in names.items():
+        console.print(f"{_named(found)}: {reason}", style="red", soft_wrap=True, markup=False)
 
 
 def _why_skipped(report: RunReport) -> list[str]:

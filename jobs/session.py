@@ -4,15 +4,18 @@ A SparkContext is enough for a run; a SparkSession costs a second more and is ma
 to spark-submit or in `spark-defaults.conf` win over those made here.
 
 Invariants: an active context is used as it is and left running; one made here is stopped, with every task of it, when
-the `with` block ends.  What Spark says while it starts is shown only if it does not start.
+the `with` block ends.  What Spark says while it starts is shown only if it does not start, and what it says once a
+signal ended the run is not shown.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -25,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from sediment.jobs.class_archive import archive_options
 from sediment.jobs.log_lines import as_line
+from sediment.jobs.stopping import interruptible, is_stopping
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,8 +43,25 @@ _INSTALL_JAVA = "install it (for example: sudo apt-get install openjdk-17-jre-he
 _MIN_JAVA = 17
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _STDERR = 2
+_LEAST_FILES, _ENOUGH_FILES = 512, 65536
 _WANTED_BY_CONVERTERS = "pyspark.testing.utils"  # by PySpark at the first call of the JVM; it brings pandas and pyarrow
 _CAUSE = re.compile(r"(?:Exception|Error): (.+)")
+_JAVA_GONE = re.compile("JAVA_GATEWAY_EXITED")
+_KNOWN_CAUSES = (
+    (
+        re.compile("Too many open files"),
+        "too many open files",
+        "raise the limit, as with: ulimit -n 65536",
+    ),
+    (
+        re.compile(
+            "Could not reserve enough space|insufficient memory|Cannot allocate memory|unable to create native thread|"
+            "Initial heap size|Too small (?:initial|maximum) heap|Could not allocate"
+        ),
+        "Java does not get the memory that it asks for",
+        "free some memory, lower spark.driver.memory, or raise ulimit -v",
+    ),
+)
 
 # The driver is a short-lived JVM that waits for Python: an optimising compiler and a parallel collector only delay it.
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -79,6 +100,7 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
 
     Raises:
         UsageError: Spark does not start: no Java, an old one, or what Spark itself said.
+        RunStopped: a signal came before it had started.
     """
     from pyspark import SparkContext
 
@@ -87,7 +109,8 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
     if active is not None:
         yield active
         return
-    sc = _start(master, app_name, more)
+    with interruptible():
+        sc = _start(master, app_name, more)
     try:
         yield sc
     finally:
@@ -137,6 +160,7 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
 
+    logging.getLogger().addFilter(_unless_stopping)
     interrupt = signal.getsignal(signal.SIGINT)
     chatter = _Chatter()
     try:
@@ -146,10 +170,12 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
             _complete(conf, master, app_name, dict(conf.getAll()), more)
         else:
             _check_java()
+            _check_open_files()
             defaults = _spark_defaults()
             conf = SparkConf(loadDefaults=False)
             _complete(conf, master, app_name, defaults, more)
             _complete_environment(conf.get("spark.master", defaults.get("spark.master", "")), defaults)
+            _check_python(conf.get("spark.master", defaults.get("spark.master", "")), defaults)
             outputs = {"stdout": chatter.pipe, "stderr": chatter.pipe}
             _import_meanwhile(_WANTED_BY_CONVERTERS)
             gateway = launch_gateway(conf, outputs)  # type: ignore[no-untyped-call]
@@ -163,6 +189,11 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
         # SparkContext takes the handler for itself and leaves no way to finish what is under way.
         signal.signal(signal.SIGINT, interrupt)
     return sc
+
+
+def _unless_stopping(_record: logging.LogRecord) -> bool:
+    """Py4J logs an interruption with its trace, by the root logger itself."""
+    return not is_stopping()
 
 
 def _import_meanwhile(module: str) -> None:
@@ -220,12 +251,20 @@ def _stop(sc: SparkContext) -> None:
 
     address = sc._accumulatorServer.server_address
     with contextlib.suppress(Py4JError):
+        if is_stopping():
+            sc.setLogLevel("OFF")  # tasks that are still running end with errors
         sc._jsc.stop()
     if isinstance(address, str):
         Path(address).unlink(missing_ok=True)  # the process may end before the background gets to it
-    thread = threading.Thread(target=sc.stop, name="sediment-spark-stop", daemon=True)
+    thread = threading.Thread(target=_stop_in_background, args=(sc,), name="sediment-spark-stop", daemon=True)
     thread.start()
     _stopping.append(thread)
+
+
+def _stop_in_background(sc: SparkContext) -> None:
+    # A JVM that has gone is as good as one that was stopped.
+    with contextlib.suppress(Exception):
+        sc.stop()
 
 
 def finish_stopping() -> None:
@@ -262,9 +301,12 @@ class _Chatter:
     def _listen(self) -> None:
         with os.fdopen(self._source, "rb") as source:
             for line in source:
+                if is_stopping():
+                    continue
                 if self._passing_on:
                     # Not through sys.stderr, whose lock this thread might hold when the interpreter ends.
-                    os.write(_STDERR, as_line(line))
+                    with contextlib.suppress(OSError):
+                        os.write(_STDERR, as_line(line))
                 else:
                     self._lines.append(line)
 
@@ -281,9 +323,42 @@ def _check_java() -> None:
         raise UsageError(f"Spark needs Java {_MIN_JAVA} or newer and {where}", advice=_INSTALL_JAVA)
 
 
+def _check_open_files() -> None:
+    """Let Spark open as many files as the hard limit allows.
+
+    Raises:
+        UsageError: they are too few for a JVM with Spark's JARs.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < _LEAST_FILES:
+        raise UsageError(
+            f"Spark needs some {_LEAST_FILES} open files and this process may have {wanted}",
+            advice=f"raise the limit, as with: ulimit -n {_ENOUGH_FILES}",
+        )
+
+
+def _check_python(master: str, given: Mapping[str, str]) -> None:
+    """Refuse a Python for the workers of this machine that is not there.
+
+    Raises:
+        UsageError: it cannot be run.
+    """
+    python = given.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    if master.startswith("local") and shutil.which(python) is None:
+        raise UsageError(
+            f"the Python for Spark's workers cannot be run: {python}", advice="correct PYSPARK_PYTHON or leave it out"
+        )
+
+
 def _java_version() -> int | None:
     """The major version of the Java that Spark would run; None: it does not say."""
-    said = subprocess.run([_java_command(), "-version"], capture_output=True, text=True, check=False).stderr
+    try:
+        said = subprocess.run([_java_command(), "-version"], capture_output=True, text=True, check=False).stderr
+    except OSError:
+        return None
     match = re.search(r'version "(?:1\.)?([0-9]+)', said)
     return int(match[1]) if match else None
 
@@ -292,8 +367,13 @@ def _not_started(error: Exception, heard: str) -> UsageError:
     version = _java_version()
     if version is not None and version < _MIN_JAVA:
         return UsageError(f"Spark needs Java {_MIN_JAVA} or newer and this is Java {version}", advice=_INSTALL_JAVA)
+    for said, what, advice in _KNOWN_CAUSES:
+        if said.search(heard):
+            return UsageError(f"Spark does not start: {what}", advice=advice)
     cause = _CAUSE.search(f"{error}\n{heard}")
-    if cause:
+    if cause and not _JAVA_GONE.search(cause[1]):
         return UsageError(f"Spark does not start: {cause[1]}", advice="correct the --master or Spark's settings")
-    sys.stderr.write(heard)
-    return UsageError("Spark does not start", advice="what it said is above")
+    lines = [line.strip() for line in heard.splitlines() if line.strip()]
+    if lines:
+        return UsageError(f"Spark does not start: {lines[-1]}", advice="correct JAVA_HOME or Spark's settings")
+    return UsageError("Spark does not start: Java ended at once", advice="look at JAVA_HOME, and at the memory")

@@ -69,6 +69,7 @@ REBUILT = "rebuilt"
 UNCHANGED = "unchanged"
 
 _KIND_PROPERTY = "sediment.snapshot"
+_DELETION_VECTORS_PROPERTY = "delta.enableDeletionVectors"
 _DELTA_LOG = "_delta_log"
 _UNFINISHED_COMMIT = re.compile(r"\..*\.tmp")  # written before it gets its name
 _APPLICATION = "sediment-snapshot"
@@ -109,6 +110,7 @@ class SnapshotOptions:
     to: str
     as_of: AsOf | None
     from_start: bool
+    deletion_vectors: bool = False
 
 
 # --------------------------------------------------------------------------------------------------------------- report
@@ -311,8 +313,9 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
 class _SnapshotTable:
     """The Delta table at a path and what its last commit of ours says."""
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
+    def __init__(self, spark: SparkSession, path: str, deletion_vectors: bool) -> None:
         self._spark = spark
+        self._deletion_vectors = deletion_vectors
         self.path = path if is_uri(path) else str(Path(path).absolute())
 
     def open(self, kind: str) -> Progress:
@@ -352,7 +355,8 @@ class _SnapshotTable:
                 .addColumns(columns)
                 .partitionedBy("topic")
                 .property(_KIND_PROPERTY, kind)
-                .property("delta.enableDeletionVectors", "true")
+                # Stated either way: a session may have a default of its own.
+                .property(_DELETION_VECTORS_PROPERTY, "true" if self._deletion_vectors else "false")
                 .execute()
             )
         return progress
@@ -614,7 +618,7 @@ class _Run:
         self._run_id = uuid.uuid4().hex[:12]
         self._started = time.monotonic()
         self._fs = Fs()
-        self._table = _SnapshotTable(spark, own.to)
+        self._table = _SnapshotTable(spark, own.to, own.deletion_vectors)
 
     def refresh(self) -> SnapshotReport:
         as_of = self._own.as_of is not None
@@ -825,12 +829,19 @@ def _check_place(to: str, log_dirs: Sequence[Path]) -> None:
 )
 @click.option("--as-of-ms", type=click.IntRange(min=0), help="The state of records up to this timestamp.")
 @click.option("--from-start", is_flag=True, help="Read the selected partitions anew from their start.")
+@click.option(
+    "--enable-deletion-vectors",
+    is_flag=True,
+    help="Set delta.enableDeletionVectors on a table that this run makes. Refreshes rewrite less; delta-rs cannot "
+    "read the table. An existing table keeps its setting.",
+)
 def command(
     options: CommonOptions,
     to: str,
     as_of_offsets: Sequence[str],
     as_of_ms: int | None,
     from_start: bool,
+    enable_deletion_vectors: bool,
 ) -> None:
     """Keep the latest value of each key in the log directories LOG_DIR... as a Delta table."""
     with errors_as_exit_status():
@@ -838,7 +849,7 @@ def command(
             to = to.removeprefix("file://")
         _check_place(to, options.log_dirs)
         selected = [str(log.partition) for log in _logs(options, Fs())]
-        own = SnapshotOptions(to, parse_as_of(as_of_offsets, as_of_ms, selected), from_start)
+        own = SnapshotOptions(to, parse_as_of(as_of_offsets, as_of_ms, selected), from_start, enable_deletion_vectors)
         with (
             delta_session(options.master, "sediment snapshot") as spark,
             stages_of(spark.sparkContext, options.messages()),

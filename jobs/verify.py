@@ -350,7 +350,7 @@ class _Run:
         works = [
             work
             for number, one in enumerate(judged)
-            for work in _works(number, one, damaged.get((number, AFTER), frozenset()))
+            for work in _works(number, one, damaged.get((number, AFTER), frozenset()), self._rules(one).idle_since_ms())
         ]
         group = f"sediment-verify-{uuid.uuid4().hex}"
         for answers in spread(self._spark.sparkContext, works, _perform, lambda work: work.size_bytes, group=group):
@@ -400,7 +400,7 @@ class _Run:
             frames.append(r.transaction_index_differences(decided, entries))
         return r.union(frames)
 
-    def _rules(self, one: _Judged, legacy_end: int) -> r.PairRules:
+    def _rules(self, one: _Judged, legacy_end: int = -INT64_MAX) -> r.PairRules:
         source = one.pair.before.source
         config = self._settings[source].for_topic(source.partition.topic).compaction
         return r.PairRules(
@@ -428,11 +428,11 @@ class _Run:
                 )
 
 
-def _works(number: int, one: _Judged, damaged: frozenset[int]) -> Iterator[FilesWork]:
+def _works(number: int, one: _Judged, damaged: frozenset[int], idle_since_ms: int) -> Iterator[FilesWork]:
     before, after = one.pair.before, one.pair.after
     ours = {segment.base_offset for segment in after.segments}
     first_open = one.before.first_open_offset
-    yield FilesWork(number, before.source, after.source, None, after.size_bytes, damaged, first_open)
+    yield FilesWork(number, before.source, after.source, None, after.size_bytes, damaged, first_open, idle_since_ms)
     for segment in before.segments:
         if segment.base_offset >= one.cleaned.end and segment.base_offset in ours:
             yield FilesWork(number, before.source, after.source, segment.base_offset, 2 * segment.ref.log_bytes)
@@ -616,7 +616,7 @@ def verify(options: CommonOptions, *, now_is_exact: bool, since_ms: int | None) 
 @options_of_two_directories
 @click.option(
     "--since-ms",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=INT64_MAX),
     help="The clock of the first of several cleanings (default: there was one, at --now-ms if that is given).",
 )
 def command(options: CommonOptions, since_ms: int | None) -> None:

@@ -13,11 +13,13 @@ from pathlib import Path
 from sediment.jobs.verify_report import Difference
 from sediment.segment_io.checkpoints import read_leader_epochs, read_partition_metadata
 from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.index_check import check_indexes
 from sediment.segment_io.indexes import AbortedTransaction, encode_transaction_index, parse_transaction_index
-from sediment.segment_io.listing import list_log
+from sediment.segment_io.listing import LogListing, list_log
 from sediment.segment_io.locate import Source
+from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import (
     CLEANED_SUFFIX,
     LEADER_EPOCH_FILE,
@@ -27,6 +29,7 @@ from sediment.segment_io.names import (
     segment_file_name,
 )
 from sediment.segment_io.producers import parse_snapshot
+from sediment.segment_io.view import open_view
 
 _CHUNK_BYTES = 4 << 20
 
@@ -37,7 +40,7 @@ class FilesWork:
 
     `size_bytes` is what has to be read.  `damaged` are base offsets of segments of AFTER of which an index can say
     anything, because batches in them cannot be read.  `first_open` is the first offset of an open transaction, None
-    where there is none.
+    where there is none.  Producers that were idle since `idle_since_ms` may be forgotten.
     """
 
     pair: int
@@ -47,6 +50,7 @@ class FilesWork:
     size_bytes: int
     damaged: frozenset[int] = frozenset()
     first_open: int | None = None
+    idle_since_ms: int = -INT64_MAX
 
 
 def check_files(work: FilesWork, _attempt: str) -> list[Difference]:
@@ -208,8 +212,31 @@ def _snapshots(work: FilesWork, fs: Fs) -> Iterator[Difference]:
     for offset in ours.snapshots:
         if offset in theirs.snapshots:
             yield from _same_snapshot(work, offset, fs)
-        elif offset not in rolled:
+        elif offset in rolled:
+            yield from _new_snapshot(work, theirs, offset, fs)
+        else:
             yield Difference("snapshots", offset, f"the producer snapshot at offset {offset} is not in BEFORE")
+
+
+def _new_snapshot(work: FilesWork, before: LogListing, offset: int, fs: Fs) -> Iterator[Difference]:
+    """The snapshot of a rolled segment holds the producers at the end of BEFORE, without those that may be expired."""
+    name = segment_file_name(offset, SegmentFileKind.SNAPSHOT)
+    try:
+        found = {entry.producer_id: entry for entry in parse_snapshot(fs.read_bytes(work.after.directory / name))}
+        view = open_view(
+            before, PartitionCheckpoints(clean_shutdown=True), fs, now_ms=0, producer_id_expiration_ms=INT64_MAX
+        )
+    except SedimentError:
+        return  # the check of indexes names the snapshot, or the check of checksums the batch
+    if view.log_end_offset != offset:
+        return
+    known = {entry.producer_id: entry for entry in view.producers}
+    idle = {key for key, entry in known.items() if entry.timestamp_ms <= work.idle_since_ms and key not in found}
+    changed = sorted(key for key in known.keys() - idle | found.keys() if known.get(key) != found.get(key))
+    if changed:
+        yield Difference(
+            "snapshots", offset, f"{name}: {len(changed)} producers differ from the log, the first is {changed[0]}"
+        )
 
 
 def _same_snapshot(work: FilesWork, offset: int, fs: Fs) -> Iterator[Difference]:

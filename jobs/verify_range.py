@@ -94,7 +94,8 @@ def cleaned_range(
 ) -> CleanedRange:
     """The range of BEFORE that was, or could be, cleaned until AFTER; `now_ms` may be later than it was.
 
-    `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 may go.
+    `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 may go: none where no setting
+    states `delete_retention_ms`.
     """
     start, end = before.log_start_offset, before.log_end_offset
     checkpoint = before.checkpoints.first_dirty
@@ -149,6 +150,7 @@ def segment_differences(before: LogFacts, after: LogFacts, cleaned: CleanedRange
         *_order(before, after.segments),
         *_modified(before, after),
         *_checkpoint(before, after, cleaned),
+        *_high_watermark(before.checkpoints, after.checkpoints),
     ]
 
 
@@ -201,6 +203,12 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
                 segment.base_offset,
                 f"in segment {segment.base_offset} {segment.disorder} batches do not lie above the one before",
             )
+        if (segment.last_offset or 0) - segment.base_offset > INT32_MAX and segment not in before.segments:
+            yield Difference(
+                "order",
+                segment.base_offset,
+                f"segment {segment.base_offset} reaches to offset {segment.last_offset}, more than an index can tell",
+            )
         if segment.first_offset is not None and segment.first_offset < segment.base_offset:
             yield Difference(
                 "order",
@@ -250,3 +258,9 @@ def _checkpoint(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> Ite
         )
     if old is not None and new < old and old == cleaned.first_dirty and before.first_damaged is None:
         yield Difference("checkpoint", new, f"the cleaner checkpoint goes back from {old} to {new}")
+
+
+def _high_watermark(before: PartitionCheckpoints, after: PartitionCheckpoints) -> Iterator[Difference]:
+    old, new = before.high_watermark, after.high_watermark
+    if old is not None and after.high_watermark_file and (new is None or new < old):
+        yield Difference("checkpoint", new, f"the high watermark goes back from {old} to {new or 0}")

@@ -26,6 +26,7 @@ from sediment.segment_io.format import (
     CODEC_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
+    INT64_MAX,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
@@ -57,7 +58,9 @@ class PairRules:
     `since_ms`: the clock of the first of several cleanings between the two logs; None: there was one, at `now_ms` if
     `now_is_exact`, else some time before.  `stable_before` and `stable_after` are last stable offsets.
     `legacy_end`: no batch of magic 0 or 1 of BEFORE lies at or above it.  `damaged_from`: the base offset of the first
-    segment of BEFORE with batches that cannot be read; None: there is none.
+    segment of BEFORE with batches that cannot be read; None: there is none.  `delete_retention_ms` and
+    `producer_id_expiration_ms` None: no setting states them.  Then no new delete horizon is right, and no producer
+    expires.
     """
 
     cleaned: CleanedRange
@@ -71,6 +74,37 @@ class PairRules:
     now_is_exact: bool
     since_ms: int | None
 
+    def new_horizons(self) -> tuple[int, int] | None:
+        """The lowest and the highest delete horizon that a cleaning could give; None: it could give none."""
+        if self.delete_retention_ms is None:
+            return None
+        earliest_ms = self.now_ms if self.now_is_exact else 0
+        if self.since_ms is not None:
+            earliest_ms = self.since_ms
+        return _saturated(earliest_ms + self.delete_retention_ms), _saturated(self.now_ms + self.delete_retention_ms)
+
+    def first_round_horizon(self) -> int | None:
+        """The horizon that the first of several cleanings gave; None: there was one, or it gave none."""
+        if self.since_ms is None or self.delete_retention_ms is None:
+            return None
+        return _saturated(self.since_ms + self.delete_retention_ms)
+
+    def idle_since_ms(self) -> int:
+        """A producer whose last batch is at or below this may be forgotten."""
+        if self.producer_id_expiration_ms is None:
+            return -INT64_MAX
+        return max(self.now_ms - self.producer_id_expiration_ms, -INT64_MAX)
+
+
+def _saturated(time_ms: int) -> int:
+    """A delete horizon as a batch holds it: above the largest number it is the largest number."""
+    return min(time_ms, INT64_MAX)
+
+
+def _shown(time_ms: int | None) -> int | None:
+    """A time as the tables show it: in microseconds, of which the largest is an earlier moment."""
+    return None if time_ms is None else min(time_ms, INT64_MAX // 1000)
+
 
 def rules_frame(rules: Mapping[int, PairRules], spark: SparkSession) -> DataFrame:
     """A row a pair, for joins."""
@@ -79,7 +113,8 @@ def rules_frame(rules: Mapping[int, PairRules], spark: SparkSession) -> DataFram
     schema = (
         "pair int, dirty bigint, limit bigint, end bigint, claimed boolean, legacy_expired array<bigint>, "
         "stable_before bigint, stable_after bigint, legacy_end bigint, damaged_from bigint, retention_ms bigint, "
-        "expiration_ms bigint, now_ms bigint, exact boolean, since_ms bigint"
+        "lowest_horizon bigint, highest_horizon bigint, first_horizon bigint, idle_since_ms bigint, now_ms bigint, "
+        "since_ms bigint"
     )
     rows = [
         (
@@ -94,9 +129,10 @@ def rules_frame(rules: Mapping[int, PairRules], spark: SparkSession) -> DataFram
             rule.legacy_end,
             rule.damaged_from,
             rule.delete_retention_ms,
-            rule.producer_id_expiration_ms,
-            rule.now_ms,
-            rule.now_is_exact,
+            *map(_shown, rule.new_horizons() or (None, None)),
+            _shown(rule.first_round_horizon()),
+            rule.idle_since_ms(),
+            _saturated(rule.now_ms),
             rule.since_ms,
         )
         for pair, rule in rules.items()
@@ -217,7 +253,7 @@ def _with_protection(joined: DataFrame, before: DataFrame) -> DataFrame:
         .join(marked, f.expr("b_pair = m_pair and b_baseOffset = m_offset"), "left")
         .withColumns(
             {
-                "protected": f.expr("p_pair is not null and now_ms - p_time_ms < expiration_ms"),
+                "protected": f.expr("p_pair is not null and p_time_ms > idle_since_ms"),
                 "marked": f.expr("m_pair is not null"),
             }
         )
@@ -228,7 +264,7 @@ _Judged = list[tuple[str, str, str]]
 
 # When a tombstone or marker may be gone; its batch had its horizon in BEFORE, or got it in the first of several rounds.
 # What an unreadable batch below it holds nobody knows: it could come back to life.
-_HORIZON = "coalesce({name}, since_ms + retention_ms)"
+_HORIZON = "coalesce({name}, first_horizon)"
 _SAFE = "(damaged_from is null or {offset} < damaged_from)"
 _PASSED = f"coalesce({_HORIZON.format(name='b_deleteHorizon')} <= now_ms, false)"
 
@@ -341,10 +377,10 @@ def _horizon(both: str) -> _Judged:
         ),
         (
             "horizons",
-            f"{fresh} and (a_deleteHorizon > now_ms + retention_ms or a_deleteHorizon < case when since_ms is not null "
-            "then since_ms + retention_ms when exact then now_ms + retention_ms else retention_ms end)",
-            "concat('delete horizon ', a_deleteHorizon, ', but delete.retention.ms is ', retention_ms, ' and it was ', "
-            "now_ms)",
+            f"{fresh} and coalesce(not a_deleteHorizon between lowest_horizon and highest_horizon, true)",
+            "if(retention_ms is null, concat('delete horizon ', a_deleteHorizon, ' is new, but no setting states "
+            "delete.retention.ms; give it with --set'), concat('delete horizon ', a_deleteHorizon, "
+            "', but delete.retention.ms is ', retention_ms, ' and it was ', now_ms))",
         ),
         (
             "horizons",

@@ -8,6 +8,7 @@ import click
 
 from sediment.jobs.class_archive import make_archive
 from sediment.jobs.options import errors_as_exit_status
+from sediment.jobs.standard_output import write_result
 from sediment.segment_io.errors import UsageError
 
 
@@ -22,7 +23,7 @@ def command() -> None:
     with errors_as_exit_status():
         started = time.monotonic()
         warm_up(everything=True)
-        click.echo(f"compiled loops are ready ({time.monotonic() - started:.1f} s)")
+        write_result(f"compiled loops are ready ({time.monotonic() - started:.1f} s)\n")
         started = time.monotonic()
         try:
             path = make_archive()
@@ -30,7 +31,7 @@ def command() -> None:
             raise UsageError(
                 f"the archive of Spark's classes cannot be made: {error}", advice="runs work without it, only slower"
             ) from error
-        click.echo(f"Spark's classes are archived in {path} ({time.monotonic() - started:.1f} s)")
+        write_result(f"Spark's classes are archived in {path} ({time.monotonic() - started:.1f} s)\n")
 
 
 if __name__ == "__main__":

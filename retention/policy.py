@@ -20,6 +20,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from sediment.retention.config import RetentionConfig
+from sediment.segment_io.format import INT64_MAX
 
 if TYPE_CHECKING:
     from sediment.segment_io.view import LogView
@@ -144,7 +145,8 @@ def plan_retention(
         kept = _why_kept(segments, ends, place, len(rules), config, high_watermark, unverified_from_offset, now_ms)
         if config.deletes and config.retention_ms >= 0:
             goes_at_ms = max(goes_at_ms or 0, _goes_at_ms(segments[place], config))
-        fates.append(SegmentFate(segments[place], None, kept, goes_at_ms if may_go[place] else None))
+        comes = may_go[place] and goes_at_ms is not None and goes_at_ms <= INT64_MAX
+        fates.append(SegmentFate(segments[place], None, kept, goes_at_ms if comes else None))
     start = max(log_start_offset, following) if rules else log_start_offset
     return RetentionPlan(tuple(fates), log_start_offset, start, rolls)
 

@@ -62,6 +62,7 @@ BAD_HEADERS = 15
 RECORD_LENGTH_MISMATCH = 16
 RECORDS_REMAIN = 17
 BAD_CONTROL_RECORD = 18
+OFFSET_OUTSIDE_SEGMENT = 19
 
 STATUS_TEXT = {
     BAD_LENGTH: "the batch length is smaller than its header",
@@ -80,6 +81,7 @@ STATUS_TEXT = {
     RECORD_LENGTH_MISMATCH: "a record's fields do not fill its length",
     RECORDS_REMAIN: "bytes remain behind the last record",
     BAD_CONTROL_RECORD: "the control record is malformed",
+    OFFSET_OUTSIDE_SEGMENT: "the offsets of the batch are not those of its segment",
 }
 
 # ------------------------------------------------------------------------------------------- one row per batch header

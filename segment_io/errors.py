@@ -34,6 +34,7 @@ SedimentError
  │    └── TransactionCoordinatorFencedError  a marker of an old coordinator
  ├── OffsetOutOfRangeError     the log does not hold that offset
  ├── StorageError              the disk failed; the log is offline
+ ├── OpenFilesLimitError       the process may open no more files; nothing is wrong with the disk
  ├── NoSpaceError              the disk cannot hold the result
  ├── IndexFullError            an index cannot hold one more entry
  ├── MapFullError              the offset map cannot hold one more key
@@ -265,6 +266,10 @@ class OffsetOutOfRangeError(SedimentError):
 
 class StorageError(SedimentError):
     """The disk failed, so the log is offline (Kafka's KafkaStorageException)."""
+
+
+class OpenFilesLimitError(SedimentError):
+    """The process or the system may open no more files; no disk failed."""
 
 
 class NoSpaceError(SedimentError):

@@ -8,6 +8,7 @@ what it holds through an `OpenFile`.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -15,7 +16,7 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -45,6 +46,45 @@ class FileEntry:
     mtime_ns: int
     is_directory: bool
     is_file: bool = True
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+_LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MAP_FAILED = ctypes.c_void_p(-1).value
+_VIEW = ctypes.pythonapi.PyMemoryView_FromMemory
+_VIEW.restype = ctypes.py_object
+_VIEW.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
+_TO_READ = 0x100  # PyBUF_READ
+
+
+class FileMapping:
+    """The first bytes of a file as memory to read, at `address`; it lasts as long as this object.
+
+    It holds no descriptor, unlike `mmap.mmap`, which duplicates the one that it is given.
+    """
+
+    __slots__ = ("_size_bytes", "address", "memory")
+
+    def __init__(self, descriptor: int, size_bytes: int) -> None:
+        self.address: int = 0
+        self._size_bytes = size_bytes
+        address = _LIBC.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if address == _MAP_FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        self.address = address
+        self.memory: memoryview = _VIEW(address, size_bytes, _TO_READ)
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def __del__(self, unmap: Callable[[int, int], int] = _LIBC.munmap) -> None:
+        # A default, because globals are gone when the interpreter ends.
+        if self.address:
+            unmap(self.address, self._size_bytes)
+            self.address = 0
 
 
 class OpenFile:
@@ -93,9 +133,12 @@ class OpenFile:
         """Send a slice to a socket without copying it through this process; returns the bytes that it took."""
         return os.sendfile(target.fileno(), self.descriptor, position, count)
 
-    def map(self, size_bytes: int) -> mmap.mmap:
-        """The first `size_bytes` of the file as memory to read; what is written later shows there."""
-        return mmap.mmap(self.descriptor, size_bytes, prot=mmap.PROT_READ)
+    def map(self, size_bytes: int) -> FileMapping:
+        """The first `size_bytes` of the file as memory to read; what is written later shows there.
+
+        The mapping outlives the file's descriptor.
+        """
+        return FileMapping(self.descriptor, size_bytes)
 
     def write(self, content: Buffer, position: int) -> None:
         """Write all of `content` at `position`; not yet durable."""
@@ -304,6 +347,20 @@ class Fs:
                 advice="run as that user or as root",
             ) from error
 
+    def require_descriptors(self, count: int) -> None:
+        """Check that this process may open `count` more files.
+
+        Raises:
+            OSError: EMFILE or ENFILE, it may not.
+        """
+        opened: list[int] = []
+        try:
+            for _ in range(count):
+                opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
+
     def free_bytes(self, path: Path) -> int:
         """Bytes that may still be written to the filesystem of `path`."""
         return shutil.disk_usage(path).free
@@ -344,6 +401,11 @@ class PretendingFs(Fs):
 
     def adopt_owner(self, path: Path, like: Path) -> None:
         return None
+
+
+def is_out_of_descriptors(error: BaseException) -> bool:
+    """True if the process or the system may open no more files, which says nothing about a disk."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def open_to_read(path: Path) -> int:

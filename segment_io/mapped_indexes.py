@@ -10,16 +10,15 @@ would touch pages that nobody needed for hours.
 Invariants
 * A file is created beside its `.log` when its index is first needed; one that grows has its full size, zeros behind the
   last entry.
+* Only an index that grows keeps a descriptor; one that is only searched is mapped and closed.
 * Only bytes below the entries are read from a mapping, and nothing here cuts a file below its entries.
 * Offsets and timestamps ascend, so that every search is a binary one.
 """
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -39,7 +38,7 @@ from sediment.segment_io.format import (
     TIME_ENTRY_STRUCT,
     TRANSACTION_ENTRY_BYTES,
 )
-from sediment.segment_io.fs import Fs, OpenFile
+from sediment.segment_io.fs import FileMapping, Fs, OpenFile
 from sediment.segment_io.indexes import (
     AbortedTransaction,
     OffsetPosition,
@@ -89,13 +88,6 @@ def last_at_most_i64(address: int, entry_bytes: int, field: int, entries: int, w
     return low
 
 
-class _Mapping(NamedTuple):
-    """Mapped memory and where it lies; what holds it keeps it there."""
-
-    memory: mmap.mmap
-    address: int
-
-
 class _MappedIndex:
     """What the offset and the time index share: a file of whole entries."""
 
@@ -114,7 +106,7 @@ class _MappedIndex:
         self._entries = entries
         self.is_reserved = False
         self._file: OpenFile | None = None
-        self._mapping: _Mapping | None = None
+        self._mapping: FileMapping | None = None
 
     def __len__(self) -> int:
         if self._entries is None:
@@ -122,18 +114,23 @@ class _MappedIndex:
         return self._entries or 0
 
     def open(self) -> OpenFile:
-        """The file, created if need be."""
-        if self._file is None:
-            self._file = self._fs.create_file(self.path, like=self.path.with_suffix(SegmentFileKind.LOG))
+        """The file, created if need be; only an index that grows keeps it open."""
+        file = self._file
+        if file is None:
+            file = self._fs.create_file(self.path, like=self.path.with_suffix(SegmentFileKind.LOG))
             if self._entries is None:
-                self._entries = self._file.size_bytes() // self.entry_bytes
-        return self._file
+                self._entries = file.size_bytes() // self.entry_bytes
+            if self.is_reserved:
+                self._file = file
+        return file
 
     def reserve(self) -> None:
-        """Give the file its full size, to be appended to."""
+        """Give the file its full size and keep it open, to be appended to."""
+        if self._file is not None:
+            return
+        file = self._file = self.open()
         if self.is_reserved:
             return
-        file = self.open()
         self.is_reserved = True
         if file.size_bytes() != self.max_entries * self.entry_bytes:
             self._mapping = None
@@ -143,6 +140,7 @@ class _MappedIndex:
         """Cut the file behind its entries."""
         file = self.open()
         self.is_reserved = False
+        self._file = None
         if file.size_bytes() != len(self) * self.entry_bytes:
             self._mapping = None
             file.resize(len(self) * self.entry_bytes)
@@ -165,18 +163,20 @@ class _MappedIndex:
         if self._file is not None:
             self._file.path = path
 
+    def close_file(self) -> None:
+        """Give the descriptor back until the index grows again; the mapping stays."""
+        self._file = None
+
     def release(self) -> None:
         """Let go of the file, which closes once nobody holds it any more."""
         self._file = self._mapping = None
 
-    def _mapped(self) -> _Mapping:
+    def _mapped(self) -> FileMapping:
         """The mapping, with at least one entry in it."""
         mapping = self._mapping
-        if mapping is None or len(mapping.memory) < len(self) * self.entry_bytes:
+        if mapping is None or len(mapping) < len(self) * self.entry_bytes:
             file = self.open()
-            memory = file.map(file.size_bytes())
-            mapping = _Mapping(memory, np.frombuffer(memory, dtype=np.uint8).ctypes.data)
-            self._mapping = mapping
+            mapping = self._mapping = file.map(file.size_bytes())
         return mapping
 
 
@@ -375,6 +375,10 @@ class OpenTransactionIndex:
         self.path = path
         if self._file is not None:
             self._file.path = path
+
+    def close_file(self) -> None:
+        """Give the descriptor back; what was changed has to be durable."""
+        self._file = None
 
     def release(self) -> None:
         """Let go of the file, which closes once nobody holds it any more."""

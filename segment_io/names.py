@@ -124,7 +124,7 @@ def _not_a_partition(name: str) -> UsageError:
 
 
 def segment_file_name(base_offset: int, kind: SegmentFileKind) -> str:
-    """`base_offset` in at least 20 digits, then the suffix of `kind`."""
+    """`base_offset` in 20 digits, then the suffix of `kind`."""
     return f"{base_offset:020d}{kind}"
 
 
@@ -143,14 +143,17 @@ class SegmentFileName:
 
 
 _SEGMENT_FILE = re.compile(
-    r"^([0-9]+)(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
-    r"(?:(\.cleaned|\.swap|\.deleted)|\.[0-9A-Za-z_.-]+(\.part))?$"
+    r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
+    r"(?:(\.cleaned|\.swap|\.deleted)|\.[0-9A-Za-z_.-]+(\.part))?"
 )
 
 
 def parse_segment_file(name: str) -> SegmentFileName | None:
-    """The parts of a segment file's name, or None for any other file; offsets end at 2^63 - 1."""
-    match = _SEGMENT_FILE.match(name)
+    """The parts of a segment file's name, or None for any other file; offsets end at 2^63 - 1.
+
+    A broker opens a segment by the name that `segment_file_name` gives, so more or fewer digits name no file of it.
+    """
+    match = _SEGMENT_FILE.fullmatch(name)
     if match is None or int(match[1]) > INT64_MAX:
         return None
     base, kind, state, part = match.groups()

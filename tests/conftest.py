@@ -17,6 +17,8 @@ settings.register_profile(
 )
 settings.load_profile("sediment")
 
+os.environ.setdefault("SEDIMENT_TRACEBACK", "1")  # a fault of a command is a fault of the test, with its trace
+
 
 def pytest_terminal_summary(terminalreporter):
     """How many of the numbered scenarios the run has seen hold."""

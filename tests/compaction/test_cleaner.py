@@ -349,6 +349,38 @@ def test_a_batch_with_a_wrong_crc_is_an_error_with_its_place_and_nothing_is_left
     assert names(directory) == before
 
 
+def renumbered(batch: bytes, offset: int) -> bytes:
+    """The batch at another offset, which no checksum covers."""
+    return offset.to_bytes(8, "big", signed=True) + batch[8:]
+
+
+@pytest.mark.parametrize(
+    "offset", [1 + 2**20, 1 + 2**31, 1 + 2**40, 1 - 2**63, 2**63 - 1, -5, 9, 20], ids=lambda offset: f"{offset:x}"
+)
+@pytest.mark.parametrize("map_bytes", [None, 24 * 100])
+@pytest.mark.parametrize("place", [0, 1, 9])
+def test_a_batch_whose_offset_is_not_one_of_its_segment_is_an_error_with_its_place(tmp_path, offset, map_bytes, place):
+    # As many batches of one key: an offset that is too high would supersede what was written later.
+    batches = [batch_of(10 + n, b"k") for n in range(10)]
+    directory = write_log(tmp_path / "t-0", {10: batches, 20: [batch_of(20, b"z")]})
+    batches[place] = renumbered(batches[place], offset)
+    (directory / f"{10:020d}.log").write_bytes(b"".join(batches))
+    before = names(directory)
+    with pytest.raises(CorruptBatchError, match="not those of its segment") as raised:
+        prepare(directory, replace(NOW, map_bytes=map_bytes))
+    assert (raised.value.position, raised.value.offset) == (place * len(batches[0]), offset)
+    assert names(directory) == before
+
+
+def test_a_batch_that_reaches_into_the_next_segment_is_an_error(tmp_path):
+    reaching = bytearray(batch_of(2, b"k"))
+    reaching[23:27] = (1).to_bytes(4, "big")
+    directory = write_log(tmp_path / "t-0", {0: [batch_of(0, b"k"), batch_of(1, b"k")], 3: [batch_of(3, b"z")]})
+    (directory / f"{0:020d}.log").write_bytes(batch_of(0, b"k") + resealed(bytes(reaching)))
+    with pytest.raises(CorruptBatchError, match="not those of its segment"):
+        prepare(directory, NOW)
+
+
 def resealed(batch: bytes) -> bytes:
     """The batch with a CRC that is right for whatever its bytes are now."""
     import crc32c

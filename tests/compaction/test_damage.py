@@ -18,7 +18,7 @@ import pytest
 from sediment.compaction.cleaner import clean_log
 from sediment.compaction.handoff import PreparedSwap
 from sediment.segment_io.fs import Fs
-from tests.compaction.test_cleaner import Round, flip, put_in_place, write_log
+from tests.compaction.test_cleaner import Round, flip, put_in_place, renumbered, write_log
 from tests.compaction.test_split import plan_of
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.twin.batches import Batch, ControlType, Record, encode_batch, parse_batch
@@ -378,6 +378,17 @@ def test_an_expired_tombstone_stays_where_something_unreadable_lies_below_it(tmp
     after = log_after(tmp_path / "t-0", log, {bad: parse_batch(data(bad, b"k", b"back?"))})
     assert [record.key for record in after[1][0].records()] == ([b"k", b"l"] if stays else [b"l"])
     assert_right_whatever(tmp_path / "t-0", log, [data(bad, b"k", b"back?"), data(bad, b"l", None)])
+
+
+@pytest.mark.parametrize("offset", [2**40, -7, 9])
+def test_a_batch_whose_offset_is_not_one_of_its_segment_is_kept_and_supersedes_nothing(tmp_path, offset):
+    moved = renumbered(data(1, b"k", b"old"), offset)
+    batches = [data(0, b"x", b"1"), data(1, b"k", b"old"), data(2, b"k", b"new"), data(3, b"x", b"2")]
+    directory = write_log(tmp_path / "t-0", {0: batches, 4: [data(4, b"z", b"1")]})
+    (directory / f"{0:020d}.log").write_bytes(b"".join([batches[0], moved, *batches[2:]]))
+    swap = cleaned_keeping(directory)
+    assert [batch.offset for group in swap.groups for batch in group.unreadable] == [1]
+    assert (directory / f"{0:020d}.log").read_bytes() == b"".join([moved, *batches[2:]])
 
 
 def test_the_checkpoint_stays_below_what_could_not_be_read_or_decided(tmp_path):

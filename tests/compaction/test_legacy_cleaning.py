@@ -15,7 +15,7 @@ from sediment.compaction.cleaner import clean_log
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs
-from tests.compaction.test_cleaner import Round, clean_both, flip, prepare, put_in_place, write_log
+from tests.compaction.test_cleaner import Round, clean_both, flip, prepare, put_in_place, renumbered, write_log
 from tests.compaction.test_split import Way, assert_another_content_is_noticed, assert_same_as_whole, plan_of
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.twin import cleaner as twin
@@ -230,6 +230,17 @@ def test_a_message_with_a_wrong_checksum_is_an_error_with_its_place(tmp_path):
     with pytest.raises(CorruptBatchError, match="CRC") as raised:
         prepare(directory, NOW)
     assert raised.value.position == len(first)
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("offset", [9, 2**40, -1])
+def test_a_message_whose_offset_is_not_one_of_its_segment_is_an_error(tmp_path, magic, codec, offset):
+    first, second = (encode_legacy([Record(n, START_MS, b"k", b"v")], magic=magic, codec=codec) for n in range(2))
+    directory = legacy_log(tmp_path / "t-0", renumbered(first, offset), second, end=9)
+    with pytest.raises(CorruptBatchError, match="not those of its segment") as raised:
+        prepare(directory, NOW)
+    assert (raised.value.position, raised.value.offset) == (0, offset)
 
 
 def test_no_bytes_whatever_crash_the_cleaner(tmp_path):

@@ -1,9 +1,12 @@
 """Which range of a log may be cleaned: Kafka's scenarios (kafka-log 07 D), its own rounds, and the rules that block."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.policy import BlockingRule, cleanable_range, explain, filthiest_first
+from sediment.segment_io.format import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
@@ -284,16 +287,48 @@ def test_every_round_of_kafkas_cleaner_has_the_same_range_and_ratio(name, tmp_pa
     case = load_case(name, tmp_path)
     partition, _ = parse_partition_directory(case.partition)
     own = config(min_compaction_lag_ms=int(case.configs.get("min.compaction.lag.ms", 0)))
-    for given in case.rounds:
+    for asked in case.rounds:
         view = open_view(
-            list_log(partition, given.before, Fs()),
-            PartitionCheckpoints(first_dirty=given.dirty),
+            list_log(partition, asked.before, Fs()),
+            PartitionCheckpoints(first_dirty=asked.dirty),
             Fs(),
-            now_ms=given.now_ms,
+            now_ms=asked.now_ms,
             producer_id_expiration_ms=own.producer_id_expiration_ms,
         )
-        found = cleanable_range(view, own, now_ms=given.now_ms, force=True)
+        found = cleanable_range(view, own, now_ms=asked.now_ms, force=True)
         assert found.blocked_by is None
-        assert found.first_dirty_offset == given.kafka.first_dirty_offset
-        assert found.first_uncleanable_dirty_offset == given.kafka.uncleanable_offset
-        assert found.cleanable_ratio == pytest.approx(given.kafka.ratio, abs=1e-6)
+        assert found.first_dirty_offset == asked.kafka.first_dirty_offset
+        assert found.first_uncleanable_dirty_offset == asked.kafka.uncleanable_offset
+        assert found.cleanable_ratio == pytest.approx(asked.kafka.ratio, abs=1e-6)
+
+
+# --------------------------------------------------------------------------------------------------- extreme values
+EXTREMES = st.sampled_from([-1, 0, 1, NOW_MS, INT64_MAX - NOW_MS, INT64_MAX - 1, INT64_MAX])
+TIMES = st.one_of(EXTREMES, st.just(-INT64_MAX - 1))
+
+
+@given(
+    st.lists(st.tuples(EXTREMES, TIMES), min_size=2, max_size=4),
+    st.sampled_from([0, NOW_MS, INT64_MAX - 1, INT64_MAX]),
+    EXTREMES,
+    EXTREMES,
+    st.booleans(),
+)
+def test_extreme_times_and_lags_block_as_unbounded_numbers_do(times, now_ms, min_lag_ms, max_lag_ms, force):
+    view = log_view(
+        [(10 * number, 100, largest_ms) for number, (largest_ms, _) in enumerate(times)],
+        end=10 * len(times),
+        first_batch_ms=[first_ms for _, first_ms in times],
+    )
+    lags = {"min_compaction_lag_ms": min_lag_ms, "max_compaction_lag_ms": max_lag_ms}
+    found = judge(view, now_ms=now_ms, force=force, **lags)
+    rolled = times[:-1]
+    is_young = [min_lag_ms > 0 and largest_ms > now_ms - min_lag_ms for largest_ms, _ in rolled]
+    young = is_young.index(True) if True in is_young else len(rolled)
+    assert found.first_uncleanable_offset == 10 * young
+    firsts = [first_ms for _, first_ms in rolled if first_ms > 0]
+    assert found.must_compact == (bool(firsts) and now_ms - min(firsts) > max(max_lag_ms, 0))
+    if found.unblocks_at_ms is not None:
+        assert now_ms < found.unblocks_at_ms <= INT64_MAX
+        assert judge(view, now_ms=found.unblocks_at_ms, force=force, **lags).blocked_by is None
+        assert judge(view, now_ms=found.unblocks_at_ms - 1, force=force, **lags).blocked_by is not None

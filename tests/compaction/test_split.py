@@ -187,7 +187,7 @@ def test_transactions_met_without_a_walk_ask_for_one(tmp_path):
     assert raised.value.needs_walk
 
 
-@pytest.mark.parametrize("offsets", [(0, 3, 2, 9), (0, 5, 12, 6), (0, 1, 2, 30)])
+@pytest.mark.parametrize("offsets", [(0, 3, 2, 9), (0, 5, 12, 6), (0, 1, 19, 19)])
 def test_offsets_that_do_not_increase_are_not_split(tmp_path, offsets):
     directory = write_log(
         tmp_path / "t-0", {0: [batch_of(n, b"a") for n in offsets], 20: [batch_of(n, b"a") for n in (20, 21)]}
@@ -199,6 +199,19 @@ def test_offsets_that_do_not_increase_are_not_split(tmp_path, offsets):
         for split in splits_at(plan.groups, (1,)):
             list(sight_split(work, split, 2, Fs()))
     assert not raised.value.needs_walk
+
+
+def test_a_batch_of_a_split_whose_offset_is_not_one_of_its_segment_is_an_error(tmp_path):
+    directory = write_log(
+        tmp_path / "t-0", {0: [batch_of(n, b"a") for n in (0, 1, 30)], 20: [batch_of(n, b"a") for n in (20, 21)]}
+    )
+    plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=10))
+    assert plan is not None
+    work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
+    with pytest.raises(CorruptBatchError, match="not those of its segment") as raised:
+        for split in splits_at(plan.groups, (1,)):
+            list(sight_split(work, split, 2, Fs()))
+    assert raised.value.offset == 30
 
 
 def four_segments() -> dict[int, list[bytes]]:
@@ -253,7 +266,7 @@ def test_compressed_batches_without_a_living_record_are_not_decompressed_ahead(t
     living = living_of(work, split)
     assert np.unpackbits(living.bits, bitorder="little").tolist() == [1, 0, 1, 1, 1, 0, 1, 0]
     with ExitStack() as stack:
-        reader = ChunkReader(directory, Fs(), 1 << 20, 0, stack)
+        reader = ChunkReader(directory, plan.view.listing.segments, Fs(), 1 << 20, 0, stack)
         reader.leave_dead_compressed(np.packbits([1, 0, 0, 1, 0, 0, 1, 0], bitorder="little"))
         (chunk,) = reader.chunks(split.groups[0].segments, {}, newest_first=True)
         assert (chunk.payloads[:, 1] != NOT_HERE).tolist() == [True, False, False, False, True]

@@ -459,6 +459,16 @@ class KafkaOracle:
         )
         return Lookups(_pairs_or_none(answer["batches"]), _pairs_or_none(answer["times"]))
 
+    def names(self, names: Sequence[str]) -> list[tuple[str, int, bool] | None]:
+        """Topic, partition and whether Kafka allows the topic, by a directory's name; None: a broker does not start."""
+        answers = self._ask("names", names=list(names))["partitions"]
+        return [None if "refused" in one else (one["topic"], one["partition"], one["allowed"]) for one in answers]
+
+    def read_checkpoint(self, file: Path) -> dict[tuple[str, int], int]:
+        """Offsets by topic and partition of an offset checkpoint as a broker reads it."""
+        entries = self._ask("read_checkpoint", file=str(file.absolute()))["entries"]
+        return {(topic, partition): offset for topic, partition, offset in entries}
+
     def broker(
         self,
         log_dir: Path,

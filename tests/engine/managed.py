@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,7 @@ from sediment.engine.config import LogConfig
 from sediment.engine.log_manager import LogManager
 from sediment.engine.partition_log import PartitionLog
 from sediment.retention.config import RetentionConfig
-from sediment.segment_io.fs import Buffer, Fs, OpenFile
+from sediment.segment_io.fs import Buffer, FileMapping, Fs, OpenFile
 from sediment.segment_io.names import TopicPartition
 from tests.clocks import ManualClock
 from tests.twin.batches import Record, encode_batch
@@ -161,7 +160,7 @@ class FailingFile(OpenFile):
         self._check(self.path)
         return super().send(target, position, count)
 
-    def map(self, size_bytes: int) -> mmap.mmap:
+    def map(self, size_bytes: int) -> FileMapping:
         self._check(self.path)
         return super().map(size_bytes)
 

@@ -288,6 +288,14 @@ def test_ps_14_idle_producers_expire_to_the_millisecond(tmp_path: Path) -> None:
     assert set(log.log.producers.entries) == {2}
 
 
+def test_idle_producers_do_not_expire_where_no_expiration_is_stated(tmp_path: Path) -> None:
+    log = LiveLog(tmp_path, producer_id_expiration_ms=None)
+    log.lead(batch(pid=1, seq=0))
+    log.tasks.move(10 * 365 * 86_400_000)
+    log.log.remove_expired_producers()
+    assert set(log.log.producers.entries) == {1}
+
+
 def test_ps_15_followers_take_gaps_and_old_epochs(tmp_path: Path) -> None:
     log = LiveLog(tmp_path)
     log.follow(batch(at=0, pid=1, seq=0, producer_epoch=5))

@@ -209,6 +209,27 @@ def test_rc_07_a_segment_file_without_an_offset_keeps_the_log_from_loading(tmp_p
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{0:020d}.log\n",
+        f"{0:020d}.log.swap\n",
+        f"{0:024d}.log",
+        f"{2:024d}.log",
+        f"{2:020d}.log.bak",
+        "2.index",
+    ],
+)
+def test_a_file_that_a_broker_passes_over_is_passed_over(tmp_path, name, clean):
+    write_log(tmp_path, 0, 2, 4, end=5)
+    expected = load(tmp_path, clean=clean)
+    (tmp_path / name).write_bytes(b"stray")
+    log = load(tmp_path, clean=clean)
+    assert (log.segments, log.log_end_offset, log.repairs) == (expected.segments, 5, ())
+    assert (tmp_path / name).read_bytes() == b"stray"
+
+
 def test_rc_28_nothing_temporary_is_left(tmp_path):
     replacement(tmp_path)
     for name in ("leader-epoch-checkpoint.tmp", "00000000000000000004.index.tmp", "00000000000000000004.snapshot.tmp"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -263,6 +263,29 @@ def test_a_malformed_file_of_a_log_takes_its_directory_offline_and_the_others_ar
     assert [(directory / MARKER).exists() for directory in three] == [False, True, True]
     with pytest.raises(StorageError, match=name):
         manager_of(three[0]).start()
+
+
+def test_no_log_of_a_directory_with_a_malformed_file_is_served(three):
+    partitions = [TopicPartition("t", number) for number in range(12)]
+    with running(three[0]) as manager:
+        for partition in partitions:
+            append(manager.create_log(partition), ("a", "1"))
+    with running(three[1]) as manager:
+        append(manager.create_log(TopicPartition("x", 0)), ("a", "1"))
+    (three[0] / "t-3" / "leader-epoch-checkpoint").write_text("nonsense\n")
+    with running(*three[:2]) as manager:
+        assert [log.partition for log in manager.all_logs()] == [TopicPartition("x", 0)]
+        manager.run_due()
+        assert open_files_below(three[0]) == []
+        with running_after_repair(three[0]) as repaired:
+            assert [len(records_of(log)) for log in repaired.all_logs()] == [1] * len(partitions)
+
+
+@contextmanager
+def running_after_repair(directory):
+    (directory / "t-3" / "leader-epoch-checkpoint").unlink()
+    with running(directory) as manager:
+        yield manager
 
 
 def test_without_any_usable_directory_there_is_no_engine(tmp_path):

@@ -68,6 +68,21 @@ def test_ap_16_offsets_below_the_end_are_told(tmp_path: Path, magic: int, codec:
     assert log.log.log_end_offset == 7
 
 
+@pytest.mark.parametrize(
+    ("magic", "codec", "first"), [(0, 0, 4), (0, 3, -1), (1, 0, 4), (1, 3, -1), (2, 0, 4), (2, 3, 4)]
+)
+def test_a_follower_is_told_the_first_offset_where_the_header_has_it(
+    tmp_path: Path, magic: int, codec: int, first: int
+) -> None:
+    log = LiveLog(tmp_path)
+    records = [Record(offset, NOW_MS, b"k", b"v") for offset in (4, 5, 6)]
+    data = (
+        batch(*[("k", "v")] * 3, at=4, codec=codec) if magic == 2 else encode_legacy(records, magic=magic, codec=codec)
+    )
+    info = log.follow(data)
+    assert (info.first_offset, info.last_offset, log.log.log_end_offset) == (first, 6, 7)
+
+
 def test_ap_17_messages_without_epochs_empty_the_leader_epochs(tmp_path: Path) -> None:
     log = LiveLog(tmp_path)
     log.follow(batch(at=0, epoch=3), epoch=3)

@@ -18,6 +18,7 @@ from sediment.engine.fetch import (
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    FetchedData,
     Isolation,
     LogOffsetMetadata,
     TimestampOffsetEpoch,
@@ -329,6 +330,66 @@ def test_a_slice_is_sent_to_a_socket(tmp_path: Path) -> None:
     reader.join()
     there.close()
     assert bytes(received) == fetched.read()
+
+
+def filled_slice(tmp_path: Path) -> tuple[LiveLog, FetchedData, bytes]:
+    """A slice that no socket takes at once."""
+    log = LiveLog(tmp_path)
+    log.lead(batch(("k", "v" * 900_000)))
+    log.lead(batch(("k", "w" * 900_000)))
+    data = log.log.read(1, 10_000_000)
+    return log, data, data.read()
+
+
+def test_a_slice_is_sent_piece_by_piece_to_a_socket_that_does_not_block(tmp_path: Path) -> None:
+    log, data, content = filled_slice(tmp_path)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        with pytest.raises(UsageError, match="send_some"):
+            data.send_to(ours)
+        sent, received, waited = 0, bytearray(), 0
+        while sent < data.size_bytes:
+            count = data.send_some(ours, sent)
+            sent += count
+            if not count:
+                waited += 1
+                received += theirs.recv(1 << 20)
+        assert waited > 1
+        assert data.send_some(ours, sent) == 0
+        while len(received) < sent:
+            received += theirs.recv(1 << 20)
+    assert bytes(received) == content
+    assert os.pread(data.fileno(), data.size_bytes, data.position) == content
+    assert data.position > 0
+    empty = log.log.read(2, 100)
+    with pytest.raises(UsageError, match="empty"):
+        empty.fileno()
+    assert empty.size_bytes == 0
+
+
+def test_a_slice_is_sent_to_a_socket_with_a_timeout(tmp_path: Path) -> None:
+    _, data, content = filled_slice(tmp_path)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(0.05)
+        with pytest.raises(TimeoutError, match=r"0\.05 seconds"):
+            data.send_to(ours)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(LIMIT_SECONDS)
+        received = bytearray()
+
+        def receive() -> None:
+            while len(received) < len(content):
+                received.extend(theirs.recv(1 << 16))
+
+        reader = threading.Thread(target=receive)
+        reader.start()
+        assert data.send_to(ours) == len(content)
+        reader.join(LIMIT_SECONDS)
+        assert bytes(received) == content
 
 
 def test_a_slice_outlives_the_segment_that_it_is_of(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The throttle's windows and sleeps, as Kafka's Throttler has them, by one process and by several."""
 
 import multiprocessing
+import threading
 import time
 
 import pytest
@@ -91,3 +92,12 @@ def test_processes_together_keep_to_the_rate(tmp_path):
     assert [worker.exitcode for worker in workers] == [0, 0]
     # What is taken after the last window ended needs no sleep: at most the bytes of one check interval without limit.
     assert time.monotonic() - started > 0.6
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e-9])
+def test_a_rate_next_to_nothing_sleeps_as_long_as_a_sleep_can_be(tmp_path, clock, rate):
+    limited = throttle(tmp_path, clock, rate)
+    clock.advance_ms(301)
+    limited.take(1_000_000)
+    (slept_seconds,) = clock.slept_seconds
+    assert 1e9 <= slept_seconds <= threading.TIMEOUT_MAX

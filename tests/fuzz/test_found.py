@@ -80,7 +80,7 @@ def test_a_wrapper_whose_base_offset_is_beyond_2_63_is_refused(inner):
 @pytest.mark.parametrize("name", [f"{2**63}.log", "9" * 30 + ".index", f"{2**63}.log.swap"])
 def test_a_name_beyond_the_largest_offset_is_no_segment_file(name):
     assert parse_segment_file(name) is None
-    assert parse_segment_file(f"{LARGEST}.log").base_offset == LARGEST
+    assert parse_segment_file(f"{LARGEST:020d}.log").base_offset == LARGEST
 
 
 def test_a_file_beyond_the_size_of_a_segment_is_not_read_at_once(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from tests.corpus import load_case
 from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, sediment, tree, write_checkpoint
 from tests.segments import batch_bytes, write_segment
+from tests.twin.snapshots import encode_snapshot, parse_snapshot
 
 NOW = "--now-ms=1700001000000"
 
@@ -227,3 +228,17 @@ def test_what_an_interrupted_run_left_is_a_change(nothing_to_remove, tmp_path):
     assert not list(log_dir.rglob("*.cleaned"))
     outcome = sediment("verify", kept, log_dir, "--json")
     assert [each["status"] for each in outcome.report["partitions"]] == ["correct"], outcome.stdout
+
+
+def test_the_snapshot_of_a_rolled_segment_holds_the_producers_of_the_log(tmp_path):
+    write_segment(tmp_path / "given" / "t-0", 0, [batch_bytes(0, "abab", producer_id=7, sequence=5)])
+    log_dir, kept = make_log_dir(tmp_path / "logs", {"t-0": tmp_path / "given" / "t-0"}), tmp_path / "before"
+    sets = ("--set=t:cleanup.policy=compact",)
+    assert sediment("compact", log_dir, "--roll-active", "--force", NOW, "--keep-before", kept, *sets).status == 0
+    assert sediment("verify", kept, log_dir, "--json", NOW, *sets).status == 0
+    path = log_dir / "t-0" / f"{4:020d}.snapshot"
+    entry = parse_snapshot(path.read_bytes())[7]
+    path.write_bytes(encode_snapshot({7: replace(entry, last_sequence=entry.last_sequence - 1)}))
+    outcome = sediment("verify", kept, log_dir, "--json", NOW, *sets)
+    (report,) = outcome.report["partitions"]
+    assert [difference["check"] for difference in report["differences"]] == ["snapshots"]

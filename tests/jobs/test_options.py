@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.corpus import load_case
@@ -22,3 +28,70 @@ def test_a_clock_outside_of_64_bits_is_wrong_use(tmp_path, command, now_ms):
     more = ["--to=table"] if command == "snapshot" else []
     outcome = sediment(command, tmp_path, f"--now-ms={now_ms}", *more)
     assert outcome.status == 2 and "--now-ms" in outcome.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------- unexpected
+_FAULTY = """
+import sys
+from sediment.jobs import recover
+def fail(*_, **__):
+    raise {error}
+recover.recover = fail
+from sediment.jobs.cli import main
+main()
+"""
+
+
+def faulty(error: str, log_dir: Path, *options: object, traceback: str = "") -> subprocess.CompletedProcess[str]:
+    state = log_dir.parent / "state"
+    return subprocess.run(
+        [sys.executable, "-c", _FAULTY.format(error=error), "recover", log_dir, *map(str, options)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SEDIMENT_TRACEBACK": traceback, "XDG_STATE_HOME": str(state)},
+    )
+
+
+def test_a_fault_is_one_sentence_and_its_trace_is_kept(tmp_path):
+    log_dir = make_log_dir(tmp_path / "logs", {}, dirty={"t-0": 1})
+    done = faulty("ZeroDivisionError('by nothing')", log_dir, f"--report={tmp_path}/run.html")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert done.stderr.startswith("sediment: Sediment failed: ZeroDivisionError: by nothing; this is a fault")
+    (trace,) = (tmp_path / "state").rglob("*.txt")
+    assert str(trace) in done.stderr
+    assert "in fail" in trace.read_text() and "ZeroDivisionError" in trace.read_text()
+    assert "ZeroDivisionError" in (tmp_path / "run.html").read_text()
+
+
+def test_developers_see_the_trace_of_a_fault(tmp_path):
+    log_dir = make_log_dir(tmp_path / "logs", {}, dirty={"t-0": 1})
+    done = faulty("ZeroDivisionError", log_dir, traceback="1")
+    assert done.returncode == 1
+    assert "in fail" in done.stderr
+
+
+def test_a_fault_is_one_line_of_json_with_its_trace(tmp_path):
+    log_dir = make_log_dir(tmp_path / "logs", {}, dirty={"t-0": 1})
+    done = faulty("ZeroDivisionError", log_dir, "--log-format=json")
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert (done.returncode, line["level"], line["reason_code"]) == (1, "CRITICAL", "fault")
+    assert "in fail" in line["exc_info"]
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        ("MemoryError", "there is not enough memory; free some and run again"),
+        (
+            "OSError(24, 'Too many', 'x')",
+            "too many open files (x); raise the limit, as with: ulimit -n 65536",
+        ),
+        ("OSError(28, 'No space left on device')", "the disk is full; free some space and run again"),
+        ("KeyboardInterrupt", "the run was stopped before it was done; run again"),
+    ],
+)
+def test_what_the_machine_lacks_is_one_sentence_and_no_fault(tmp_path, error, sentence):
+    log_dir = make_log_dir(tmp_path / "logs", {}, dirty={"t-0": 1})
+    done = faulty(error, log_dir)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sediment: {sentence}\n")

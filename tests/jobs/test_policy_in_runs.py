@@ -163,3 +163,31 @@ def test_cm_01_the_filthiest_log_of_all_directories_comes_first(tmp_path):
     outcome = compact(first, second, COMPACT, "--force", "--max-bytes", bytes_of_one)
     partitions = outcome.partitions()
     assert (partitions["t-0"]["reason_code"], partitions["t-1"]["status"]) == ("max-bytes", "compacted")
+
+
+@pytest.mark.parametrize("strategy", ["whole", "split"])
+@pytest.mark.parametrize("retention_ms", [2**63 - 1 - NOW_MS, 2**63 - 1 - NOW_MS + 1, 2**63 - 1])
+def test_the_largest_settings_and_timestamps_end_no_task(tmp_path, strategy, retention_ms):
+    path = tmp_path / "t-0"
+    tombstones = [batch_bytes(n, "abc"[n], value=None, timestamp=(NOW_MS, 2**63 - 1, -1)[n]) for n in range(3)]
+    write_segment(path, 0, [*tombstones, batch_bytes(3, "z"), batch_bytes(4, "z")])
+    write_segment(path, 5, [batch_bytes(5, "y", timestamp=2**63 - 1)])
+    write_segment(path, 6)
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": path})
+    largest = ("retention.ms", "max.compaction.lag.ms", "segment.ms", "segment.jitter.ms", "file.delete.delay.ms")
+    options = (
+        "--set=t:cleanup.policy=compact,delete",
+        f"--set=t:delete.retention.ms={retention_ms}",
+        *(f"--set=t:{key}={2**63 - 1}" for key in largest),
+    )
+    for command, *more in (("plan",), ("plan", "--exact"), ("expire", "--dry-run")):
+        found = sediment(command, log_dir, "--json", "--now-ms", NOW_MS, *more, *options).partitions()["t-0"]
+        assert found["status"] in ("cleanable", "nothing-to-delete", "skipped"), found
+    report, metrics = tmp_path / "report.html", tmp_path / "metrics.prom"
+    outputs = ("--report", report, "--metrics", metrics)
+    found = compact(log_dir, f"--strategy={strategy}", *outputs, *options).partitions()["t-0"]
+    assert (found["status"], found["reason_code"], found["messages_written"]) == ("compacted", None, 5)
+    horizon_ms = 2**63 - 1 if retention_ms == 2**63 - 1 - NOW_MS else None
+    assert (found["tombstones_waiting"], found["first_delete_horizon_ms"]) == (3, horizon_ms)
+    assert report.stat().st_size > 0
+    assert metrics.stat().st_size > 0

@@ -235,6 +235,18 @@ def test_the_metadata_log_and_the_tiered_cache_are_left_alone(tmp_path):
     assert (log_dir / MARKER).exists()
 
 
+@pytest.mark.parametrize("records", [1, 50], ids=["shorter", "longer"])
+def test_the_offsets_of_the_live_log_are_written_where_a_future_replica_lies_beside_it(tmp_path, records):
+    log_dir = make_log_dir(tmp_path / "logs", "t-0", recovery_points=False)
+    write_segment(log_dir / f"t-0.{'0' * 32}-future", 100, [batch_bytes(100 + n) for n in range(records)])
+    write_checkpoint(log_dir / RECOVERY_POINTS, {"t-0": 3})
+    outcome = run(log_dir, "--threads", 1)
+    assert outcome.status == 0, outcome.stderr
+    assert len(outcome.partitions()) == 2
+    assert read_checkpoint(log_dir / RECOVERY_POINTS) == {"t-0": 4}
+    assert not (log_dir / LOG_STARTS).exists()
+
+
 def test_a_directory_that_a_broker_would_not_start_on_is_named(tmp_path, caplog):
     log_dir = make_log_dir(tmp_path / "logs", "t-0")
     (log_dir / "lost+found").mkdir()

@@ -58,7 +58,7 @@ def test_why_partitions_were_skipped_is_told_once_a_reason(capsys: pytest.Captur
     sentences = capsys.readouterr().out.splitlines()[-2:]
     named = ", ".join(f"t-{number}" for number in range(10))
     assert sentences == [
-        f"{named} and 4 more: cleanup.policy is delete",
+        f"{named} and 4 more (14 partitions): cleanup.policy is delete",
         "t-20: the dirty ratio 0.300 is not above 0.5",
     ]
 
@@ -93,7 +93,7 @@ def test_partitions_that_keep_tombstones_for_an_unstated_retention_are_named_in_
     kept = [PartitionReport(f"t-{number}", "/logs", COMPACTED, TOMBSTONES_KEPT, "one batch") for number in range(12)]
     _print(*kept, PartitionReport("u-0", "/logs", COMPACTED, None, None))
     (sentence,) = [line for line in capsys.readouterr().out.splitlines() if "delete.retention.ms" in line]
-    assert sentence.startswith(", ".join(f"t-{number}" for number in range(10)) + " and 2 more: ")
+    assert sentence.startswith(", ".join(f"t-{number}" for number in range(10)) + " and 2 more (12 partitions): ")
 
 
 def test_skipped_partitions_are_counted_by_reason_with_the_sentence_of_the_largest() -> None:

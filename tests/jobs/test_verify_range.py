@@ -85,6 +85,7 @@ def test_tombstones_of_old_formats_go_by_the_age_of_their_segment():
         (facts(0, 10, 20, 30, end=40, log_start=7), ["log_start"]),
         (facts(0, 10, 20, 30, end=40, first_dirty=31), ["checkpoint"]),
         (facts(0, 10, 20, 30, end=40, first_dirty=30), []),
+        (facts(0, 10, 20, 30, end=40, high_watermark=40, high_watermark_file=True), []),
     ],
 )
 def test_segments_and_ends_that_no_compaction_leaves_are_named(after, checks):
@@ -110,3 +111,51 @@ def test_a_checkpoint_neither_goes_back_nor_away_but_a_wrong_one_is_mended():
     assert found(before, facts(0, 10, 20, end=30)) == ["checkpoint"]
     beyond = replace(before, checkpoints=PartitionCheckpoints(first_dirty=99))
     assert found(beyond, facts(0, 10, 20, end=30, first_dirty=20)) == []
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "checks"),
+    [
+        ({"high_watermark": 39, "high_watermark_file": True}, ["checkpoint"]),
+        ({"high_watermark_file": True}, ["checkpoint"]),
+        ({}, []),
+        ({"high_watermark": 41, "high_watermark_file": True}, []),
+    ],
+)
+def test_a_high_watermark_does_not_go_back(checkpoints, checks):
+    before = facts(0, 10, 20, end=40, high_watermark=40, high_watermark_file=True)
+    assert found(before, facts(0, 10, 20, end=40, **checkpoints)) == checks
+
+
+def test_a_segment_holds_no_more_offsets_than_an_index_can_tell_unless_it_did():
+    wide = facts(0, 2**31 + 1, 2**31 + 2, end=2**31 + 3)
+    before = facts(0, 10, 2**31 + 1, 2**31 + 2, end=2**31 + 3)
+    assert found(before, wide) == ["order"]
+    assert found(wide, wide) == []
+
+
+def modified(log, **times):
+    """`log` with other modification times, by base offset."""
+    segments = (
+        replace(segment, modified_ms=times.get(f"at_{segment.base_offset}", segment.modified_ms))
+        for segment in log.segments
+    )
+    return replace(log, segments=tuple(segments))
+
+
+def test_modification_times_are_kept_where_retention_or_old_formats_go_by_them():
+    times = {"at_0": 100, "at_10": 200, "at_20": 300}
+    before = modified(facts(0, 10, 20, 30, end=40), **times)
+    merged = facts(0, 20, 30, end=40)
+    right, wrong = modified(merged, at_0=200, at_20=300), modified(merged, at_0=100, at_20=300)
+    assert found(before, right) == found(before, wrong) == []
+
+    def without_timestamps(log):
+        return replace(log, segments=tuple(replace(segment, largest_ms=-1) for segment in log.segments))
+
+    def with_an_old_message(log):
+        return replace(log, segments=(*log.segments[:-1], replace(log.segments[-1], has_legacy=True)))
+
+    for change in (without_timestamps, with_an_old_message):
+        assert found(before, change(right)) == []
+        assert found(before, change(wrong)) == ["modified"]

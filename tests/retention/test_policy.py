@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sediment.retention.config import RetentionConfig
 from sediment.retention.policy import Kept, RetentionPlan, Rule, SegmentState, explain, plan_retention
+from sediment.segment_io.format import INT64_MAX
 
 NOW_MS = 1_700_000_000_000
 UNLIMITED = RetentionConfig(retention_ms=-1, retention_bytes=-1)
@@ -237,3 +238,23 @@ def test_a_segment_goes_at_the_clock_that_was_foretold_and_not_before(log, confi
             assert len(plan(config, now_ms=max(now_ms, fate.goes_at_ms), **log).deleted) > place
             if fate.goes_at_ms > now_ms:
                 assert len(plan(config, now_ms=fate.goes_at_ms - 1, **log).deleted) <= place
+
+
+EXTREMES = st.sampled_from([0, NOW_MS, INT64_MAX - NOW_MS, INT64_MAX - 1, INT64_MAX])
+
+
+@given(st.lists(EXTREMES, min_size=1, max_size=3), st.one_of(st.just(-1), EXTREMES), EXTREMES)
+def test_extreme_times_go_as_unbounded_numbers_do_and_no_clock_is_foretold_that_never_comes(
+    times, retention_ms, now_ms
+):
+    config = replace(UNLIMITED, retention_ms=retention_ms)
+    result = plan(config, segments(*times), now_ms=now_ms, high_watermark=5 * len(times), end=5 * len(times))
+    is_old = [retention_ms >= 0 and now_ms - time_ms > retention_ms for time_ms in times]
+    assert len(result.deleted) == [*is_old, False].index(False)
+    assert all(fate.goes_at_ms is None or now_ms < fate.goes_at_ms <= INT64_MAX for fate in result.kept)
+
+
+def test_no_clock_lets_a_segment_go_whose_time_lies_beyond_the_last_moment():
+    config = replace(UNLIMITED, retention_ms=INT64_MAX - NOW_MS)
+    fates = plan(config, segments(NOW_MS - 1, NOW_MS, NOW_MS - 1)).fates
+    assert [fate.goes_at_ms for fate in fates] == [INT64_MAX, None, None]

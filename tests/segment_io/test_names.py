@@ -114,6 +114,20 @@ def test_segment_files_are_found_again_by_their_names(base_offset, kind):
     )
 
 
-@pytest.mark.parametrize("name", ["leader-epoch-checkpoint", "foo.log", "7.txt", "00000000000000000000.log.tmp"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "leader-epoch-checkpoint",
+        "foo.log",
+        "7.txt",
+        "7.log",
+        "00000000000000000000.log.tmp",
+        "00000000000000000000.log\n",
+        "00000000000000000000.log.swap\n",
+        "00000000000000000000.log.run-1.part\n",
+        "000000000000000000000000.log",
+        "٠" * 20 + ".log",
+    ],
+)
 def test_other_files_are_no_segment_files(name):
     assert parse_segment_file(name) is None

@@ -44,6 +44,8 @@ public final class Main {
             case "load" -> Load.run(request);
             case "load_timed" -> Load.runTimed(request);
             case "lookup" -> Lookup.run(request);
+            case "names" -> Names.run(request);
+            case "read_checkpoint" -> Names.readCheckpoint(request);
             case "retention" -> Retention.run(request);
             default -> throw new IllegalArgumentException("unknown command " + command);
         };

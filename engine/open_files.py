@@ -1,0 +1,24 @@
+"""The limit of open files: an error of its own, because it says nothing about a disk."""
+
+from __future__ import annotations
+
+import errno
+
+from sediment.segment_io.errors import OpenFilesLimitError
+
+SPARE_DESCRIPTORS = 16
+"""How many files a change of several steps can have to open."""
+
+
+def open_files_limit(error: OSError, partition: str | None = None) -> OpenFilesLimitError:
+    """Return what to raise for an OSError that `is_out_of_descriptors`."""
+    if error.errno == errno.ENFILE:
+        what, advice = "the system may open no more files", "raise fs.file-max"
+    else:
+        what, advice = "this process may open no more files", "raise ulimit -n"
+    return OpenFilesLimitError(
+        what,
+        partition=partition,
+        path=error.filename,
+        advice=f"{advice}; the engine needs 3 for each log it appends to",
+    )
