@@ -56,6 +56,7 @@ from sediment.jobs.report import FAILED, SCHEMA, SKIPPED, counted, human_bytes, 
 from sediment.jobs.running_brokers import warn_of_running
 from sediment.jobs.sentences import told
 from sediment.jobs.settings import Settings
+from sediment.jobs.standard_output import error_console
 from sediment.jobs.stopping import stop_on_signals
 from sediment.jobs.unstated_settings import why_not_expired
 from sediment.retention.policy import Kept, RetentionPlan, explain, plan_view
@@ -717,7 +718,7 @@ def command(
 
 def _confirmed(shown: ExpiryRun, *, stop: threading.Event) -> bool:
     """Show on stderr what is to go, and ask once."""
-    print_run(shown, Console(stderr=True))
+    print_run(shown, error_console(markup=False, emoji=False))
     expired = [report for report in shown.partitions if report.status == EXPIRED]
     segments = sum(len(report.deleted_segments) for report in expired)
     freed = human_bytes(sum(report.bytes_before - report.bytes_after for report in expired))

@@ -209,7 +209,8 @@ def _why_skipped(report: RunReport) -> list[str]:
 
 def _named(partitions: Sequence[str]) -> str:
     left = len(partitions) - _MOST_NAMED
-    return ", ".join(partitions[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
+    more = f" and {left} more ({len(partitions)} partitions)" if left > 0 else ""
+    return ", ".join(partitions[:_MOST_NAMED]) + more
 
 
 def _cells(partition: PartitionReport) -> tuple[str, ...]:
