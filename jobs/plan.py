@@ -494,6 +494,8 @@ def _sentences(partition: PartitionPlan) -> list[str]:
     if partition.tombstones_waiting and first_ms is not None and last_ms is not None:
         until = f" to {utc_time(last_ms)}" if last_ms != first_ms else ""
         said.append(f"tombstones may go from {utc_time(first_ms)}{until}, by a cleaning after that")
+    elif partition.tombstones_waiting:
+        said.append("tombstones have no delete horizon, so cleaning keeps them")
     retention = partition.retention
     if retention is not None and retention.reason is not None:
         said.append(f"retention leaves it alone: {retention.reason}")

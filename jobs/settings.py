@@ -210,8 +210,14 @@ class Settings:
         return self.broker_defaults or (self.is_broker_file and self.topic_overrides is not None)
 
     def log_dirs(self) -> tuple[Path, ...]:
-        """Return the entries of `log.dirs`, or of `log.dir`, in the `--config` file; empty if it has neither."""
+        """Return the entries of `log.dirs`, or of `log.dir`, in the `--config` file; empty if it has neither.
+
+        Raises:
+            SettingsError: an entry is not a path.
+        """
         text = self.config_file.get("log.dirs") or self.config_file.get("log.dir") or ""
+        if "\0" in text:
+            raise SettingsError("log.dirs in --config holds a null character", advice="correct the file")
         return tuple(Path(name) for name in _COMMA.split(text.strip()) if name)
 
     def metadata_dirs(self) -> tuple[Path, ...]:

@@ -27,7 +27,7 @@ from click.core import ParameterSource
 from sediment.engine.before_mark import BeforeMark, fingerprint, read_mark
 from sediment.engine.originals import BEFORE_OF_FILE
 from sediment.jobs import verify_rules as r
-from sediment.jobs.cluster_settings import settings_of_logs
+from sediment.jobs.cluster_settings import check_patterns, settings_of_logs
 from sediment.jobs.options import CommonOptions, options_of_two_directories
 from sediment.jobs.progress import stages_of
 from sediment.jobs.report import FAILED, SKIPPED
@@ -136,7 +136,7 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
     """The partitions that are in both directories, and reports of those that are not.
 
     Raises:
-        UsageError: a path is no log directory and no partition's, or one of each, or nothing is selected.
+        UsageError: a path is no log directory and no partition's, or one of each, or a pattern matches nothing.
         CorruptCheckpointError: a checkpoint file cannot be read.
     """
     before, after = options.log_dirs
@@ -152,12 +152,13 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
         return [pair], []
     mark = read_mark(before / BEFORE_OF_FILE, fs) or BeforeMark("")
     sides = [
-        {str(source.partition): source for source in sources if _is_selected(str(source.partition), options)}
+        {str(source.partition): source for source in sources}
         for sources in (_kept(before, mark, fs), locate([after], fs))
     ]
-    names = sorted(sides[0].keys() | sides[1].keys() | {n for n in mark.partitions if _is_selected(n, options)})
-    if not names:
-        raise UsageError("no partition is selected", path=str(before), advice="look at --partition")
+    all_names = sides[0].keys() | sides[1].keys() | set(mark.partitions)
+    if not options.allow_empty_selection:
+        check_patterns(options.partitions, all_names, where=f"{before} and {after}")
+    names = sorted(name for name in all_names if _is_selected(name, options))
     checkpoints = [read_checkpoints(path, fs) for path in (before, after)]
     missing = [
         _not_linked(sides[1][name], mark, checkpoints, fs)

@@ -94,6 +94,8 @@ def test_a_brokers_file_names_its_log_directories(tmp_path: Path) -> None:
     found = from_file(tmp_path, "log.dirs=/a,/b\nmetadata.log.dir=/m\n")
     assert found.metadata_dirs() == (Path("/m"), Path("/a"), Path("/b"))
     assert sets().log_dirs() == sets().metadata_dirs() == ()
+    with pytest.raises(SettingsError, match="null character"):
+        from_file(tmp_path, "log.dirs=/a\\u0000b\n").log_dirs()
 
 
 def test_settings_travel_to_executors_unchanged() -> None:

@@ -205,7 +205,7 @@ def test_wrong_use_is_told_in_one_sentence(tmp_path):
     for arguments, words in (
         ((given.before, log_dir), "a log directory and the directory of one partition"),
         ((given.before, tmp_path / "none"), "no such directory"),
-        ((log_dir, log_dir, "--partition", "u-*"), "no partition is selected"),
+        ((log_dir, log_dir, "--partition", "u-*"), "'u-*' matches no partition"),
     ):
         outcome = sediment("verify", *arguments)
         assert outcome.status == 2
