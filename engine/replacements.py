@@ -18,13 +18,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError
 from sediment.segment_io.format import INT32_MAX, OFFSET_ENTRY_STRUCT, TIME_ENTRY_STRUCT
 from sediment.segment_io.framing import batch_ends
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.names import SWAP_SUFFIX, SegmentFileKind, segment_file_name
-from sediment.segment_io.scan import SegmentScan, scan_segment
+
+if TYPE_CHECKING:
+    from sediment.segment_io.scan import SegmentScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,9 @@ def read_new_segment(directory: Path, base_offset: int, fs: Fs, *, replaces_reco
 
 def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
     """Verify a segment file without indexing it."""
+    # It loads compiled loops, which a directory without leftovers need not wait for.
+    from sediment.segment_io.scan import scan_segment
+
     return scan_segment(
         path,
         base_offset,

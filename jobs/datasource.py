@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -98,8 +99,15 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("kafka-log")` known to a session, whose settings stay as they are."""
-    spark.dataSource.register(KafkaLogSource)
+    """Make `spark.read.format("kafka-log")` known to a session, whose settings stay as they are.
+
+    A session that comes from one with the source, by `newSession`, has it already.
+    """
+    try:
+        spark.dataSource.register(KafkaLogSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 # ------------------------------------------------------------------------------------------------------------- options

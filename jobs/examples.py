@@ -8,10 +8,10 @@ from types import MappingProxyType
 EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
     {
         "compact": (
-            ("what a run would do", "sediment compact /var/lib/kafka/data --dry-run"),
+            ("what a run would do", "sediment compact --config /etc/kafka/server.properties --dry-run"),
             (
                 "one topic, whatever its dirty ratio",
-                "sediment compact /var/lib/kafka/data --partition 'orders-*' --force",
+                "sediment compact --config /etc/kafka/server.properties --partition 'orders-*' --force",
             ),
             (
                 "a copy without cluster metadata, with a page to look at",
@@ -31,16 +31,22 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
             ),
         ),
         "expire": (
-            ("what retention would delete", "sediment expire /var/lib/kafka/data --dry-run"),
-            ("keep the records in Delta first", "sediment expire /var/lib/kafka/data --archive /archive/kafka"),
+            ("what retention would delete", "sediment expire --config /etc/kafka/server.properties --dry-run"),
+            (
+                "keep the records in Delta first",
+                "sediment expire --config /etc/kafka/server.properties --archive /archive/kafka",
+            ),
         ),
         "history": (
             ("the last five runs", "sediment history /var/lib/sediment/ledger --last 5"),
             ("one partition through all runs", "sediment history /var/lib/sediment/ledger --partition orders-0"),
         ),
         "plan": (
-            ("why nothing is compacted", "sediment plan /var/lib/kafka/data --partition 'orders-*'"),
-            ("figures as compact will have them", "sediment plan /var/lib/kafka/data --exact --report plan.html"),
+            ("why nothing is compacted", "sediment plan --config /etc/kafka/server.properties --partition 'orders-*'"),
+            (
+                "figures as compact will have them",
+                "sediment plan --config /etc/kafka/server.properties --exact --report plan.html",
+            ),
         ),
         "recover": (
             ("what a broker's start would repair", "sediment recover /var/lib/kafka/data --dry-run"),

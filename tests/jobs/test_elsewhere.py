@@ -119,7 +119,7 @@ def test_what_is_not_compacted_and_the_checkpoints_are_there_too(log_dir, tmp_pa
     outcome = sediment("compact", log_dir, "--output", output, "--force", "--now-ms", NOW_MS, COMPACT, "--json")
     assert outcome.status == 0, outcome.stderr
     found = published(output)
-    assert outcome.partitions()["other-0"]["reason_code"] == "not-compacted"
+    assert outcome.partitions()["other-0"]["reason_code"] == "policy-unknown"
     other = tree(log_dir / "other-0")
     assert {name: content for name, content in found.items() if name.startswith("other-0")} == {
         f"other-0/{name}": content for name, content in other.items()
@@ -188,7 +188,7 @@ def test_what_was_interrupted_is_finished_in_the_output_alone(log_dir, tmp_path)
 def test_ap_25_the_active_segment_is_rolled_in_the_output_alone(log_dir, source_as, tmp_path):
     in_place = shutil.copytree(log_dir, tmp_path / "in-place")
     before = image(log_dir)
-    arguments = ("--force", "--roll-active", "--now-ms", NOW_MS, COMPACT)
+    arguments = ("--force", "--roll-active", "--now-ms", NOW_MS, COMPACT, "--set=other:cleanup.policy=delete")
     outcome = sediment("compact", source_as(log_dir), "--output", tmp_path / "o", *arguments)
     assert outcome.status == 0, outcome.stderr
     assert sediment("compact", in_place, *arguments).status == 0

@@ -200,6 +200,15 @@ def test_register_changes_no_setting_of_the_session(session):
     assert {row.key: row.value for row in session.sql("set").collect()} == before
 
 
+def test_a_session_that_comes_from_one_with_the_source_may_register_it_again(session, tmp_path):
+    write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc", timestamp=START_MS)])
+    register(session)
+    child = session.newSession()
+    register(child)
+    register(child)
+    assert load(child, tmp_path).count() == 3
+
+
 # ------------------------------------------------------------------------------------------------ a changing directory
 @pytest.fixture
 def changing(tmp_path):

@@ -224,7 +224,7 @@ def test_settings_in_force_name_their_origin_and_topics_that_have_the_same_stand
     by_topics = {group.topics: {key: (text, origin) for key, text, origin in group.values} for group in page.settings}
     assert set(by_topics) == {("a", "b"), ("c",)}
     assert by_topics[("a", "b")]["cleanup.policy"] == ("compact", "--set")
-    assert by_topics[("c",)]["cleanup.policy"] == ("delete", "default")
+    assert by_topics[("c",)]["cleanup.policy"] == ("", "not stated")
     assert by_topics[("c",)]["retention.ms"] == ("5000", "--set")
 
 

@@ -213,7 +213,9 @@ def test_expire_undoes_and_refuses_as_recover_does(tmp_path):
         ODD[odd][0](log_dir / f"{odd}-0")
     (log_dir / ".kafka_cleanshutdown").touch()
     before = logs(log_dir)
-    done = sediment("expire", log_dir, "--json", "--now-ms", NOW_MS, "--set", "log.retention.ms=-1")
+    done = sediment(
+        "expire", log_dir, "--json", "--now-ms", NOW_MS, "--broker-defaults", "--set", "log.retention.ms=-1"
+    )
     assert done.status == 1
     codes = {partition: report["reason_code"] for partition, report in done.partitions().items()}
     assert codes == {"torn-swap-0": "nothing-to-delete", "torn-swap-of-a-lost-log-0": "corrupt-data"}

@@ -26,7 +26,14 @@ def test_spark_starts_with_the_archive_and_with_one_that_is_garbage(tmp_path, en
     assert list(archive.parent.iterdir()) == [archive]
 
     def dry_run():
-        options = ("--set=cleanup.policy=compact", "--force", "--dry-run", "--json", "--master=local[1]")
+        options = (
+            "--broker-defaults",
+            "--set=cleanup.policy=compact",
+            "--force",
+            "--dry-run",
+            "--json",
+            "--master=local[1]",
+        )
         return sediment_process("compact", log_dir, *options, environment=environment)
 
     with_archive = dry_run()
