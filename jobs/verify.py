@@ -27,7 +27,7 @@ from click.core import ParameterSource
 from sediment.engine.before_mark import BeforeMark, fingerprint, read_mark
 from sediment.engine.originals import BEFORE_OF_FILE
 from sediment.jobs import verify_rules as r
-from sediment.jobs.cluster_settings import settings_of_logs
+from sediment.jobs.cluster_settings import check_patterns, settings_of_logs
 from sediment.jobs.options import CommonOptions, options_of_two_directories
 from sediment.jobs.progress import stages_of
 from sediment.jobs.report import FAILED, SKIPPED
@@ -148,16 +148,16 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
             advice="name two of a kind",
         )
     if kinds[0]:
-        pair = _Pair(before.resolve().name, _side(locate([before], fs)[0], fs), _side(locate([after], fs)[0], fs))
-        return [pair], []
+        name = before.resolve().name
+        if not _selected([name], options):
+            return [], []
+        return [_Pair(name, _side(locate([before], fs)[0], fs), _side(locate([after], fs)[0], fs))], []
     mark = read_mark(before / BEFORE_OF_FILE, fs) or BeforeMark("")
     sides = [
-        {str(source.partition): source for source in sources if _is_selected(str(source.partition), options)}
+        {str(source.partition): source for source in sources}
         for sources in (_kept(before, mark, fs), locate([after], fs))
     ]
-    names = sorted(sides[0].keys() | sides[1].keys() | {n for n in mark.partitions if _is_selected(n, options)})
-    if not names:
-        raise UsageError("no partition is selected", path=str(before), advice="look at --partition")
+    names = _selected(sorted(sides[0].keys() | sides[1].keys() | mark.partitions.keys()), options)
     checkpoints = [read_checkpoints(path, fs) for path in (before, after)]
     missing = [
         _not_linked(sides[1][name], mark, checkpoints, fs)
@@ -205,8 +205,18 @@ def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
         return ()
 
 
-def _is_selected(name: str, options: CommonOptions) -> bool:
-    return not options.partitions or any(fnmatch.fnmatchcase(name, glob) for glob in options.partitions)
+def _selected(names: Sequence[str], options: CommonOptions) -> list[str]:
+    """Return those of `names` that `--partition` selects.
+
+    Raises:
+        UsageError: a pattern matches none of them, or there are none.
+    """
+    if not names:
+        raise UsageError("there is no partition to compare", path=str(options.log_dirs[0]), advice="look at BEFORE")
+    if not options.allow_empty_selection:
+        check_patterns(options.partitions, names, where=" and ".join(map(str, options.log_dirs)))
+    globs = options.partitions or ("*",)
+    return [name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
 
 
 def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirCheckpoints], fs: Fs) -> PairReport:
