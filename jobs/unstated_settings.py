@@ -56,10 +56,11 @@ def why_not_expired(
         return "no-high-watermark", "the replication checkpoint does not list the partition"
     if not settings.is_stated_for_retention(topic, "cleanup.policy"):
         return POLICY_UNKNOWN, f"cleanup.policy is not stated; {settings.how_to_state(topic, 'cleanup.policy')}"
-    is_default = settings.origin(topic, "cleanup.policy") == Origin.DEFAULT
-    if is_default and not config.compacts and checkpoints.first_dirty is not None and settings.topic_overrides is None:
+    weak = {Origin.DEFAULT: "only Kafka's default", Origin.FILE: "only that of --config, for all topics"}
+    whose = weak.get(Origin(settings.origin(topic, "cleanup.policy")))
+    if whose and not config.compacts and checkpoints.first_dirty is not None and settings.topic_overrides is None:
         return POLICY_UNKNOWN, (
-            "the cleaner checkpoint lists the partition as compacted, and cleanup.policy is only Kafka's default; "
+            f"the cleaner checkpoint lists the partition as compacted, and cleanup.policy is {whose}; "
             f"give --set {topic}:cleanup.policy=…"
         )
     has_limit = config.retention.retention_ms >= 0 or config.retention.retention_bytes >= 0

@@ -224,6 +224,19 @@ def test_a_partition_that_the_cleaner_checkpoint_lists_is_not_expired_by_a_defau
     assert found == {"orders-0": ("skipped", "policy-unknown")}
 
 
+def test_a_partition_that_the_cleaner_checkpoint_lists_is_not_expired_by_the_policy_of_a_file(bare, tmp_path):
+    write_checkpoint(bare / "cleaner-offset-checkpoint", {"orders-0": 5})
+    config = tmp_path / "server.properties"
+    config.write_text("broker.id=1\nlog.retention.hours=168\nlog.cleanup.policy=delete\n")
+    before = tree(bare)
+    outcome = expire(bare, f"--config={config}", "--partition=orders-0")
+    assert codes(outcome) == {"orders-0": ("skipped", "policy-unknown")}
+    assert "--set orders:cleanup.policy=" in outcome.partitions()["orders-0"]["reason"]
+    assert tree(bare) == before
+    stated = expire(bare, f"--config={config}", "--partition=orders-0", "--set=orders:cleanup.policy=delete")
+    assert codes(stated) == {"orders-0": ("expired", None)}
+
+
 # ----------------------------------------------------------------------------------------------------------- selections
 COMMANDS = [("plan",), ("compact",), ("expire",), ("recover",), ("dump",), ("snapshot", "--to=table")]
 
