@@ -256,6 +256,15 @@ def test_a_scheduler_may_allow_an_empty_selection(bare, command):
     assert sediment(*command, bare, "--partition=order-0", "--allow-empty-selection", "--json").status == 0
 
 
+def test_a_scheduler_may_allow_an_empty_selection_of_a_run_with_an_output(bare, tmp_path):
+    output = tmp_path / "output"
+    outcome = sediment(
+        "compact", bare, f"--output={output}", "--partition=order-0", "--allow-empty-selection", "--json"
+    )
+    assert (outcome.status, outcome.partitions()) == (0, {})
+    assert not output.exists()
+
+
 def test_a_pattern_needs_a_match_in_one_of_several_directories(first, second):
     assert sediment("plan", first, second, "--partition=late-*", "--partition=both-*", "--json").status == 0
     assert sediment("plan", first, second, "--partition=nope-*", "--json").status == 2
