@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from sediment.engine.config import LogConfig
 from sediment.jobs.directories import LogDirectory
+from sediment.jobs.report import TOMBSTONES_KEPT
 from sediment.jobs.settings import Origin, Settings
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.log_dir import PartitionCheckpoints
@@ -17,7 +18,6 @@ from sediment.segment_io.names import TopicPartition
 
 POLICY_UNKNOWN = "policy-unknown"
 RETENTION_UNKNOWN = "retention-unknown"
-TOMBSTONES_KEPT = "tombstones-kept"
 UNSTATED_CODES = frozenset({POLICY_UNKNOWN, RETENTION_UNKNOWN, TOMBSTONES_KEPT})
 """Reason codes of partitions whose result depends on a setting that no source states."""
 
