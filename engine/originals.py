@@ -32,6 +32,7 @@ from sediment.engine.swap import replaced_files
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.names import (
+    CLEANED_SUFFIX,
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
     LOCK_FILE,
@@ -40,7 +41,9 @@ from sediment.segment_io.names import (
     PART_SUFFIX,
     RECOVERY_POINT_FILE,
     RUN_TOKEN_FILE,
+    SWAP_SUFFIX,
     TopicPartition,
+    parse_segment_file,
 )
 
 _OTHER_DIRECTORY = "name a directory on the filesystem of the log directory"
@@ -180,7 +183,8 @@ class Originals:
     def end(self, statuses: Mapping[tuple[str, str], str], finished_ms: int) -> Path | None:
         """Write the catalogue as done; return its path, or None where nothing went and it was removed.
 
-        `statuses` are by log directory and partition.  A file that stayed where it was loses its link.
+        `statuses` are by log directory and partition.  A file that stayed where it was loses its link, unless an
+        interrupted replacement waits in its directory: the next start completes it, and the file goes then.
 
         Raises:
             OSError: as the filesystem says; the catalogue is still there as planned.
@@ -195,11 +199,12 @@ class Originals:
 
     def _ended(self, planned: OriginalPartition, statuses: Mapping[tuple[str, str], str]) -> OriginalPartition:
         source, place = Path(planned.log_dir, planned.partition), self._target / planned.partition
+        stays = not _is_replacement_open(source, self._fs)
         gone = []
         for file in planned.files:
             if not _is_same(place / file.name, file):
                 continue
-            if _is_same(source / file.name, file):
+            if stays and _is_same(source / file.name, file):
                 self._fs.unlink(place / file.name)
             else:
                 gone.append(file)
@@ -219,6 +224,11 @@ class Originals:
         before = {file.name: file for file in planned.files}
         names = segment_file_names(source, self._fs)
         return tuple(name for name in names if name not in before or not _is_same(source / name, before[name]))
+
+
+def _is_replacement_open(source: Path, fs: Fs) -> bool:
+    found = [parse_segment_file(entry.name) for entry in fs.scan(source)]
+    return any(name is not None and name.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for name in found)
 
 
 def _is_same(path: Path, file: OriginalFile) -> bool:

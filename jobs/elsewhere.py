@@ -366,6 +366,8 @@ class _Run:
             self._open(stores)
             prepared = [self._prepare(partition, source) for partition, source in self._source_of.items()]
         self.clock.lap(LIST)
+        if not prepared:
+            return []
         if not self._own.dry_run:
             self._claim()
         reports = self._publish(prepared)
@@ -404,7 +406,7 @@ class _Run:
                         advice="write one of them to an output of its own",
                     )
                 self._source_of[partition] = source
-        if not self._source_of:
+        if not self._source_of and not (self._options.partitions and self._options.allow_empty_selection):
             raise UsageError("no partition is selected", path=str(self._sources[0].store), advice="look at --partition")
         _check_alike(self._sources)
 

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -31,6 +31,7 @@ from sediment.engine.config import LogConfig
 from sediment.engine.loader import LoadedLog, load_log
 from sediment.engine.lock import DirectoryLock
 from sediment.engine.shadow import ShadowFs, shadow_of
+from sediment.jobs.cluster_settings import check_patterns
 from sediment.jobs.directories import LogDirectory
 from sediment.jobs.log_lines import log_partition
 from sediment.jobs.options import CommonOptions, common_options
@@ -240,14 +241,31 @@ def _recover(work: _Work, lock: DirectoryLock | None, stop: threading.Event, opt
 
 
 # ---------------------------------------------------------------------------------------------------------- a directory
+def _open_directories(options: CommonOptions, fs: Fs) -> list[LogDirectory]:
+    """`CommonOptions.open_directories`, where a `--partition` may select a future replica by its directory's name.
+
+    Raises:
+        UsageError: a pattern matches no log that would be loaded.
+    """
+    directories = replace(options, allow_empty_selection=True).open_directories(fs)
+    if not options.allow_empty_selection:
+        names = [name for directory in directories for name, _, _ in _logs(directory, fs)]
+        check_patterns(options.partitions, names, where=", ".join(map(str, options.log_dirs)))
+    return directories
+
+
+def _logs(directory: LogDirectory, fs: Fs) -> list[tuple[str, TopicPartition, DirectoryState]]:
+    """The logs of a directory that a broker would load, by the names of their directories."""
+    names = [entry.name for entry in fs.scan(directory.path) if entry.is_directory]
+    found = find_partitions(directory.path, names).items()
+    return [(name, partition, state) for name, (partition, state) in found if state not in _NOT_LOADED]
+
+
 def _works(directory: LogDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_Work], bool]:
     """The selected logs of a directory, and whether they are all that a broker would go on writing to."""
     works = []
     is_whole = True
-    names = [entry.name for entry in fs.scan(directory.path) if entry.is_directory]
-    for name, (partition, state) in find_partitions(directory.path, names).items():
-        if state in _NOT_LOADED:
-            continue
+    for name, partition, state in _logs(directory, fs):
         if options.partitions and not any(fnmatch.fnmatchcase(name, glob) for glob in options.partitions):
             is_whole = False
             continue
@@ -325,7 +343,7 @@ def recover(
     started = time.monotonic()
     run_id = uuid.uuid4().hex[:12]
     fs = Fs()
-    directories = options.open_directories(fs)
+    directories = _open_directories(options, fs)
     reports: list[RecoveryReport] = []
     clean: list[str] = []
     with ExitStack() as stack:
@@ -334,7 +352,7 @@ def recover(
             for directory in directories:
                 locks[directory.path] = stack.enter_context(DirectoryLock(directory.path))
             # What a broker wrote before it gave up the lock counts.
-        directories = options.open_directories(fs)
+        directories = _open_directories(options, fs)
         per_directory = [(directory, *_works(directory, options, fs)) for directory in directories]
         works = [work for _, some, _ in per_directory for work in some]
         progress = stack.enter_context(Progress(options.messages(), len(works), sum(work.log_bytes for work in works)))

@@ -31,7 +31,7 @@ from rich.table import Table
 from sediment.jobs.delta_tables import delta_session, is_delta_table, is_uri, outside_log_dirs
 from sediment.jobs.directories import LogDirectory
 from sediment.jobs.latest import ACCOUNT_TOPIC, SPARK_SCHEMA, Account, LatestPerKey, Part, parse_account
-from sediment.jobs.options import CommonOptions, common_options, errors_as_exit_status
+from sediment.jobs.options import CommonOptions, common_options
 from sediment.jobs.progress import stages_of
 from sediment.jobs.report import FAILED, SCHEMA, SKIPPED
 from sediment.jobs.sentences import first_line, told
@@ -846,17 +846,16 @@ def command(
     enable_deletion_vectors: bool,
 ) -> None:
     """Keep the latest value of each key in the log directories LOG_DIR... as a Delta table."""
-    with errors_as_exit_status():
-        if to.startswith("file:///"):
-            to = to.removeprefix("file://")
-        _check_place(to, options.log_dirs)
-        selected = [str(log.partition) for log in _logs(options, Fs())]
-        own = SnapshotOptions(to, parse_as_of(as_of_offsets, as_of_ms, selected), from_start, enable_deletion_vectors)
-        with (
-            delta_session(options.master, "sediment snapshot") as spark,
-            stages_of(spark.sparkContext, options.messages()),
-        ):
-            report = snapshot(options, own, spark)
+    if to.startswith("file:///"):
+        to = to.removeprefix("file://")
+    _check_place(to, options.log_dirs)
+    selected = [str(log.partition) for log in _logs(options, Fs())]
+    own = SnapshotOptions(to, parse_as_of(as_of_offsets, as_of_ms, selected), from_start, enable_deletion_vectors)
+    with (
+        delta_session(options.master, "sediment snapshot") as spark,
+        stages_of(spark.sparkContext, options.messages()),
+    ):
+        report = snapshot(options, own, spark)
     options.conclude(report, report_json, print_report)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from sediment.engine.config import LogConfig
 from sediment.jobs.directories import LogDirectory
+from sediment.jobs.report import TOMBSTONES_KEPT
 from sediment.jobs.settings import Origin, Settings
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.log_dir import PartitionCheckpoints
@@ -17,7 +18,6 @@ from sediment.segment_io.names import TopicPartition
 
 POLICY_UNKNOWN = "policy-unknown"
 RETENTION_UNKNOWN = "retention-unknown"
-TOMBSTONES_KEPT = "tombstones-kept"
 UNSTATED_CODES = frozenset({POLICY_UNKNOWN, RETENTION_UNKNOWN, TOMBSTONES_KEPT})
 """Reason codes of partitions whose result depends on a setting that no source states."""
 
@@ -56,10 +56,11 @@ def why_not_expired(
         return "no-high-watermark", "the replication checkpoint does not list the partition"
     if not settings.is_stated_for_retention(topic, "cleanup.policy"):
         return POLICY_UNKNOWN, f"cleanup.policy is not stated; {settings.how_to_state(topic, 'cleanup.policy')}"
-    is_default = settings.origin(topic, "cleanup.policy") == Origin.DEFAULT
-    if is_default and not config.compacts and checkpoints.first_dirty is not None and settings.topic_overrides is None:
+    weak = {Origin.DEFAULT: "only Kafka's default", Origin.FILE: "only that of --config, for all topics"}
+    whose = weak.get(Origin(settings.origin(topic, "cleanup.policy")))
+    if whose and not config.compacts and checkpoints.first_dirty is not None and settings.topic_overrides is None:
         return POLICY_UNKNOWN, (
-            "the cleaner checkpoint lists the partition as compacted, and cleanup.policy is only Kafka's default; "
+            f"the cleaner checkpoint lists the partition as compacted, and cleanup.policy is {whose}; "
             f"give --set {topic}:cleanup.policy=…"
         )
     has_limit = config.retention.retention_ms >= 0 or config.retention.retention_bytes >= 0

@@ -136,7 +136,7 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
     """The partitions that are in both directories, and reports of those that are not.
 
     Raises:
-        UsageError: a path is no log directory and no partition's, or one of each, or a pattern matches nothing.
+        UsageError: a path is no log directory and no partition's, or one of each, or nothing is selected.
         CorruptCheckpointError: a checkpoint file cannot be read.
     """
     before, after = options.log_dirs
@@ -148,17 +148,16 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
             advice="name two of a kind",
         )
     if kinds[0]:
-        pair = _Pair(before.resolve().name, _side(locate([before], fs)[0], fs), _side(locate([after], fs)[0], fs))
-        return [pair], []
+        name = before.resolve().name
+        if not _selected([name], options):
+            return [], []
+        return [_Pair(name, _side(locate([before], fs)[0], fs), _side(locate([after], fs)[0], fs))], []
     mark = read_mark(before / BEFORE_OF_FILE, fs) or BeforeMark("")
     sides = [
         {str(source.partition): source for source in sources}
         for sources in (_kept(before, mark, fs), locate([after], fs))
     ]
-    all_names = sides[0].keys() | sides[1].keys() | set(mark.partitions)
-    if not options.allow_empty_selection:
-        check_patterns(options.partitions, all_names, where=f"{before} and {after}")
-    names = sorted(name for name in all_names if _is_selected(name, options))
+    names = _selected(sorted(sides[0].keys() | sides[1].keys() | mark.partitions.keys()), options)
     checkpoints = [read_checkpoints(path, fs) for path in (before, after)]
     missing = [
         _not_linked(sides[1][name], mark, checkpoints, fs)
@@ -206,8 +205,18 @@ def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
         return ()
 
 
-def _is_selected(name: str, options: CommonOptions) -> bool:
-    return not options.partitions or any(fnmatch.fnmatchcase(name, glob) for glob in options.partitions)
+def _selected(names: Sequence[str], options: CommonOptions) -> list[str]:
+    """Return those of `names` that `--partition` selects.
+
+    Raises:
+        UsageError: a pattern matches none of them, or there are none.
+    """
+    if not names:
+        raise UsageError("there is no partition to compare", path=str(options.log_dirs[0]), advice="look at BEFORE")
+    if not options.allow_empty_selection:
+        check_patterns(options.partitions, names, where=" and ".join(map(str, options.log_dirs)))
+    globs = options.partitions or ("*",)
+    return [name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
 
 
 def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirCheckpoints], fs: Fs) -> PairReport:

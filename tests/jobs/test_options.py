@@ -30,6 +30,17 @@ def test_a_clock_outside_of_64_bits_is_wrong_use(tmp_path, command, now_ms):
     assert outcome.status == 2 and "--now-ms" in outcome.stderr
 
 
+@pytest.mark.parametrize(
+    "command", [("compact",), ("expire",), ("recover",), ("snapshot", "--to=table")], ids=lambda command: command[0]
+)
+def test_a_run_that_ends_without_a_result_has_its_page_and_metrics(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    outcome = sediment(*command, tmp_path / "none", "--report=run.html", "--metrics=run.prom")
+    assert outcome.status == 2
+    assert "no such directory" in (tmp_path / "run.html").read_text()
+    assert (tmp_path / "run.prom").is_file()
+
+
 # ---------------------------------------------------------------------------------------------------------- unexpected
 _FAULTY = """
 import sys

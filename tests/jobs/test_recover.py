@@ -221,6 +221,9 @@ def test_future_replicas_are_recovered_and_dying_and_stray_ones_ignored(tmp_path
     assert list_segments(log_dir / others["future"])[-1].next_offset() == 4
     assert {name: tree(log_dir / others[name]) for name in ("delete", "stray")} == ignored
     assert (log_dir / MARKER).exists()
+    for selected in ("u-0.*", others["future"]):
+        assert sorted(run(log_dir, "--partition", selected).partitions()) == [others["future"]]
+    assert run(log_dir, "--partition", others["stray"]).status == 2
 
 
 def test_the_metadata_log_and_the_tiered_cache_are_left_alone(tmp_path):

@@ -224,6 +224,19 @@ def test_a_partition_that_the_cleaner_checkpoint_lists_is_not_expired_by_a_defau
     assert found == {"orders-0": ("skipped", "policy-unknown")}
 
 
+def test_a_partition_that_the_cleaner_checkpoint_lists_is_not_expired_by_the_policy_of_a_file(bare, tmp_path):
+    write_checkpoint(bare / "cleaner-offset-checkpoint", {"orders-0": 5})
+    config = tmp_path / "server.properties"
+    config.write_text("broker.id=1\nlog.retention.hours=168\nlog.cleanup.policy=delete\n")
+    before = tree(bare)
+    outcome = expire(bare, f"--config={config}", "--partition=orders-0")
+    assert codes(outcome) == {"orders-0": ("skipped", "policy-unknown")}
+    assert "--set orders:cleanup.policy=" in outcome.partitions()["orders-0"]["reason"]
+    assert tree(bare) == before
+    stated = expire(bare, f"--config={config}", "--partition=orders-0", "--set=orders:cleanup.policy=delete")
+    assert codes(stated) == {"orders-0": ("expired", None)}
+
+
 # ----------------------------------------------------------------------------------------------------------- selections
 COMMANDS = [("plan",), ("compact",), ("expire",), ("recover",), ("dump",), ("snapshot", "--to=table")]
 
@@ -241,6 +254,15 @@ def test_a_pattern_that_matches_nothing_is_wrong_use(bare, command, monkeypatch,
 @pytest.mark.parametrize("command", COMMANDS[:5], ids=lambda command: command[0])
 def test_a_scheduler_may_allow_an_empty_selection(bare, command):
     assert sediment(*command, bare, "--partition=order-0", "--allow-empty-selection", "--json").status == 0
+
+
+def test_a_scheduler_may_allow_an_empty_selection_of_a_run_with_an_output(bare, tmp_path):
+    output = tmp_path / "output"
+    outcome = sediment(
+        "compact", bare, f"--output={output}", "--partition=order-0", "--allow-empty-selection", "--json"
+    )
+    assert (outcome.status, outcome.partitions()) == (0, {})
+    assert not output.exists()
 
 
 def test_a_pattern_needs_a_match_in_one_of_several_directories(first, second):

@@ -206,9 +206,20 @@ def test_wrong_use_is_told_in_one_sentence(tmp_path):
         ((given.before, log_dir), "a log directory and the directory of one partition"),
         ((given.before, tmp_path / "none"), "no such directory"),
         ((log_dir, log_dir, "--partition", "u-*"), "'u-*' matches no partition"),
+        ((log_dir, log_dir, "--partition", "t-*", "--partition", "u-*"), "'u-*' matches no partition"),
+        ((log_dir / "t-0", log_dir / "t-0", "--partition", "u-*"), "'u-*' matches no partition"),
     ):
         outcome = sediment("verify", *arguments)
         assert outcome.status == 2
         assert words in outcome.stderr
         assert outcome.stderr.count("\n") == 1
     assert sediment("verify", log_dir).status == 2
+
+
+@pytest.mark.parametrize("below", [".", "t-0"])
+def test_an_empty_selection_is_allowed_for_schedulers(tmp_path, below):
+    given = load_case("one-key", tmp_path).rounds[0]
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": given.before})
+    place = log_dir / below
+    outcome = sediment("verify", place, place, "--partition=u-*", "--allow-empty-selection", "--json")
+    assert (outcome.status, outcome.partitions()) == (0, {})
