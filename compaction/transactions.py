@@ -41,12 +41,13 @@ TOMBSTONES_STAY = 32  # its tombstones do not expire
 UNREADABLE = 64  # kept byte for byte and not looked at
 LEAVES_HEADER = 128  # a header stays of it when no record does
 
-# Columns of the open transactions, int64[producers, 4]
+# Columns of the open transactions, int64[producers, 5]
 _PRODUCER = 0
 _ABORTED = 1  # index of the aborted transaction it is in, -1: none
 _SEEN = 2  # 1: a batch of that aborted transaction was traversed
 _COMMITTED = 3  # 1: transactional batches of a transaction not aborted were traversed
-_COLUMNS = 4
+_UNMARKED = 4  # 1: and no marker of the producer followed them
+_COLUMNS = 5
 _NONE = -1
 _EMPTY = -(2**62)  # no producer id
 
@@ -70,6 +71,7 @@ def _state_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
         states[row, _ABORTED] = _NONE
         states[row, _SEEN] = 0
         states[row, _COMMITTED] = 0
+        states[row, _UNMARKED] = 0
     return row
 
 
@@ -81,7 +83,7 @@ def judge_batches(
     states: npt.NDArray[np.int64],
     verdicts: npt.NDArray[np.uint8],
     kept_aborts: npt.NDArray[np.int64],
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """Advance the state machine over `rows` (BATCH_ROW) in log order.
 
     `aborted` is int64[n, 2] of (producer id, first offset) ascending by first offset, `cursor` the first of them not
@@ -90,9 +92,11 @@ def judge_batches(
     transaction index entry lives on.
 
     Returns:
-        (cursor, number of kept aborts).
+        (cursor, number of kept aborts, row of the last marker that `aborted` contradicts, or -1): an ABORT of batches
+        that no entry knows, or a COMMIT of batches that an entry calls aborted.
     """
     kept = 0
+    contradicted = -1
     for index in range(rows.size):
         row = rows[index]
         last_offset = row["last_offset"]
@@ -116,12 +120,18 @@ def judge_batches(
                     kept += 1
                 else:
                     verdicts[index] = DISCARD | MARKS_NOTHING
+                    if states[state, _ABORTED] == _NONE and states[state, _UNMARKED]:
+                        contradicted = index
                 states[state, _ABORTED] = _NONE
+                states[state, _UNMARKED] = 0
             elif row["control_type"] == CONTROL_COMMIT:
                 state = _state_of(states, row["producer_id"])
+                if states[state, _ABORTED] != _NONE and states[state, _SEEN]:
+                    contradicted = index
                 if not states[state, _COMMITTED]:
                     verdicts[index] = DISCARD | MARKS_NOTHING
                 states[state, _COMMITTED] = 0
+                states[state, _UNMARKED] = 0
         elif row["attributes"] & TRANSACTIONAL_BIT:
             state = _state_of(states, row["producer_id"])
             if states[state, _ABORTED] != _NONE:
@@ -129,7 +139,8 @@ def judge_batches(
                 verdicts[index] = DISCARD
             else:
                 states[state, _COMMITTED] = 1
-    return cursor, kept
+                states[state, _UNMARKED] = 1
+    return cursor, kept, contradicted
 
 
 def _empty_states(rows: int) -> npt.NDArray[np.int64]:
@@ -152,13 +163,18 @@ class TransactionWalk:
         self._cursor = 0
         self._states = _empty_states(64)
 
-    def judge(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTransaction, ...]]:
-        """Verdicts, uint8[rows], and the transaction index entries that live on with these batches."""
+    def judge(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTransaction, ...], int]:
+        """Return verdicts, uint8[rows], the transaction index entries that live on with these batches, and a row.
+
+        That row is the last marker that the transaction index contradicts, -1 without one.
+        """
         self._make_room(rows.size)
         verdicts = np.zeros(rows.size, dtype=np.uint8)
         kept_aborts = np.zeros((rows.size, 2), dtype=np.int64)
-        self._cursor, kept = judge_batches(rows, self._aborted, self._cursor, self._states, verdicts, kept_aborts)
-        return verdicts, tuple(self._transactions[index] for index in kept_aborts[:kept, 1])
+        self._cursor, kept, contradicted = judge_batches(
+            rows, self._aborted, self._cursor, self._states, verdicts, kept_aborts
+        )
+        return verdicts, tuple(self._transactions[index] for index in kept_aborts[:kept, 1]), contradicted
 
     def _make_room(self, rows: int) -> None:
         known = self._states[self._states[:, _PRODUCER] != _EMPTY]

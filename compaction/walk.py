@@ -14,7 +14,7 @@ import numpy as np
 from sediment.compaction.chunks import ByteArray, Progress, SegmentCuts, cuts_between
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.transactions import DISCARD, UNMAPPED, TransactionWalk
-from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.errors import CorruptBatchError, CorruptIndexError
 from sediment.segment_io.format import CONTROL_BIT
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.indexes import AbortedTransaction, parse_offset_index
@@ -44,6 +44,7 @@ def walk_segments(
 
     Raises:
         CorruptBatchError: a header is malformed, or a segment ends inside a batch.
+        CorruptIndexError: the transaction index contradicts a marker.
     """
     directory, first_dirty = plan.view.listing.path, plan.range.first_dirty_offset
     base = dirty_base(segments, first_dirty)
@@ -56,7 +57,9 @@ def walk_segments(
         # first batch; of a transaction whose marker lies between it remembers only the index entry.
         mapped_from = _position_of(first_dirty, segment, directory, fs) if segment.base_offset == base else 0
         in_map = mapping if segment.base_offset >= base else None
-        cuts[segment.base_offset] = _walk_segment(directory, segment, filtering, in_map, mapped_from, progress)
+        cuts[segment.base_offset] = _walk_segment(
+            directory, segment, filtering, in_map, mapped_from, plan.view.log_start_offset, progress
+        )
     return cuts
 
 
@@ -74,6 +77,7 @@ def _walk_segment(
     filtering: TransactionWalk,
     mapping: TransactionWalk | None,
     mapped_from: int,
+    log_start_offset: int,
     progress: Progress,
 ) -> SegmentCuts:
     path = directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
@@ -84,10 +88,13 @@ def _walk_segment(
     batches = 0
     for rows in walk:
         progress(int(rows["size_bytes"].sum()))
-        judged, kept = filtering.judge(rows)
+        judged, kept, contradicted = filtering.judge(rows)
+        # Below the log start a broker's cleaner forgets index entries of data that it keeps.
+        if contradicted >= 0 and rows[contradicted]["last_offset"] >= log_start_offset:
+            raise _contradiction(path, rows[contradicted])
         if mapping is not None:
             mapped = rows["position"] >= mapped_from
-            aborted, _ = mapping.judge(rows[mapped])
+            aborted, _, _ = mapping.judge(rows[mapped])
             data = (rows["attributes"][mapped] & CONTROL_BIT) == 0
             judged[np.flatnonzero(mapped)[(aborted & DISCARD != 0) & data]] |= UNMAPPED
         verdicts.append(judged)
@@ -110,4 +117,19 @@ def _walk_segment(
         np.array([*ordinals, batches], dtype=np.int64),
         every,
         tuple(kept_aborts),
+    )
+
+
+def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
+    """Return the error of a marker that the transaction index contradicts.
+
+    A cleaning would take aborted records for the latest values of their keys, or drop committed ones as aborted.
+    """
+    return CorruptIndexError(
+        f"a transaction marker of producer {marker['producer_id']} contradicts the transaction index",
+        path=str(path),
+        position=int(marker["position"]),
+        offset=int(marker["last_offset"]),
+        advice="restore the .txnindex file of this segment from a replica or a backup, or move its .index out of the "
+        "directory and run `sediment recover`, which makes both anew",
     )

@@ -230,6 +230,8 @@ def _modified(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
 
     Only where something goes by it: retention in a segment without timestamps, tombstones where old formats are left.
     """
+    if not after.segments:
+        return
     has_legacy = any(segment.has_legacy for segment in after.segments)
     ends = [*(segment.base_offset for segment in after.segments[1:]), INT64_MAX]
     for segment, end in zip(after.segments, ends, strict=True):

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.corpus import load_case
 from tests.jobs.log_dirs import make_log_dir, read_checkpoint, sediment, tree
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.segments import NOW_MS, batch_bytes, write_segment
+from tests.twin.batches import ControlType
+from tests.twin.indexes import encode_transaction_index, parse_transaction_index
 from tests.twin.segments import list_segments
 
 SETTINGS = ["--set=t:cleanup.policy=compact", "--set=t:delete.retention.ms=20000"]
@@ -126,3 +130,58 @@ def test_verify_accepts_what_keep_leaves_of_random_damaged_logs(tmp_path):
     wrong = {name: report["differences"] for name, report in outcome.partitions().items() if report["differences"]}
     assert wrong == {}, json.dumps(wrong, indent=1)
     assert outcome.status == 0
+
+
+TRANSACTIONS_MS = 1700001000000
+
+
+def lose(index: Path) -> None:
+    index.unlink()
+
+
+def cut(index: Path) -> None:
+    index.write_bytes(index.read_bytes()[:34])
+
+
+def call_a_commit_aborted(index: Path) -> None:
+    """Let an entry begin in the transaction before, which was committed."""
+    segment = next(one for one in list_segments(index.parent) if one.base_offset == int(index.stem))
+    entries = parse_transaction_index(index.read_bytes())
+    markers = [batch for _, batch in segment.batches() if batch.is_control]
+    for place, entry in enumerate(entries):
+        below = [m for m in markers if m.producer_id == entry.producer_id and m.last_offset < entry.first_offset]
+        if below and below[-1].control_type() is ControlType.COMMIT:
+            entries[place] = replace(entry, first_offset=segment.base_offset)
+    index.write_bytes(encode_transaction_index(entries))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "options"),
+    [
+        (lose, ()),
+        (lose, ("--on-corruption=keep",)),
+        (lose, ("--strategy=split",)),
+        (cut, ()),
+        (call_a_commit_aborted, ()),
+    ],
+)
+def test_a_log_whose_markers_contradict_its_transaction_index_is_left_alone_until_it_is_mended(
+    tmp_path, spoil, options
+):
+    """Aborted records would supersede committed ones, or committed ones be dropped as aborted."""
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": load_case("transactions", tmp_path).rounds[0].before})
+    partition = log_dir / "t-0"
+    index = partition / f"{910:020d}.txnindex"
+    whole = index.read_bytes()
+    spoil(index)
+    before = tree(partition)
+    outcome = compact(log_dir, *options, now_ms=TRANSACTIONS_MS)
+    report = outcome.partitions()["t-0"]
+    assert (outcome.status, report["status"], report["reason_code"]) == (1, "quarantined", "corrupt-index")
+    assert "contradicts the transaction index" in report["reason"]
+    assert tree(partition) == before
+    (partition / f"{910:020d}.index").unlink()
+    assert sediment("recover", log_dir, "--now-ms", TRANSACTIONS_MS, *SETTINGS).status == 0
+    assert index.read_bytes() == whole
+    mended = compact(log_dir, *options, "--retry-quarantined", now_ms=TRANSACTIONS_MS)
+    assert mended.partitions()["t-0"]["status"] == "compacted"

@@ -199,6 +199,24 @@ def test_a_cleaner_checkpoint_that_no_broker_can_read_is_an_error_unless_it_was_
     assert sediment("verify", before, after).status == 0
 
 
+def test_a_partition_without_segments_is_compared_like_any_other(tmp_path):
+    given = load_case("one-key", tmp_path).rounds[0]
+    (tmp_path / "empty").mkdir()
+    sources = {"t-0": given.before, "none-0": tmp_path / "empty"}
+    before, after = (make_log_dir(tmp_path / name, sources) for name in ("logs", "cleaned"))
+    outcome = sediment("verify", before, after, "--json")
+    assert {name: one["status"] for name, one in outcome.partitions().items()} == {
+        "t-0": "correct",
+        "none-0": "correct",
+    }
+    for path in (after / "t-0").iterdir():
+        path.unlink()
+    outcome = sediment("verify", before, after, "--json")
+    assert outcome.status == 1
+    assert outcome.partitions()["t-0"]["status"] == "wrong"
+    assert outcome.partitions()["t-0"]["checks"]["lost"] > 0
+
+
 def test_wrong_use_is_told_in_one_sentence(tmp_path):
     given = load_case("one-key", tmp_path).rounds[0]
     log_dir = make_log_dir(tmp_path / "logs", {"t-0": given.before})
