@@ -97,7 +97,7 @@ def open_directories(
     if in_place:
         for directory in directories:
             _check_known(directory, found[directory.path], settings)
-    return [_with_settings(directory, settings, found[directory.path]) for directory in directories]
+    return [_with_settings(directory, settings, found[directory.path], fs) for directory in directories]
 
 
 def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Settings, fs: Fs) -> list[Settings | None]:
@@ -115,7 +115,7 @@ def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Sett
             meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE)
             checkpoints = LogDirCheckpoints(None, None, None, None, clean_shutdown=False)
             alone = LogDirectory(log_dir, meta, (), checkpoints)
-            opened[log_dir] = _with_settings(alone, settings, _metadata_of(alone, [alone], settings, known, fs))
+            opened[log_dir] = _with_settings(alone, settings, _metadata_of(alone, [alone], settings, known, fs), fs)
         has_metadata = opened[log_dir].topic_ids is not None
         found.append(opened[log_dir].settings_of(partition, fs, name=path.name) if has_metadata else None)
     return found
@@ -178,10 +178,18 @@ def _check_known(directory: LogDirectory, metadata: ClusterMetadata | None, sett
     """Refuse to change a KRaft node's directory by settings that may not be those of its topics.
 
     Raises:
-        SettingsError: neither the metadata nor a `--set topic:` tells of a selected topic.
+        SettingsError: the file is of another node, or neither the metadata nor a `--set topic:` tells of a topic.
     """
     meta = directory.meta
-    if metadata is not None or meta is None or meta.version != _KRAFT_VERSION:
+    if meta is None or meta.version != _KRAFT_VERSION:
+        return
+    if settings.node_id() not in (None, meta.node_id):
+        raise SettingsError(
+            f"--config is the file of node {settings.node_id()}, and this is a directory of node {meta.node_id}",
+            path=str(directory.path),
+            advice="give the file of this node",
+        )
+    if metadata is not None:
         return
     topics = {partition.topic for partition in directory.partitions}
     uncovered = sorted(topic for topic in topics if "cleanup.policy" not in settings.topic_sets.get(topic, {}))
@@ -208,12 +216,18 @@ def _metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     return read_cluster_metadata(log_dir, fs)
 
 
-def _with_settings(directory: LogDirectory, settings: Settings, metadata: ClusterMetadata | None) -> LogDirectory:
+def _with_settings(
+    directory: LogDirectory, settings: Settings, metadata: ClusterMetadata | None, fs: Fs
+) -> LogDirectory:
     if metadata is None:
         return replace(directory, settings=settings)
+    meta = directory.meta
+    if meta is None and settings.metadata_dir is not None:
+        # A copy without meta.properties belongs to the node that --metadata names, and has its dynamic configs.
+        meta = read_meta_properties(fs, settings.metadata_dir / META_PROPERTIES_FILE)
     # Dynamic broker configs hold passwords too; nothing but what says something about logs is kept.
-    node_id = directory.meta.node_id if directory.meta else None
-    broker = {name: text for name, text in metadata.configs_of_broker(node_id).items() if name in BROKER_KEYS}
+    broker = metadata.configs_of_broker(meta.node_id if meta else None)
+    known = {name: text for name, text in broker.items() if name in BROKER_KEYS}
     return replace(
-        directory, settings=settings.with_metadata(metadata.topic_configs, broker), topic_ids=metadata.topic_ids
+        directory, settings=settings.with_metadata(metadata.topic_configs, known), topic_ids=metadata.topic_ids
     )

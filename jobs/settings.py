@@ -209,6 +209,11 @@ class Settings:
     def _states_defaults(self) -> bool:
         return self.broker_defaults or (self.is_broker_file and self.topic_overrides is not None)
 
+    def node_id(self) -> int | None:
+        """Return the node whose own file `--config` gave; None if the file names none."""
+        text = self.config_file.get("node.id")
+        return int(text) if text is not None else None
+
     def log_dirs(self) -> tuple[Path, ...]:
         """Return the entries of `log.dirs`, or of `log.dir`, in the `--config` file; empty if it has neither.
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sediment.jobs.cluster_settings import open_directories
+from sediment.jobs.settings import Settings
+from sediment.segment_io.fs import Fs
 from tests.archives import unpack
 from tests.jobs.log_dirs import Outcome, sediment, tree, write_checkpoint
 from tests.jobs.test_expire import bases, make_log
@@ -138,6 +141,22 @@ def test_metadata_of_another_cluster_is_refused(first, second):
     (first / "meta.properties").write_text("version=1\nnode.id=7\ncluster.id=another\n")
     outcome = expire(second, f"--metadata={first}")
     assert outcome.status == 2 and "another" in outcome.stderr and CLUSTER_ID in outcome.stderr
+
+
+@pytest.mark.parametrize("command", ["expire", "compact"])
+def test_the_file_of_another_node_is_refused(first, tmp_path, command):
+    config = tmp_path / "other.properties"
+    config.write_text("node.id=8\nprocess.roles=broker\nlog.retention.ms=1\n")
+    before = tree(first)
+    outcome = sediment(command, first, f"--config={config}")
+    assert outcome.status == 2 and "node 8" in outcome.stderr and "node 7" in outcome.stderr
+    assert tree(first) == before and not (first / ".lock").exists()
+
+
+def test_a_copy_without_meta_properties_has_the_dynamic_configs_of_the_node_of_the_metadata(first, second, tmp_path):
+    (second / "meta.properties").unlink()
+    directory = open_directories([second], [], Settings.load(None, [], metadata_dir=first), Fs())[0]
+    assert directory.settings.broker_overrides["message.max.bytes"] == "2000000"  # of node 7 alone
 
 
 def test_a_metadata_directory_without_the_log_is_refused(second, tmp_path):
