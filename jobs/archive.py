@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sediment.engine.lock import check_run_token, place_run_token, remove_run_token
-from sediment.jobs.delta_tables import INSTALL, check_table_path, is_uri, outside_log_dirs
+from sediment.jobs.delta_tables import INSTALL, check_table_path, is_uri, outside_log_dirs, table_filesystem
 from sediment.jobs.options import CommonOptions
 from sediment.jobs.progress import Progress
 from sediment.jobs.sentences import first_line, task_lost, told
@@ -322,7 +322,7 @@ class _DayFile:
         self.path = f"{folder}/part-{attempt}-{uuid.uuid4()}.parquet"
         if not is_uri(table):
             (Path(table) / folder).mkdir(parents=True, exist_ok=True)
-        self._sink = _filesystem(table).open_output_stream(self.path)
+        self._sink = table_filesystem(table).open_output_stream(self.path)
         self._writer = pq.ParquetWriter(self._sink, _file_schema(), compression="zstd", use_dictionary=["digest"])
         self._rows = 0
         self._lowest: dict[str, int] = {}
@@ -342,7 +342,7 @@ class _DayFile:
         """Complete the file and make it durable."""
         self._writer.close()
         self._sink.close()
-        size_bytes = _filesystem(self._table).get_file_info(self.path).size
+        size_bytes = table_filesystem(self._table).get_file_info(self.path).size
         if not is_uri(self._table):
             fs, file, top = Fs(), Path(self._table) / self.path, Path(self._table)
             fs.sync_file(file)
@@ -362,16 +362,6 @@ def _file_schema() -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema([field for field in _schema() if field.name not in _PARTITION_COLUMNS])
-
-
-def _filesystem(table: str) -> Any:
-    from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem
-
-    if not is_uri(table):
-        return SubTreeFileSystem(table, LocalFileSystem())
-    from deltalake.fs import DeltaStorageHandler
-
-    return PyFileSystem(DeltaStorageHandler(table))
 
 
 # ------------------------------------------------------------------------------------------------------------ the table
@@ -430,7 +420,8 @@ class _Archive:
         found: Counter[tuple[int, str]] = Counter()
         within = (field("segment") >= min(bases)) & (field("segment") <= max(bases))
         wanted = (field("topic") == partition.topic) & (field("partition") == partition.partition) & within
-        for batch in self._table.to_pyarrow_dataset().to_batches(
+        dataset = self._table.to_pyarrow_dataset(filesystem=table_filesystem(self.path))
+        for batch in dataset.to_batches(
             columns=["segment", "digest"], filter=wanted, batch_readahead=2, fragment_readahead=1
         ):
             grouped = pa.Table.from_batches([batch]).group_by(["segment", "digest"]).aggregate([([], "count_all")])

@@ -12,6 +12,7 @@ import click
 
 from sediment import __version__
 from sediment.jobs.examples import epilog
+from sediment.jobs.standard_output import help_in_one_sentence_if_not_printed, occupy_standard_descriptors
 from sediment.jobs.stopping import RunStopped, end_on_signals
 
 if TYPE_CHECKING:
@@ -47,8 +48,10 @@ class _Commands(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *positional: Any, **given: Any) -> Any:
         """Run the command line `args`, or that of this process, which is then over."""
+        if args is None:
+            occupy_standard_descriptors()
         try:
-            with end_on_signals(), _one_sentence_if_stopped():
+            with end_on_signals(), _one_sentence_if_stopped(), help_in_one_sentence_if_not_printed():
                 return super().main(args, *positional, **given)
         finally:
             if args is None:

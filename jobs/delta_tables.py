@@ -87,6 +87,21 @@ def check_table_path(path: str) -> None:
         )
 
 
+def table_filesystem(path: str) -> Any:
+    """Return the pyarrow filesystem for the data files of the table at `path`.
+
+    For a table of this machine it is Arrow's own. With the filesystem of deltalake, which is Python, a thread of Arrow
+    may still hold a file when the interpreter ends. CPython then unwinds that thread, and C++ aborts the process.
+    """
+    from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem
+
+    if not is_uri(path):
+        return SubTreeFileSystem(path, LocalFileSystem())
+    from deltalake.fs import DeltaStorageHandler
+
+    return PyFileSystem(DeltaStorageHandler(path))
+
+
 # ----------------------------------------------------------------------------------------------------------------- JARs
 def coordinate() -> str:
     """Maven coordinate of the JARs that belong to the installed delta-spark and pyspark.

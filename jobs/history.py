@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sediment.jobs import ledger
-from sediment.jobs.delta_tables import check_table_path
+from sediment.jobs.delta_tables import check_table_path, table_filesystem
 from sediment.jobs.options import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.report import SCHEMA, human_bytes, result_console
 from sediment.jobs.standard_output import as_text, write_result
@@ -65,7 +65,8 @@ def _rows(path: str, name: str, condition: Any) -> list[dict[str, Any]]:
     check_table_path(path)
     table = f"{path}/{name}"
     try:
-        rows: list[dict[str, Any]] = DeltaTable(table).to_pyarrow_dataset().to_table(filter=condition).to_pylist()
+        dataset = DeltaTable(table).to_pyarrow_dataset(filesystem=table_filesystem(table))
+        rows: list[dict[str, Any]] = dataset.to_table(filter=condition).to_pylist()
         return rows
     except TableNotFoundError as error:
         raise UsageError(

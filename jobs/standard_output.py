@@ -10,7 +10,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, cast
 
 import click
@@ -59,6 +59,32 @@ class SafeConsole(Console):
 def error_console(**given: Any) -> Console:
     """Return a console on stderr whose messages are lost where stderr does not take them."""
     return SafeConsole(file=cast(IO[str], _Stderr()), **given)
+
+
+def occupy_standard_descriptors() -> None:
+    """Open /dev/null on each of stdin, stdout and stderr that is closed.
+
+    Otherwise the next file gets the number, such as the lock of a log directory, and messages of Spark go into it.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+
+
+@contextlib.contextmanager
+def help_in_one_sentence_if_not_printed() -> Iterator[None]:
+    """Say in one sentence that stdout did not take what click printed by itself, and exit with 1."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _drop_what_is_buffered()
+        with contextlib.suppress(OSError):
+            click.echo(f"sediment: stdout cannot be written: {error.strerror or error}", err=True)
+        raise SystemExit(1) from error
 
 
 def write_result(text: str) -> None:

@@ -147,6 +147,22 @@ def test_a_ledger_with_runs_of_every_command_is_shown(of_every_command, argument
         assert one.status == 0 and "t-0" in one.stdout
 
 
+def test_no_thread_of_arrow_holds_a_python_file_of_a_ledger_on_this_machine(path, monkeypatch):
+    """A thread that does when the interpreter ends aborts the process."""
+
+    def refuse(*_):
+        raise AssertionError("a Python file goes to Arrow's threads")
+
+    monkeypatch.setattr("deltalake.fs.DeltaStorageHandler.open_input_file", refuse)
+    monkeypatch.chdir(path.parent)
+    for place in (path, path.name, f"./{path.name}/"):
+        assert len(sediment("history", place, "--json").report["runs"]) == 3
+
+
+def test_a_ledger_can_be_named_by_a_uri(path):
+    assert len(sediment("history", path.as_uri(), "--json").report["runs"]) == 3
+
+
 def test_rows_that_lack_what_commands_fill_in_are_shown(tmp_path):
     path = tmp_path / "ledger"
     bare = {"schema": 1, "command": "verify", "run_id": "bare", "now_ms": 2**62, "partitions": [{"status": "wrong"}]}

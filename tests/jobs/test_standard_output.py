@@ -107,6 +107,29 @@ def test_stderr_that_is_full_or_gone_ends_no_run(log_dir: Path) -> None:
         assert len(json.loads(done.stdout)["partitions"]) == 1
 
 
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("compact", "--help")])
+def test_help_that_stdout_does_not_take_is_one_sentence(arguments: tuple[str, ...]) -> None:
+    status, stderr = run(*arguments, full=True)
+    assert status == 1
+    assert is_one_sentence(stderr), stderr
+    assert "No space left on device" in stderr
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_no_file_gets_the_number_of_a_closed_standard_stream(closed: tuple[int, ...], tmp_path: Path) -> None:
+    """Messages of Spark go to 2 whatever it is; it was the lock of the log directory."""
+    script = (
+        "import os, sys; from sediment.jobs import cli; sys.argv = ['sediment', '--version']\n"
+        "try: cli.main()\nexcept SystemExit: pass\n"
+        f"number = os.open({str(tmp_path)!r}, os.O_RDONLY)\n"
+        f"open({str(tmp_path / 'number')!r}, 'w').write(str(number))"
+    )
+    redirections = " ".join(f"{number}>&-" for number in closed)
+    command = ["sh", "-c", f'exec "$0" -c "$1" {redirections}', sys.executable, script]
+    subprocess.run(command, timeout=LIMIT_SECONDS, check=True)
+    assert int((tmp_path / "number").read_text()) > 2
+
+
 def test_text_that_would_command_the_terminal_is_shown_as_text() -> None:
     shown = as_text(lambda console: console.print("größer → \x1b[2Jt-0\nx", markup=False), result_console())
     assert shown == "größer → \\x1b[2Jt-0\\nx\n"
