@@ -257,6 +257,9 @@ REMOVED_KEYS = frozenset(
 BROKER_FILE_MARKS = frozenset({"process.roles", "node.id", "broker.id", "zookeeper.connect", "log.dirs", "log.dir"})
 """Keys by which a properties file shows that a broker reads it."""
 
+KRAFT_FILE_MARKS = frozenset({"process.roles", "node.id"})
+"""Those of them that only the file of a KRaft node has."""
+
 # The first words of Kafka's broker keys that say nothing about a log's files, as whole words between dots.
 # fmt: off
 _OTHER_FAMILIES = (

@@ -28,6 +28,7 @@ from sediment.jobs.kafka_keys import (
     BROKER_FILE_MARKS,
     BROKER_KEYS,
     INTERNAL_TOPIC_CONFIGS,
+    KRAFT_FILE_MARKS,
     REMOVED_KEYS,
     TOPIC_KEYS,
     BrokerName,
@@ -93,6 +94,9 @@ class Settings:
     is_broker_file: bool = False
     """True if `--config` gave a broker's own file: a key that it omits has Kafka's default on that broker."""
 
+    is_kraft_file: bool = False
+    """True if that broker is a KRaft node: its file holds defaults of topics whose own configs are in the metadata."""
+
     broker_defaults: bool = False
     """True if `--broker-defaults` says that the broker leaves every key at Kafka's default."""
 
@@ -128,11 +132,12 @@ class Settings:
 
         Source: kafka-log 06.
         """
-        in_file, is_broker_file = _read_file(config_file) if config_file is not None else ({}, False)
+        in_file, marks = _read_file(config_file) if config_file is not None else ({}, frozenset())
         for_all, for_topics = _read_sets(sets)
         given = cls(
             in_file,
-            is_broker_file=is_broker_file,
+            is_broker_file=bool(marks),
+            is_kraft_file=not KRAFT_FILE_MARKS.isdisjoint(marks),
             broker_defaults=broker_defaults,
             metadata_dir=metadata_dir,
             sets=for_all,
@@ -178,12 +183,15 @@ class Settings:
         """True if a source states the value of `name`, so that compaction may act on it.
 
         Kafka's default is stated by `--broker-defaults`, or by the broker's own file as `--config` where the cluster's
-        metadata shows that the topic leaves the key to the broker.
+        metadata shows that the topic leaves the key to the broker.  Likewise, the file of a KRaft node states none of
+        the keys that delete where the topic's own configs are not known.
 
         Raises:
             SettingsError: there is no such key.
         """
         origin = self.origin(topic, name)
+        if origin == Origin.FILE and name in _DELETING_KEYS and self._lacks_own_configs:
+            return self.broker_defaults
         return origin != Origin.DEFAULT or self._states_defaults
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
@@ -204,6 +212,10 @@ class Settings:
         else:
             where = "--config FILE (the broker's server.properties)"
         return f"give {where}, {option}, or --broker-defaults"
+
+    @property
+    def _lacks_own_configs(self) -> bool:
+        return self.is_kraft_file and self.topic_overrides is None
 
     @property
     def _states_defaults(self) -> bool:
@@ -402,10 +414,11 @@ def _find_broker_keys(given: Mapping[str, str], names: Sequence[BrokerName], ori
 
 
 # ------------------------------------------------------------------------------------------------------ reading sources
-def _read_file(path: Path) -> tuple[dict[str, str], bool]:
-    """Return the known keys of a properties file, and True if it is a broker's own file."""
+def _read_file(path: Path) -> tuple[dict[str, str], frozenset[str]]:
+    """Return the known keys of a properties file, and the `BROKER_FILE_MARKS` in it; none if it is not a broker's."""
     found = read_properties(path)
-    is_brokers = not BROKER_FILE_MARKS.isdisjoint(found)
+    marks = BROKER_FILE_MARKS.intersection(found)
+    is_brokers = bool(marks)
     known = {}
     for name, text in found.items():
         shown = shown_key(name)
@@ -426,7 +439,7 @@ def _read_file(path: Path) -> tuple[dict[str, str], bool]:
         _check_aliases(known, Origin.FILE)
     except SettingsError as error:
         raise SettingsError(error.what, path=str(path), advice=error.advice) from None
-    return known, is_brokers
+    return known, marks
 
 
 def _read_sets(sets: Sequence[str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:

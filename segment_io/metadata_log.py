@@ -9,8 +9,9 @@ last batches may be such as the quorum never accepted, changes whose author neve
 that is open at the end, or was aborted, is not applied.
 
 Invariants: nothing is written.  Nothing is left out unnoticed: a gap between the snapshot and the log or inside the
-log, a snapshot without its end, and a damaged batch that good ones follow are errors; only what a crash leaves behind
-the last whole batch ends the log there, as a start of the node would.
+log, a snapshot without its end, a damaged batch that good ones follow, and a log that ends below an offset which its
+other files show it had are errors; only what a crash leaves behind the last whole batch ends the log there, as a start
+of the node would.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sediment.segment_io.checkpoints import read_leader_epochs
 from sediment.segment_io.columns import WANT_VALUE, BadBatchError, RecordColumns, check_batches
 from sediment.segment_io.decode import BAD_CRC
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError
@@ -37,7 +39,7 @@ from sediment.segment_io.metadata_records import (
     TransactionStep,
     decode_metadata_record,
 )
-from sediment.segment_io.names import METADATA_PARTITION, SegmentFileKind
+from sediment.segment_io.names import LEADER_EPOCH_FILE, METADATA_PARTITION, SegmentFileKind, parse_segment_file
 from sediment.segment_io.reader import BatchSpan, HeaderWalk, batch_error
 from sediment.segment_io.scan import look_behind
 from sediment.segment_io.slices import Bounds, live_segments, plan_slices
@@ -78,6 +80,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
 
     Raises:
         CorruptBatchError: something of it is damaged or missing.
+        CorruptCheckpointError: its leader epochs cannot be read.
         UnsupportedDataError: a later Kafka wrote it.
         SourceChangedError: a node that runs replaces its files faster than they can be read.
 
@@ -114,6 +117,7 @@ def latest_snapshot(names: Iterable[str]) -> tuple[int, int, str] | None:
 
 
 def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> ClusterMetadata | None:
+    reached = _offsets_reached(directory, fs)  # before the log is read: a node that runs appends to it
     state = _State()
     end_offset = 0
     if snapshot is not None:
@@ -132,7 +136,26 @@ def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> Clu
                 raise walk.stopped
     if segments and segments[-1].base_offset > end_offset:
         raise _missing(end_offset, segments[-1].path(directory, SegmentFileKind.LOG))
+    farthest, witness = max(reached, default=(0, ""))
+    if farthest > end_offset:
+        raise CorruptBatchError(
+            f"the metadata log ends at offset {end_offset}, although {witness} shows that it reached offset {farthest}",
+            path=str(directory),
+        )
     return state.metadata(end_offset) if end_offset else None
+
+
+def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
+    """Return end offsets that the log once had, each with the name of the file that shows it.
+
+    A producer snapshot is named after the log's end, which a clean stop leaves; a leader epoch begins there.  Both are
+    made after everything below them was written, so that a log that ends below is a copy that was cut off.
+    """
+    names = [(name, parse_segment_file(name)) for name in (entry.name for entry in fs.scan(directory))]
+    ends = [(file, name) for name, file in names if file and file.kind is SegmentFileKind.SNAPSHOT and not file.state]
+    found = [(file.base_offset, name) for file, name in ends]
+    epochs = read_leader_epochs(fs, directory / LEADER_EPOCH_FILE) or ()
+    return found + [(entry.start_offset, LEADER_EPOCH_FILE) for entry in epochs]
 
 
 def _missing(offset: int, path: Path) -> CorruptBatchError:

@@ -52,7 +52,7 @@ def test_with_broker_defaults_a_topic_has_kafkas_defaults() -> None:
 
 def test_a_brokers_own_file_states_kafkas_defaults_of_topics_that_the_metadata_knows(tmp_path: Path) -> None:
     alone = from_file(tmp_path, "node.id=1\nlog.retention.ms=9\n")
-    assert alone.for_topic("t") == replace(UNSTATED, retention=replace(UNSTATED.retention, retention_ms=9))
+    assert alone.for_topic("t") == UNSTATED
     known = alone.with_metadata({}, {})
     assert known.for_topic("t") == LogConfig(retention=RetentionConfig(retention_ms=9))
     assert not from_file(tmp_path, "segment.ms=7\n").with_metadata({}, {}).is_stated("t", "cleanup.policy")
@@ -452,8 +452,21 @@ def test_a_brokers_file_is_taken_as_it_is_without_a_word(tmp_path: Path, caplog:
     with caplog.at_level(logging.WARNING):
         settings = from_file(tmp_path, KRAFT_SERVER_PROPERTIES)
     assert caplog.messages == []
-    assert settings.for_topic("t").retention.retention_ms == 86_400_000
+    assert settings.for_topic("t").retention.retention_ms == -1
+    assert settings.with_metadata({}, {}).for_topic("t").retention.retention_ms == 86_400_000
     assert settings.for_topic("t").compaction.dedupe_buffer_bytes is None
+
+
+def test_a_nodes_file_states_nothing_that_deletes_for_topics_that_the_metadata_may_know_better(tmp_path: Path) -> None:
+    text = "log.cleanup.policy=compact\nlog.retention.ms=9\nlog.retention.bytes=9\nlog.cleaner.delete.retention.ms=9\n"
+    keys = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
+    for mark, is_stated in (("node.id=1\n", False), ("process.roles=broker\n", False), ("broker.id=1\n", True)):
+        assert {from_file(tmp_path, mark + text).is_stated("t", key) for key in keys} == {is_stated}
+    alone = from_file(tmp_path, "node.id=1\n" + text)
+    assert alone.for_topic("t") == UNSTATED
+    assert alone.in_force("t")["retention.ms"] == (None, "not stated")
+    assert all(replace(alone, broker_defaults=True).is_stated("t", key) for key in keys)
+    assert all(alone.with_metadata({}, {}).is_stated("t", key) for key in keys)
 
 
 def test_java_properties_are_read_as_java_reads_them(tmp_path: Path) -> None:

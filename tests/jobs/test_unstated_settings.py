@@ -81,6 +81,38 @@ def test_a_broker_file_that_does_not_lead_to_the_metadata_does_not_replace_it(se
     assert tree(second) == before
 
 
+@pytest.mark.parametrize("meta", [None, "version=0\nbroker.id=7\n"])
+@pytest.mark.parametrize("command", ["expire", "compact"])
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_the_static_settings_of_a_node_are_not_those_of_a_topic_whose_own_configs_are_not_known(
+    first, second, server_properties, meta, command, policy
+):
+    (second / "meta.properties").unlink()
+    if meta is not None:
+        (second / "meta.properties").write_text(meta)
+    server_properties.write_text(
+        server_properties.read_text() + f"log.cleanup.policy={policy}\nlog.retention.hours=1\n"
+    )
+    before = {name: tree(second / name) for name in ("plain-0", "both-0", "compacted-0")}
+    force = ("--force",) if command == "compact" else ()
+    outcome = sediment(command, "--config", server_properties, *force, "--json", f"--now-ms={NOW_MS}")
+    assert outcome.status == 0, outcome.stderr
+    reports = outcome.partitions()
+    assert {reports[name]["reason_code"] for name in before} == {"policy-unknown"}
+    assert "--metadata" in reports["plain-0"]["reason"]
+    assert {name: tree(second / name) for name in before} == before
+
+
+def test_a_nodes_static_retention_is_not_that_of_a_topic_whose_policy_alone_is_set(second, tmp_path):
+    config = tmp_path / "elsewhere.properties"
+    config.write_text("process.roles=broker\nlog.dirs=/no/such/directory\nlog.retention.hours=1\n")
+    sets = [f"--set={topic}:cleanup.policy=delete" for topic in ("plain", "both", "compacted")]
+    outcome = expire(second, f"--config={config}", *sets)
+    assert set(codes(outcome).values()) == {("skipped", "retention-unknown")}
+    outcome = expire(second, f"--config={config}", *sets, "--broker-defaults")
+    assert set(codes(outcome).values()) == {("expired", None)}
+
+
 def test_the_metadata_of_a_sibling_directory_holds(first, second):
     outcome = expire(second, f"--metadata={first}")
     assert outcome.status == 0, outcome.stderr

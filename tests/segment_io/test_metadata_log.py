@@ -31,6 +31,12 @@ def metadata_dir(log_dir: Path) -> Path:
     return log_dir / "__cluster_metadata-0"
 
 
+def drop_producer_snapshots(log_dir: Path) -> None:
+    """As after a crash: only a clean stop leaves one at the end of the log."""
+    for path in metadata_dir(log_dir).glob("*.snapshot"):
+        path.unlink()
+
+
 def read(log_dir: Path) -> ClusterMetadata | None:
     return read_cluster_metadata(log_dir, Fs())
 
@@ -110,14 +116,16 @@ def test_the_log_alone_says_the_same_as_each_snapshot_with_the_log_behind_it(bro
 
 
 def test_a_snapshot_alone_is_enough(broker_dir):
-    for path in metadata_dir(broker_dir).glob("*0.log"):
-        path.unlink()
+    for path in metadata_dir(broker_dir).iterdir():
+        if path.suffix != ".checkpoint":
+            path.unlink()
     found = read(broker_dir)
     assert found.end_offset == 149
     assert "doomed" in found.topic_ids and "late" not in found.topic_ids
 
 
 def test_a_log_cut_off_anywhere_says_what_its_whole_batches_say(broker_dir):
+    drop_producer_snapshots(broker_dir)
     log = metadata_dir(broker_dir) / f"{0:020d}.log"
     content = log.read_bytes()
     ends = set()
@@ -206,7 +214,38 @@ def test_a_damaged_last_batch_ends_the_log_as_a_crash_leaves_it(broker_dir):
     content = bytearray(log.read_bytes())
     content[-3] ^= 1
     log.write_bytes(content)
+    drop_producer_snapshots(broker_dir)
     assert read(broker_dir).end_offset < 252
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8, 0.99])
+@pytest.mark.parametrize("at_a_batch", [False, True])
+def test_a_log_that_ends_below_its_producer_snapshot_is_an_error(tmp_path, share, at_a_batch):
+    groups = [[topic("b")]] + [[config("b", "retention.ms", str(number))] for number in range(50)]
+    log = write_segment(metadata_dir(tmp_path), 0, batches(*groups))
+    (metadata_dir(tmp_path) / f"{len(groups):020d}.snapshot").touch()
+    assert read(tmp_path).topic_configs == {"b": {"retention.ms": "49"}}
+    content = log.read_bytes()
+    whole = b"".join(batches(*groups[: int(share * 50)]))
+    log.write_bytes(whole if at_a_batch else content[: int(share * len(content))])
+    with pytest.raises(CorruptBatchError, match=r"ends at offset \d+, although .* reached offset 51"):
+        read(tmp_path)
+
+
+def test_a_log_that_ends_below_its_last_leader_epoch_is_an_error(tmp_path):
+    write_segment(metadata_dir(tmp_path), 0, batches([topic("b")], [NO_OP]))
+    epochs = metadata_dir(tmp_path) / "leader-epoch-checkpoint"
+    epochs.write_text("0\n2\n1 0\n2 2\n")
+    assert read(tmp_path).end_offset == 2
+    epochs.write_text("0\n2\n1 0\n2 3\n")
+    with pytest.raises(CorruptBatchError, match="leader-epoch-checkpoint shows that it reached offset 3"):
+        read(tmp_path)
+
+
+def test_a_producer_snapshot_that_was_removed_shows_nothing(tmp_path):
+    write_segment(metadata_dir(tmp_path), 0, batches([topic("b")]))
+    (metadata_dir(tmp_path) / f"{9:020d}.snapshot.deleted").touch()
+    assert read(tmp_path).end_offset == 1
 
 
 def test_zeros_behind_the_last_batch_are_no_damage(broker_dir):
