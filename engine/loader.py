@@ -35,6 +35,7 @@ from sediment.engine.swap import Repair, finish_interrupted, mark_deleted
 from sediment.segment_io.checkpoints import format_leader_epochs, read_leader_epochs
 from sediment.segment_io.errors import (
     CorruptBatchError,
+    CorruptCheckpointError,
     CorruptDataError,
     CorruptIndexError,
     IndexOffsetOverflowError,
@@ -62,6 +63,7 @@ from sediment.segment_io.listing import SegmentRef, list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints
 from sediment.segment_io.names import (
     LEADER_EPOCH_FILE,
+    LOG_START_FILE,
     DirectoryState,
     SegmentFileKind,
     TopicPartition,
@@ -738,6 +740,14 @@ class _Loading:
                 if self.is_clean:
                     return log_end_offset, log_end_offset
                 return min(self.recovery_point_checkpoint, log_end_offset), log_end_offset
+            if self.is_clean and self.verify_trusted and any(segment.ref.log_bytes for segment in self.segments):
+                raise CorruptCheckpointError(
+                    f"the log start offset {self.log_start_checkpoint} is above the log end {log_end_offset}, and a "
+                    "broker's start would delete every segment",
+                    partition=str(self.partition),
+                    path=str(self.directory.parent / LOG_START_FILE),
+                    advice="restore the checkpoint that belongs to these segments, or remove the partition from it",
+                )
             why = f"the log ends at {log_end_offset}, below its start at {self.log_start_checkpoint}"
             self._remove_segments(list(self.segments), why)
             self._put_epochs(())

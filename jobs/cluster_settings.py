@@ -183,9 +183,9 @@ def _check_known(directory: LogDirectory, metadata: ClusterMetadata | None, sett
     meta = directory.meta
     if meta is None or meta.version != _KRAFT_VERSION:
         return
-    if settings.node_id() not in (None, meta.node_id):
+    if settings.node_id not in (None, meta.node_id):
         raise SettingsError(
-            f"--config is the file of node {settings.node_id()}, and this is a directory of node {meta.node_id}",
+            f"--config is the file of node {settings.node_id}, and this is a directory of node {meta.node_id}",
             path=str(directory.path),
             advice="give the file of this node",
         )

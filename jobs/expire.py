@@ -61,7 +61,13 @@ from sediment.jobs.stopping import stop_on_signals
 from sediment.jobs.unstated_settings import why_not_expired
 from sediment.retention.policy import Kept, RetentionPlan, explain, plan_view
 from sediment.segment_io.checkpoints import update_offset_checkpoint
-from sediment.segment_io.errors import DeclinedError, SedimentError, SettingsError, SourceChangedError
+from sediment.segment_io.errors import (
+    CorruptCheckpointError,
+    DeclinedError,
+    SedimentError,
+    SettingsError,
+    SourceChangedError,
+)
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import LogListing, list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints, read_checkpoints
@@ -407,6 +413,7 @@ class _Run:
         )
         asked = settings.origin(partition.topic, "file.delete.delay.ms") != "default"
         checkpoints = directory.checkpoints.of(partition)
+        _check_log_start(view, checkpoints)
         found = self._planned(view, config, checkpoints, keep_deleted=asked and config.file_delete_delay_ms > 0)
         if isinstance(found, ExpiryReport) and not self._only_looks:
             # What fails here is left to the next run.
@@ -622,6 +629,22 @@ def delete_group(
         )
         return [*reports, *unsettled]
     return reports + [each.report for each in done]
+
+
+def _check_log_start(view: LogView, checkpoints: PartitionCheckpoints) -> None:
+    """Refuse a log start above the log end: the checkpoint and the segments are not of one moment.
+
+    Raises:
+        CorruptCheckpointError: every segment would go by the log start offset.
+    """
+    start, end = checkpoints.log_start, view.log_end_offset
+    if start is not None and start > end and view.listing.log_bytes():
+        raise CorruptCheckpointError(
+            f"the log start offset {start} is above the log end {end}, so that every segment would be deleted",
+            partition=str(view.listing.partition),
+            path=str(view.listing.path.parent / LOG_START_FILE),
+            advice="restore the checkpoint that belongs to these segments, or remove the partition from it",
+        )
 
 
 def _is_full(error: Exception) -> bool:

@@ -164,8 +164,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("log.message.timestamp.type", _STRING, "CreateTime", one_of=_TIMESTAMP_TYPES),
     Key("min.insync.replicas", _INT, 1, 1, applies=False),
     Key("unclean.leader.election.enable", _BOOLEAN, False, applies=False),
-    # The node, log directories, rolling, retention, flushing (06 §2).
-    Key("node.id", _INT, None, 0, applies=False),
+    # Log directories, rolling, retention, flushing (06 §2).
     Key("log.dir", _LIST, None, applies=False),
     Key("log.dirs", _LIST, None, applies=False),
     Key("metadata.log.dir", _STRING, None, applies=False),

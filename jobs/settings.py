@@ -97,6 +97,9 @@ class Settings:
     is_kraft_file: bool = False
     """True if that broker is a KRaft node: its file holds defaults of topics whose own configs are in the metadata."""
 
+    node_id: int | None = None
+    """The KRaft node whose own file `--config` gave; None if the file names none."""
+
     broker_defaults: bool = False
     """True if `--broker-defaults` says that the broker leaves every key at Kafka's default."""
 
@@ -132,12 +135,13 @@ class Settings:
 
         Source: kafka-log 06.
         """
-        in_file, marks = _read_file(config_file) if config_file is not None else ({}, frozenset())
+        file = _read_file(config_file) if config_file is not None else _ConfigFile({}, frozenset(), None)
         for_all, for_topics = _read_sets(sets)
         given = cls(
-            in_file,
-            is_broker_file=bool(marks),
-            is_kraft_file=not KRAFT_FILE_MARKS.isdisjoint(marks),
+            file.values,
+            is_broker_file=bool(file.marks),
+            is_kraft_file=not KRAFT_FILE_MARKS.isdisjoint(file.marks),
+            node_id=file.node_id,
             broker_defaults=broker_defaults,
             metadata_dir=metadata_dir,
             sets=for_all,
@@ -221,11 +225,6 @@ class Settings:
     def _states_defaults(self) -> bool:
         return self.broker_defaults or (self.is_broker_file and self.topic_overrides is not None)
 
-    def node_id(self) -> int | None:
-        """Return the node whose own file `--config` gave; None if the file names none."""
-        text = self.config_file.get("node.id")
-        return int(text) if text is not None else None
-
     def log_dirs(self) -> tuple[Path, ...]:
         """Return the entries of `log.dirs`, or of `log.dir`, in the `--config` file; empty if it has neither.
 
@@ -235,7 +234,7 @@ class Settings:
         text = self.config_file.get("log.dirs") or self.config_file.get("log.dir") or ""
         if "\0" in text:
             raise SettingsError("log.dirs in --config holds a null character", advice="correct the file")
-        return tuple(Path(name) for name in _COMMA.split(text.strip()) if name)
+        return tuple(dict.fromkeys(Path(name) for name in _COMMA.split(text.strip()) if name))
 
     def metadata_dirs(self) -> tuple[Path, ...]:
         """Return the directories that may hold `__cluster_metadata-0` by the `--config` file, likeliest first."""
@@ -414,8 +413,16 @@ def _find_broker_keys(given: Mapping[str, str], names: Sequence[BrokerName], ori
 
 
 # ------------------------------------------------------------------------------------------------------ reading sources
-def _read_file(path: Path) -> tuple[dict[str, str], frozenset[str]]:
-    """Return the known keys of a properties file, and the `BROKER_FILE_MARKS` in it; none if it is not a broker's."""
+@dataclass(frozen=True, slots=True)
+class _ConfigFile:
+    """The known keys of a properties file; `marks` are its `BROKER_FILE_MARKS`, none if it is not a broker's."""
+
+    values: dict[str, str]
+    marks: frozenset[str]
+    node_id: int | None
+
+
+def _read_file(path: Path) -> _ConfigFile:
     found = read_properties(path)
     marks = BROKER_FILE_MARKS.intersection(found)
     is_brokers = bool(marks)
@@ -439,7 +446,8 @@ def _read_file(path: Path) -> tuple[dict[str, str], frozenset[str]]:
         _check_aliases(known, Origin.FILE)
     except SettingsError as error:
         raise SettingsError(error.what, path=str(path), advice=error.advice) from None
-    return known, marks
+    node_id = found.get("node.id", "").strip()
+    return _ConfigFile(known, marks, int(node_id) if _WHOLE_NUMBER.fullmatch(node_id) else None)
 
 
 def _read_sets(sets: Sequence[str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:

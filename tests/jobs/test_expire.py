@@ -489,3 +489,25 @@ def test_partitions_that_were_skipped_are_counted_by_reason_with_the_option_to_g
     assert outcome.status == 0
     assert "policy-unknown: 1 partition with 1.1 kB; b-0: cleanup.policy is not stated; give" in outcome.stdout
     assert "nothing-to-delete: 1 partition with 1.1 kB\n" in outcome.stdout
+
+
+def test_a_log_start_above_the_log_end_deletes_nothing(tmp_path):
+    directory = make_log(tmp_path)
+    write_checkpoint(tmp_path / LOG_START, {NAME: 1000})
+    before = tree(tmp_path)
+    outcome = sediment("expire", tmp_path, *BASE, "--set=retention.ms=-1")
+    assert outcome.status == 1
+    report = outcome.partitions()[NAME]
+    assert (report["status"], report["reason_code"]) == ("failed", "corrupt-checkpoint")
+    assert "1000" in report["reason"] and "15" in report["reason"]
+    assert tree(tmp_path) == before and bases(directory) == [0, 5, 10]
+
+
+def test_recover_deletes_nothing_by_a_log_start_above_the_end_of_a_log_that_was_stopped_cleanly(tmp_path):
+    directory = make_log(tmp_path)
+    write_checkpoint(tmp_path / LOG_START, {NAME: 1000})
+    for _ in range(2):
+        outcome = sediment("recover", tmp_path, "--json", f"--now-ms={NOW_MS}")
+        assert outcome.status == 1
+        assert outcome.partitions()[NAME]["reason_code"] == "corrupt-checkpoint"
+        assert bases(directory) == [0, 5, 10]
