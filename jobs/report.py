@@ -26,6 +26,7 @@ QUARANTINED = "quarantined"
 TOMBSTONES_KEPT = "tombstones-kept"
 
 _NO_FOLDING_COLUMNS = 1 << 14
+_LEAST_COLUMNS = 20
 _LIMITS = ("max-bytes", "max-seconds")
 _MOST_SENTENCES = 30
 _MOST_NAMED = 10
@@ -141,9 +142,13 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def result_console() -> Console:
-    """stdout; where it is no terminal and $COLUMNS is silent, as wide as any row: a folded name cannot be searched."""
+    """stdout; where it is no terminal and $COLUMNS is silent, as wide as any row: a folded name cannot be searched.
+
+    A width that shows nothing, such as COLUMNS=0, counts as not given.
+    """
     console = SafeConsole()
-    return console if console.is_terminal or "COLUMNS" in os.environ else SafeConsole(width=_NO_FOLDING_COLUMNS)
+    is_given = console.is_terminal or "COLUMNS" in os.environ
+    return console if is_given and console.width >= _LEAST_COLUMNS else SafeConsole(width=_NO_FOLDING_COLUMNS)
 
 
 def print_report(report: RunReport, console: Console) -> None:

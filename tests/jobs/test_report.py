@@ -110,3 +110,10 @@ def test_skipped_partitions_are_counted_by_reason_with_the_sentence_of_the_large
         "policy-unknown: 2 partitions with 3.0 kB; c-0: cleanup.policy is not stated; give --set c:cleanup.policy=…",
         "nothing-to-delete: 1 partition with 10 B",
     ]
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "-3", "19"])
+def test_a_width_that_shows_nothing_counts_as_not_given(monkeypatch, capsys, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    _print(_skipped(0, "not-compacted", "cleanup.policy is delete"))
+    assert "skipped: not-compacted" in capsys.readouterr().out
