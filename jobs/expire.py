@@ -60,7 +60,7 @@ from sediment.jobs.standard_output import error_console
 from sediment.jobs.stopping import stop_on_signals
 from sediment.jobs.unstated_settings import why_not_expired
 from sediment.retention.policy import Kept, RetentionPlan, explain, plan_view
-from sediment.segment_io.checkpoints import update_offset_checkpoint
+from sediment.segment_io.checkpoints import read_leader_epochs, update_offset_checkpoint
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
     DeclinedError,
@@ -71,7 +71,7 @@ from sediment.segment_io.errors import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.listing import LogListing, list_log
 from sediment.segment_io.log_dir import PartitionCheckpoints, read_checkpoints
-from sediment.segment_io.names import LOCK_FILE, LOG_START_FILE, TopicPartition
+from sediment.segment_io.names import LEADER_EPOCH_FILE, LOCK_FILE, LOG_START_FILE, TopicPartition
 
 if TYPE_CHECKING:
     from sediment.segment_io.view import LogView
@@ -414,6 +414,7 @@ class _Run:
         asked = settings.origin(partition.topic, "file.delete.delay.ms") != "default"
         checkpoints = directory.checkpoints.of(partition)
         _check_log_start(view, checkpoints)
+        read_leader_epochs(self._fs, path / LEADER_EPOCH_FILE)  # a malformed file fails it before the log start moves
         found = self._planned(view, config, checkpoints, keep_deleted=asked and config.file_delete_delay_ms > 0)
         if isinstance(found, ExpiryReport) and not self._only_looks:
             # What fails here is left to the next run.

@@ -511,3 +511,13 @@ def test_recover_deletes_nothing_by_a_log_start_above_the_end_of_a_log_that_was_
         assert outcome.status == 1
         assert outcome.partitions()[NAME]["reason_code"] == "corrupt-checkpoint"
         assert bases(directory) == [0, 5, 10]
+
+
+def test_a_malformed_leader_epoch_file_fails_the_partition_before_its_log_start_moves(tmp_path):
+    directory = make_log(tmp_path, times_ms=(NOW_MS - 1001,) * 3)
+    (directory / "leader-epoch-checkpoint").write_text("garbage\n")
+    before = tree(tmp_path)
+    outcome = sediment("expire", tmp_path, *BASE, f"--now-ms={NOW_MS}", "--set=retention.ms=1000")
+    report = outcome.partitions()[NAME]
+    assert (outcome.status, report["status"], report["reason_code"]) == (1, "failed", "corrupt-checkpoint")
+    assert tree(tmp_path) == before
