@@ -46,7 +46,7 @@ from sediment.compaction.chunks import (
     WayDoesNotHoldError,
 )
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.damage import Damage, find_damage, isolate, walk_damaged
+from sediment.compaction.damage import Damage, find_damage, first_error, isolate, walk_damaged
 from sediment.compaction.group_output import OUTPUT_PAGES, GroupOutput, PartWriter
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, group_segments
 from sediment.compaction.handoff import CleanedGroup, PreparedSwap
@@ -68,6 +68,7 @@ from sediment.segment_io.compressors import COMPRESSOR_REGISTERS, find_compresso
 from sediment.segment_io.emit import NO_HORIZON
 from sediment.segment_io.errors import (
     CorruptBatchError,
+    CorruptIndexError,
     HashCollisionError,
     MapFullError,
     MemoryBudgetError,
@@ -218,6 +219,16 @@ def sweep_log(
                 damage = find_damage(plan, fs, progress or _no_progress)
                 if not damage.by_segment:
                     raise
+            except CorruptIndexError:
+                writer.remove_all()
+                if damage is not None:
+                    raise
+                # Headers are walked before their checksums are known: a damaged batch can look like a contradiction.
+                damage = find_damage(plan, fs, progress or _no_progress)
+                if not damage.by_segment:
+                    raise
+                if not keep_unreadable:
+                    raise first_error(plan, damage) from None
 
 
 def walk_log(

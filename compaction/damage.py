@@ -124,6 +124,18 @@ def find_damage(plan: CleaningPlan, fs: Fs, progress: Progress) -> Damage:
     return Damage(found, frozenset(untouchable))
 
 
+def first_error(plan: CleaningPlan, damage: Damage) -> CorruptBatchError:
+    """Return the error of the first batch that cannot be read; there is one."""
+    first = damage.by_segment[min(damage.by_segment)][0]
+    return CorruptBatchError(
+        first.what,
+        path=str(plan.view.listing.path / segment_file_name(first.segment, SegmentFileKind.LOG)),
+        position=first.position,
+        offset=first.offset,
+        advice="restore the segment from a replica or a backup, or leave this partition out",
+    )
+
+
 def _log_name(segment: SegmentRef) -> str:
     return segment_file_name(segment.base_offset, SegmentFileKind.LOG)
 

@@ -30,6 +30,7 @@ from sediment.segment_io.errors import (
     CorruptBatchError,
     CorruptCheckpointError,
     CorruptDataError,
+    CorruptIndexError,
     LimitReachedError,
     NoSpaceError,
     SedimentError,
@@ -423,7 +424,7 @@ def begin_with(
     if choice.strategy is Strategy.SPLIT:
         try:
             cuts = walk_log(plan, fs, only_if_needed=True, progress=used)
-        except CorruptBatchError:
+        except (CorruptBatchError, CorruptIndexError):
             if task.options.on_corruption != KEEP:
                 raise
             found = replace(found, strategy=Strategy.WHOLE.value)

@@ -101,13 +101,17 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format("kafka-log")` known to a session, whose settings stay as they are.
 
-    A session that comes from one with the source, by `newSession`, has it already.
+    Raises:
+        AnalysisException: another data source has the name.
     """
     try:
         spark.dataSource.register(KafkaLogSource)
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+        # Spark looks for the name in the active session, which need not be this one; creating a frame makes it that.
+        spark.createDataFrame([], "nothing int")
+        spark.dataSource.register(KafkaLogSource)
 
 
 # ------------------------------------------------------------------------------------------------------------- options

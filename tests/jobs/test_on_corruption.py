@@ -185,3 +185,21 @@ def test_a_log_whose_markers_contradict_its_transaction_index_is_left_alone_unti
     assert index.read_bytes() == whole
     mended = compact(log_dir, *options, "--retry-quarantined", now_ms=TRANSACTIONS_MS)
     assert mended.partitions()["t-0"]["status"] == "compacted"
+
+
+def test_a_damaged_batch_is_told_before_the_contradiction_that_it_seems_to_be(tmp_path):
+    """The walk reads headers before checksums: the header of a damaged batch can contradict the transaction index."""
+    log_dir = tmp_path / "logs"
+    write_random_log(log_dir / "t-0", 703, LogShape(batches=80, transactional=0.4))
+    (log_dir / ".kafka_cleanshutdown").touch()
+    options = [*SETTINGS, "--now-ms", START_MS + 90_000, "--json", "--force", "--from-start", "--dry-run"]
+    positions = [(s, p) for s in list_segments(log_dir / "t-0")[:-1] if s.log_bytes() for p, _ in s.batches()]
+    codes = []
+    for segment, position in positions[::3]:
+        path = segment.path(".log")
+        whole = path.read_bytes()
+        flip(path, position + 22)  # the attributes: a transactional batch becomes another one
+        codes.append(sediment("compact", log_dir, *options).partitions()["t-0"]["reason_code"])
+        path.write_bytes(whole)
+    # What lies from an open transaction on is not read.
+    assert set(codes) <= {"corrupt-batch", None} and codes.count("corrupt-batch") > 10, codes

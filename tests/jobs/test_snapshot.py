@@ -50,7 +50,8 @@ def to(tmp_path):
 
 
 def options(log_dir, *, now_ms=NOW_MS, partitions=(), sets=()):
-    return CommonOptions((log_dir,), tuple(partitions), Settings.load(None, list(sets), broker_defaults=True), now_ms, True, None, True)
+    settings = Settings.load(None, list(sets), broker_defaults=True)
+    return CommonOptions((log_dir,), tuple(partitions), settings, now_ms, True, None, True)
 
 
 def refresh(spark, log_dir, to, *, as_of=None, from_start=False, **common):
