@@ -81,7 +81,7 @@ class KafkaNode:
         (home / "log4j2.properties").write_text(_LOGGING)
         self._write_properties()
         cluster_id = format_uuid(uuid.uuid4().bytes)
-        self.run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._config_file())
+        self.run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self.config_file())
 
     @property
     def bootstrap(self) -> str:
@@ -108,7 +108,7 @@ class KafkaNode:
         self.log = self._home / f"broker-{self._starts}.log"
         self._said = self.log.open("wb")
         self._process = subprocess.Popen(
-            self._java("kafka.Kafka", self._config_file()), stdout=self._said, stderr=subprocess.STDOUT
+            self._java("kafka.Kafka", self.config_file()), stdout=self._said, stderr=subprocess.STDOUT
         )
         deadline = time.monotonic() + _START_SECONDS
         while not self._answers():
@@ -147,12 +147,13 @@ class KafkaNode:
         self._said.close()
         self._process = None
 
-    def _config_file(self) -> str:
+    def config_file(self) -> str:
+        """The broker's server.properties."""
         return str(self._home / "server.properties")
 
     def _write_properties(self) -> None:
         lines = [f"{key}={value}\n" for key, value in self._properties.items()]
-        Path(self._config_file()).write_text("".join(lines))
+        Path(self.config_file()).write_text("".join(lines))
 
     def _java(self, *arguments: str) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={self._home / 'log4j2.properties'}"

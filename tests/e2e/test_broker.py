@@ -67,7 +67,8 @@ def fill(node: KafkaNode, workload: Workload) -> confluent.Producer:
 
 
 def compact(node: KafkaNode, *more: str) -> Outcome:
-    return sediment_process("compact", node.data, "--force", "--json", *more, timeout=300)
+    """Compact what the broker's own file leads to."""
+    return sediment_process("compact", "--config", node.config_file(), "--force", "--json", *more, timeout=300)
 
 
 def assert_compacted(*outcomes: Outcome) -> None:
@@ -152,7 +153,7 @@ def test_a_stopped_brokers_directory_is_compacted_and_the_broker_goes_on_with_it
     first = compact(node)
     assert_compacted(first)
     assert reasons(first) <= {"nothing-dirty"}
-    verified = sediment_process("verify", tmp_path / "before", node.data, timeout=300)
+    verified = sediment_process("verify", tmp_path / "before", node.data, "--config", node.config_file(), timeout=300)
     assert verified.status == 0, verified.stdout + verified.stderr
     sealed = sealed_files(node.data)
 
@@ -212,7 +213,7 @@ def test_after_kill_9_the_directory_is_left_alone_until_it_is_recovered(node: Ka
     assert first.status == 0 and "was not clean" in first.stderr and "sediment recover" in first.stderr
     tails = {path: path.read_bytes() for path in active_segments(node.data)}
 
-    recovered = sediment_process("recover", node.data, "--json", timeout=300)
+    recovered = sediment_process("recover", "--config", node.config_file(), "--json", timeout=300)
     assert recovered.status == 0, recovered.stderr
     assert {path: path.read_bytes() for path in active_segments(node.data)} == tails
     second = compact(node)
@@ -250,7 +251,7 @@ def test_killed_while_it_writes_the_directory_is_recovered_as_the_broker_itself_
     shutil.rmtree(node.data)
     kept.rename(node.data)
 
-    recovered = sediment_process("recover", node.data, "--json", timeout=300)
+    recovered = sediment_process("recover", "--config", node.config_file(), "--json", timeout=300)
     assert recovered.status == 0, recovered.stderr
     ends = {name: report["log_end_offset"] for name, report in recovered.partitions().items()}
     assert {name: ends[name] for name in before.ends} == {name: end for name, (_, end, _) in before.ends.items()}
