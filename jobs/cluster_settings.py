@@ -101,7 +101,7 @@ def open_directories(
 
 
 def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Settings, fs: Fs) -> list[Settings | None]:
-    """The settings of partitions by their directories, wherever those are; None where no metadata tells of one.
+    """Return the settings of partitions by their directories; None where no metadata log is known.
 
     Raises:
         CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as `open_directories`.
@@ -178,7 +178,7 @@ def _check_known(directory: LogDirectory, metadata: ClusterMetadata | None, sett
     """Refuse to change a KRaft node's directory by settings that may not be those of its topics.
 
     Raises:
-        SettingsError: the file is of another node, or neither the metadata nor a `--set topic:` tells of a topic.
+        SettingsError: the file is of another node, or neither metadata nor `--set topic:` states the policy of a topic.
     """
     meta = directory.meta
     if meta is None or meta.version != _KRAFT_VERSION:

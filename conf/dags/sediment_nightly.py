@@ -13,7 +13,7 @@ anything did.
 
 `plan` fails before anything runs if a directory of a KRaft node has no `__cluster_metadata-0` and no parameter says
 where its settings are, or if a pattern of `partitions` matches nothing in any directory.  `report` names the partitions
-that were left alone for a setting that nobody stated.
+that were left alone because a setting is not stated.
 
 For Airflow 3 with the Spark provider.  Parameters: those of the run, else the Airflow variable `sediment`, a JSON
 object of the same names (docs/airflow.md).  Nothing here imports Sediment: Airflow's environment and Spark's are two.
@@ -302,7 +302,7 @@ def merge_metrics(texts: Mapping[str, str]) -> str:
 
 
 def unstated(command: str, text: str) -> list[str]:
-    """Return what a command left for settings that nobody stated, by its Prometheus text: a clause for each reason."""
+    """Return a clause for each reason why a command left partitions alone, from its Prometheus text."""
     found: dict[str, dict[str, float]] = {}
     for line in text.splitlines():
         sample = _SAMPLE.match(line)
