@@ -22,11 +22,11 @@ from rich.console import Console
 from rich.table import Table
 
 from sediment.engine.config import LogConfig
-from sediment.engine.partition_log import PartitionLog
-from sediment.segment_io.batches import BatchHead, NewRecord, build_batch
+from sediment.engine.live.partition_log import PartitionLog
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.names import TopicPartition
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from tests.conformance.oracle import KafkaOracle, OracleUnavailableError, TimedAppends
 
 NOW_MS = 1_700_000_000_000

@@ -24,10 +24,10 @@ import psutil
 
 from benchmarks.generate import START_MS
 from sediment.compaction.strategy import Strategy
-from sediment.jobs.cleaning import CompactOptions
+from sediment.jobs.cleaning.task import CompactOptions
+from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.compact import compact
-from sediment.jobs.options import CommonOptions
-from sediment.jobs.settings import Settings
+from sediment.jobs.settings.resolve import Settings
 
 MEGABYTE, GIGABYTE = 10**6, 10**9
 NOW_MS = START_MS + 10**9

@@ -31,11 +31,11 @@ def measure(directory: Path) -> dict[str, int]:
     from sediment.compaction.config import CompactionConfig
     from sediment.compaction.grouping import plan_cleaning
     from sediment.compaction.policy import cleanable_range
+    from sediment.segment_io.format.names import TopicPartition
     from sediment.segment_io.fs import Fs
-    from sediment.segment_io.listing import list_log
-    from sediment.segment_io.log_dir import PartitionCheckpoints
-    from sediment.segment_io.names import TopicPartition
-    from sediment.segment_io.view import open_view
+    from sediment.segment_io.partition.listing import list_log
+    from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+    from sediment.segment_io.partition.log_view import open_view
 
     fs, config, now_ms = Fs(), CompactionConfig(cleanup_policy=("compact",)), START_MS + 10**9
     listing = list_log(TopicPartition("bench", 0), directory, fs)

@@ -37,14 +37,14 @@ from rich.console import Console
 
 from benchmarks.generate import START_MS, Shape, write_partition
 from benchmarks.race_results import Outcome, Results, fill_page_of_race, terminal_table
-from sediment.jobs.cleaning import CompactOptions
+from sediment.jobs.cleaning.task import CompactOptions
+from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.compact import compact
-from sediment.jobs.options import CommonOptions
-from sediment.jobs.report import RunReport
-from sediment.jobs.session import spark_context
-from sediment.jobs.settings import Settings
-from sediment.segment_io import format as f
-from sediment.segment_io.jit import CACHE_VARIABLE
+from sediment.jobs.reporting.run_report import RunReport
+from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.spark.session import spark_context
+from sediment.segment_io.compiled.jit import CACHE_VARIABLE
+from sediment.segment_io.format import layout as f
 from tests.conformance.oracle import KAFKA_VERSION, KafkaOracle, program
 
 MEGABYTE = 1_000_000

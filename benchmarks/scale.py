@@ -48,14 +48,14 @@ from sediment.compaction.grouping import CleaningPlan, plan_cleaning
 from sediment.compaction.policy import cleanable_range
 from sediment.compaction.split import cut_into_splits
 from sediment.compaction.strategy import Strategy
-from sediment.jobs.session import spark_context
-from sediment.jobs.splits import SPLITS_PER_SLOT
-from sediment.segment_io.format import INT64_MAX
+from sediment.jobs.cleaning.splits import SPLITS_PER_SLOT
+from sediment.jobs.spark.session import spark_context
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, parse_segment_file, segment_file_name
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.listing import list_log
-from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.names import SegmentFileKind, TopicPartition, parse_segment_file, segment_file_name
-from sediment.segment_io.view import open_view
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import open_view
 
 WHOLE, SPLIT = Strategy.WHOLE.value, Strategy.SPLIT.value
 PAGE = DOCS / "scale.md"

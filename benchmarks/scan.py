@@ -27,11 +27,11 @@ from rich.table import Table
 
 from benchmarks.generate import Shape, write_partition
 from sediment.jobs.datasource import FORMAT
-from sediment.jobs.session import create_session
-from sediment.segment_io import format as f
+from sediment.jobs.spark.session import create_session
+from sediment.segment_io.format import layout as f
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.locate import locate
-from sediment.segment_io.tables import TableRequest, plan_table, read_table
+from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.tables.readers import TableRequest, plan_table, read_table
 
 MEGABYTE = 1_000_000
 CORES = 2

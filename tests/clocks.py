@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from sediment.engine.scheduler import Clock
+from sediment.engine.live.scheduler import Clock
 
 
 class ManualClock(Clock):

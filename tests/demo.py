@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from sediment.jobs.session import create_session
+from sediment.jobs.spark.session import create_session
 from tests.archives import unpack
 
 QUERY = """

@@ -26,7 +26,7 @@ STRAY = (
     ".venv-x/z.py",
     "dist/old.whl",
     "scratch/a",
-    "jobs/__pycache__/b.pyc",
+    "sediment/jobs/__pycache__/b.pyc",
 )
 
 

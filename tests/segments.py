@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from sediment.segment_io import indexes
-from sediment.segment_io.listing import LogListing, SegmentRef
-from sediment.segment_io.names import TopicPartition
-from sediment.segment_io.view import LogView, SegmentTimes
+from sediment.segment_io.format import indexes
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.partition.listing import LogListing, SegmentRef
+from sediment.segment_io.partition.log_view import LogView, SegmentTimes
 from tests.twin.batches import ControlType, Record, encode_batch, encode_marker
 from tests.twin.indexes import AbortedTransaction, build_indexes, encode_transaction_index
 from tests.twin.segments import file_batches

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.locate import locate
-from sediment.segment_io.tables import TableRequest, plan_table, read_table
+from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.tables.readers import TableRequest, plan_table, read_table
 from tests.corpus import DumpedBatch, DumpedSegment
 from tests.twin.batches import Batch
 from tests.twin.errors import TwinError

@@ -19,9 +19,9 @@ from sediment.jobs.cli import COMMANDS, main
 from sediment.jobs.expire import ExpiryReport
 from sediment.jobs.plan import PartitionPlan
 from sediment.jobs.recover import RecoveryReport
-from sediment.jobs.report import PartitionReport
+from sediment.jobs.reporting.run_report import PartitionReport
 from sediment.jobs.snapshot import PartitionSnapshot
-from sediment.jobs.verify_report import PairReport
+from sediment.jobs.verification.report import PairReport
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

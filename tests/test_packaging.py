@@ -36,26 +36,26 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     return build(tmp_path_factory.mktemp("built"))
 
 
-def packed(name: str) -> str:
-    """Where a file of Git's lies in a distribution: the packages are in the folder of the import namespace."""
-    return f"sediment/{name}" if name.partition("/")[0] in PACKAGES else name
+def test_the_top_level_names_are_links_into_the_package() -> None:
+    for package in PACKAGES:
+        assert (ROOT / package).readlink() == Path("sediment", package)
 
 
 def test_the_archive_holds_the_files_that_git_knows_and_nothing_else(built: Distributions) -> None:
-    expected = {packed(name): (ROOT / name).read_bytes() for name in git_files() if not (ROOT / name).is_symlink()}
+    expected = {name: (ROOT / name).read_bytes() for name in git_files() if not (ROOT / name).is_symlink()}
     held = contents(built.archive)
     assert held.pop("PKG-INFO")
     assert held.keys() == expected.keys()
     assert held == expected
-    assert not any(packed(name) in held for name in STRAY)
+    assert not any(name in held for name in STRAY)
 
 
 def test_both_wheels_hold_every_module_and_template_and_nothing_generic(built: Distributions) -> None:
-    code = {packed(name) for name in git_files() if name.startswith(tuple(f"{package}/" for package in PACKAGES))}
+    code = {name for name in git_files() if name.startswith("sediment/")}
     assert all(name.endswith(CODE) for name in code)
     for wheel in (built.from_checkout, built.from_archive):
         held = {name for name in contents(wheel) if ".dist-info/" not in name}
-        assert held == code | {"sediment/__init__.py"}
+        assert held == code
 
 
 def test_the_wheel_from_the_archive_is_the_wheel_from_the_checkout(built: Distributions) -> None:

@@ -12,7 +12,8 @@ def found(_: object) -> dict[str, object]:
     import pyspark
 
     import sediment
-    from sediment.compaction import sweep, warm_up
+    from sediment.compaction import warm_up
+    from sediment.compaction.kernels import sweep
 
     warm_up.warm_up()
     stats = [kernel.stats for kernel in vars(sweep).values() if hasattr(kernel, "stats")]

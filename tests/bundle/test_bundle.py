@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from tests.jobs.settings.test_clusters import free_port, wait_for
 
 from tests.archives import unpack
 from tests.corpus import assert_same_log, load_case
 from tests.distributions import bare_environment
 from tests.jobs.log_dirs import corpus_log_dir
-from tests.jobs.test_clusters import free_port, wait_for
 
 pytestmark = [pytest.mark.bundle, pytest.mark.timeout(600)]
 
@@ -43,7 +43,7 @@ class Cluster:
     def submit(self, *command: object) -> subprocess.CompletedProcess[str]:
         """As docs/cluster.md says."""
         submit = Path(self.environment["SPARK_HOME"]) / "bin" / "spark-submit"
-        settings = ["spark.python.daemon.module=sediment.jobs.worker_daemon", "spark.executor.memory=512m"]
+        settings = ["spark.python.daemon.module=sediment.jobs.spark.worker_daemon", "spark.executor.memory=512m"]
         return subprocess.run(
             [
                 *(submit, "--master", self.url, "--archives", f"{BUNDLE}#environment"),

@@ -11,21 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from sediment.compaction import chunks, sweep
+from sediment.compaction import chunks
 from sediment.compaction.cleaner import clean_log, sweep_log
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
-from sediment.compaction.handoff import PreparedSwap
+from sediment.compaction.kernels import sweep
 from sediment.compaction.policy import cleanable_range
+from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.compaction.write_behind import WriteBehind
-from sediment.segment_io import native
+from sediment.segment_io.compiled import native
 from sediment.segment_io.errors import CorruptBatchError, MapFullError, SourceChangedError, UnsupportedDataError
-from sediment.segment_io.format import INT64_MAX
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs, PretendingFs
-from sediment.segment_io.listing import list_log
-from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.names import SegmentFileKind, TopicPartition, segment_file_name
-from sediment.segment_io.view import open_view
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import open_view
 from tests.corpus import assert_same_log
 from tests.logs import START_MS, LogShape, write_random_log, write_segment
 from tests.twin import cleaner as twin
@@ -581,7 +582,7 @@ def test_a_partition_whose_write_fails_leaves_its_room_at_once(two_logs):
 
 def test_every_status_of_the_sweep_that_is_an_error_has_a_text():
     statuses = {value for name, value in vars(sweep).items() if name.startswith("BAD_")}
-    from sediment.segment_io import decode
+    from sediment.segment_io.format import decode
 
     assert statuses <= set(decode.STATUS_TEXT)
 

@@ -10,8 +10,8 @@ import pytest
 
 from sediment.compaction.cleaner import clean_log
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.handoff import CleanedGroup, CleanStats, PreparedSwap
-from sediment.segment_io.format import INT64_MAX
+from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PreparedSwap
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs, PretendingFs
 from tests.compaction.test_cleaner import PARTITION, Round, batch_of, clean_both, prepare, put_in_place, write_log
 from tests.compaction.test_legacy_cleaning import legacy_log

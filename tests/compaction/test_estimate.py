@@ -9,10 +9,10 @@ import pytest
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.estimate import collect_sample, estimate_cleaning, estimate_distinct
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.listing import list_log
-from sediment.segment_io.names import TopicPartition
-from sediment.segment_io.sample import PIECE_BYTES, sampled_batches
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.sample import PIECE_BYTES, sampled_batches
 from tests.segments import COMMIT, NOW_MS, batch_bytes, marker_bytes, write_segment
 from tests.twin.batches import Record, encode_batch
 

@@ -12,15 +12,15 @@ import xxhash
 
 from sediment.compaction import chunks, cleaner, exact_keys
 from sediment.compaction.cleaner import clean_log
-from sediment.compaction.damage import find_damage
+from sediment.compaction.corrupt_regions import find_damage
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
 from sediment.compaction.policy import cleanable_range
-from sediment.segment_io import hashing
 from sediment.segment_io.errors import HashCollisionError, MemoryBudgetError
+from sediment.segment_io.format import hashing
 from sediment.segment_io.fs import Fs, PretendingFs
-from sediment.segment_io.listing import list_log
-from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.view import open_view
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import open_view
 from tests.compaction.test_cleaner import ALL_CODECS, NOW, PARTITION, Round, batch_of, flip, put_in_place, write_log
 from tests.compaction.test_legacy_cleaning import legacy_shape
 from tests.corpus import assert_same_log

@@ -5,13 +5,13 @@ import pytest
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import group_segments, plan_cleaning
 from sediment.compaction.policy import cleanable_range
-from sediment.segment_io.format import INT32_MAX
+from sediment.segment_io.format.indexes import AbortedTransaction
+from sediment.segment_io.format.layout import INT32_MAX
+from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.indexes import AbortedTransaction
-from sediment.segment_io.listing import SegmentRef, list_log
-from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.names import parse_partition_directory
-from sediment.segment_io.view import open_view
+from sediment.segment_io.partition.listing import SegmentRef, list_log
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import open_view
 from tests.corpus import cleaning_cases, load_case
 from tests.segments import NOW_MS, log_view
 

@@ -13,7 +13,7 @@ import pytest
 from sediment.compaction import chunks
 from sediment.compaction.cleaner import clean_log
 from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format import INT64_MAX
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 from tests.compaction.test_cleaner import Round, clean_both, flip, prepare, put_in_place, renumbered, write_log
 from tests.compaction.test_split import Way, assert_another_content_is_noticed, assert_same_as_whole, plan_of

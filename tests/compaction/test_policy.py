@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.policy import BlockingRule, cleanable_range, explain, filthiest_first
-from sediment.segment_io.format import INT64_MAX
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.listing import list_log
-from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.names import parse_partition_directory
-from sediment.segment_io.view import open_view
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import open_view
 from tests.corpus import cleaning_cases, load_case
 from tests.segments import NOW_MS, log_view
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from sediment.compaction.chunks import ChunkReader
 from sediment.compaction.cleaner import SplitWork, clean_log, clean_split, sight_split, walk_log
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, plan_cleaning
-from sediment.compaction.handoff import CleanedGroup
 from sediment.compaction.policy import cleanable_range
+from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.compaction.split import (
     LivingRecords,
     RunNumber,
@@ -35,12 +35,12 @@ from sediment.compaction.split import (
     splits_at,
 )
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
-from sediment.segment_io.format import INT64_MAX
+from sediment.segment_io.format.decompress import NOT_HERE
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.listing import SegmentRef, list_log
-from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.payloads import NOT_HERE
-from sediment.segment_io.view import open_view
+from sediment.segment_io.partition.listing import SegmentRef, list_log
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import open_view
 from tests.compaction.test_cleaner import ALL_CODECS, PARTITION, Round, batch_of, flip, write_log
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.twin.batches import Record, encode_batch

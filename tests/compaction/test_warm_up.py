@@ -1,7 +1,8 @@
 import subprocess
 import sys
 
-from sediment.compaction import exact_keys, sweep
+from sediment.compaction import exact_keys
+from sediment.compaction.kernels import sweep
 from sediment.compaction.warm_up import warm_up
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.partition_log import AppendOrigin, PartitionLog
+from sediment.engine.live.partition_log import AppendOrigin, PartitionLog
 from sediment.retention.config import RetentionConfig
-from sediment.segment_io.format import CODEC_NAMES
+from sediment.segment_io.format.layout import CODEC_NAMES
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.names import TopicPartition
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from tests.twin.batches import ControlType, Record, RecordHeader, encode_batch, encode_marker
 from tests.twin.legacy import encode_legacy
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.segment_io.names import CLEAN_SHUTDOWN_FILE
+from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE
 from tests.conformance.oracle import KafkaOracle, LogState
 from tests.faults.courses import Course, courses, readable_batches, segment_files
 from tests.faults.matrix import TALLY, recorded, sampled_by_crash

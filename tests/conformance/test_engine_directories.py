@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.log_manager import LogManager
-from sediment.segment_io.names import TopicPartition
+from sediment.engine.live.log_manager import LogManager
+from sediment.segment_io.format.names import TopicPartition
 from tests.clocks import ManualClock
 from tests.conformance.oracle import BrokerRun, KafkaOracle
 from tests.engine.managed import advance, append, clock_of, latest_of, records_of, running, topic_config

@@ -24,13 +24,13 @@ import pytest
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.loader import LoadedLog, load_log
+from sediment.engine.directory.loader import LoadedLog, load_log
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
-from sediment.segment_io.format import MAGIC_PREFIX_BYTES
+from sediment.segment_io.format.layout import MAGIC_PREFIX_BYTES
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.names import TopicPartition
-from sediment.segment_io.producers import encode_snapshot
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.producer_state import encode_snapshot
 from tests.conformance.cases import Case, Fails, keep, kept, read_kept, shrunk
 from tests.conformance.oracle import KafkaFailedError, KafkaOracle, LogState
 from tests.corpus import assert_same_log

@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from sediment.jobs.session import spark_context
+from sediment.jobs.spark.session import spark_context
 from tests.conformance.cases import kept, read_kept
 from tests.conformance.coverage import DIMENSIONS
 from tests.conformance.differential import EQUAL, compare_once, run_logs

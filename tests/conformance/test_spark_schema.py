@@ -13,7 +13,7 @@ from tests.jobs.test_datasource import KAFKA_SOURCE_SCHEMA
 pytestmark = pytest.mark.conformance
 
 _ASK = """
-from sediment.jobs.session import spark_context
+from sediment.jobs.spark.session import spark_context
 from pyspark.sql import SparkSession
 
 settings = {

@@ -156,7 +156,7 @@ def test_defaults_and_failing_on_unknown_are_passed_on(plan, tmp_path):
 
 
 def test_what_was_left_for_an_unstated_setting_is_read_from_the_metrics(call):
-    from sediment.jobs.metrics import metrics_text
+    from sediment.jobs.reporting.metrics import metrics_text
 
     def partition(name: str, reason: str | None, size_bytes: int) -> dict[str, Any]:
         return {

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
-from sediment.segment_io.checkpoints import format_uuid
+from sediment.segment_io.format.checkpoints import format_uuid
 from tests.conformance.oracle import kafka_jars, program
 
 _START_SECONDS = 120

@@ -11,13 +11,13 @@ from typing import Any
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.fetch import Isolation
-from sediment.engine.partition_log import AppendInfo, AppendOrigin, PartitionLog
+from sediment.engine.live.fetch import Isolation
+from sediment.engine.live.partition_log import AppendInfo, AppendOrigin, PartitionLog
 from sediment.retention.config import RetentionConfig
-from sediment.segment_io.format import INT64_MAX
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.names import TopicPartition
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from tests.twin.batches import Batch, ControlType, Record, encode_batch, encode_marker
 from tests.twin.segments import file_batches
 

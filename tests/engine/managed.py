@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.broker_config import BrokerConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.log_manager import LogManager
-from sediment.engine.partition_log import PartitionLog
+from sediment.engine.live.broker_config import BrokerConfig
+from sediment.engine.live.log_manager import LogManager
+from sediment.engine.live.partition_log import PartitionLog
 from sediment.retention.config import RetentionConfig
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Buffer, FileMapping, Fs, OpenFile
-from sediment.segment_io.names import TopicPartition
 from tests.clocks import ManualClock
 from tests.twin.batches import Record, encode_batch
 from tests.twin.segments import file_batches

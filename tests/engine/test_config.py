@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.broker_config import BrokerConfig
 from sediment.engine.config import LogConfig
+from sediment.engine.live.broker_config import BrokerConfig
 from sediment.retention.config import RetentionConfig
 from sediment.segment_io.errors import SettingsError
 

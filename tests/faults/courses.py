@@ -23,10 +23,10 @@ from pathlib import Path
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.loader import LoadedLog, load_log
+from sediment.engine.directory.loader import LoadedLog, load_log
+from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE, TopicPartition, parse_partition_directory
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.log_dir import PartitionCheckpoints, read_checkpoints
-from sediment.segment_io.names import CLEAN_SHUTDOWN_FILE, TopicPartition, parse_partition_directory
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints, read_checkpoints
 from tests.corpus import load_loading_case
 from tests.faults.inline_spark import inline_spark
 from tests.faults.watched import Tree, contents, read_tree, write_tree

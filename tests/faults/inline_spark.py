@@ -16,7 +16,9 @@ from unittest import mock
 
 from pyspark import TaskContext
 
-from sediment.jobs import archive, compact, elsewhere
+from sediment.jobs import compact
+from sediment.jobs.cleaning import output_run
+from sediment.jobs.delta_lake import archive
 
 Partitions = list[list[Any]]
 
@@ -127,7 +129,7 @@ def inline_spark(*, speculates: bool = False) -> Iterator[None]:
         yield InlineContext()
 
     with ExitStack() as patches:
-        for module in (archive, compact, elsewhere):
+        for module in (archive, compact, output_run):
             patches.enter_context(mock.patch.object(module, "spark_context", context))
         patches.enter_context(mock.patch.object(TaskContext, "get", lambda: _Context() if ATTEMPTS.runs else None))
         yield

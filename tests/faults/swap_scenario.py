@@ -19,11 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sediment.compaction.handoff import CleanedGroup, CleanStats, PartSegment, PreparedSwap
-from sediment.engine.swap import commit, finish_interrupted
-from sediment.segment_io.fs import Fs
-from sediment.segment_io.listing import list_log
-from sediment.segment_io.names import (
+from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, PreparedSwap
+from sediment.engine.directory.swap import commit, finish_interrupted
+from sediment.segment_io.format.names import (
     PartFile,
     SegmentFileKind,
     TopicPartition,
@@ -31,6 +29,8 @@ from sediment.segment_io.names import (
     part_file_name,
     segment_file_name,
 )
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import list_log
 from tests.faults.faulty_fs import FaultyFs, Image, read_image
 from tests.segments import NOW_MS, batch_bytes, write_segment, write_snapshot
 from tests.twin.indexes import AbortedTransaction

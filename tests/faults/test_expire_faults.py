@@ -17,13 +17,13 @@ import pytest
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.loader import load_log
+from sediment.engine.directory.loader import load_log
+from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.expire import ExpiryRun, expire
-from sediment.jobs.options import CommonOptions
-from sediment.jobs.settings import Settings
+from sediment.jobs.settings.resolve import Settings
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Buffer, Fs
-from sediment.segment_io.log_dir import read_checkpoints
-from sediment.segment_io.names import TopicPartition
+from sediment.segment_io.partition.log_dir import read_checkpoints
 from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Image, Kill, Killed, read_image, write_image
 from tests.jobs.test_expire import NAME, make_log
 from tests.segments import NOW_MS

@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from sediment.engine.config import LogConfig
-from sediment.engine.partition_log import AppendOrigin, PartitionLog
-from sediment.segment_io.batches import BatchHead, NewRecord, build_batch, end_transaction_marker
+from sediment.engine.live.partition_log import AppendOrigin, PartitionLog
 from sediment.segment_io.errors import StorageError
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch, end_transaction_marker
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.names import TopicPartition
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from tests.engine.live_logs import NOW_MS, Tasks, config
 from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Kill, Killed, read_image, write_image
 from tests.twin.segments import file_batches

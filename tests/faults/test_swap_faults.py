@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.swap import commit, discard_parts, finish_interrupted
+from sediment.engine.directory.swap import commit, discard_parts, finish_interrupted
 from sediment.segment_io.errors import CommitStateUnknownError, SourceChangedError
 from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Image, Kill, Killed, read_image, write_image

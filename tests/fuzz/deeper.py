@@ -15,8 +15,19 @@ from typing import Any
 import numpy as np
 
 from sediment.engine.config import LogConfig
-from sediment.engine.validation import AppendBuffers, AppendOrigin, read_batches, validate
-from sediment.segment_io.columns import (
+from sediment.engine.live.validation import AppendBuffers, AppendOrigin, read_batches, validate
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.decode import BATCH_ROW, read_headers
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.upgrade import upgrade_wrapper
+from sediment.segment_io.internal_topics.coordinator_records import (
+    COORDINATOR_TOPICS,
+    decode_control_record,
+    decode_coordinator_record,
+)
+from sediment.segment_io.internal_topics.metadata_records import decode_metadata_record
+from sediment.segment_io.partition.producer_state import ProducerState, replay
+from sediment.segment_io.segment.columns import (
     BOUND_FIELDS,
     WANT_HEADERS,
     WANT_KEY,
@@ -24,18 +35,7 @@ from sediment.segment_io.columns import (
     BadBatchError,
     RecordColumns,
 )
-from sediment.segment_io.coordinator_records import (
-    COORDINATOR_TOPICS,
-    decode_control_record,
-    decode_coordinator_record,
-)
-from sediment.segment_io.decode import BATCH_ROW, read_headers
-from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format import INT64_MAX
-from sediment.segment_io.metadata_records import decode_metadata_record
-from sediment.segment_io.producers import ProducerState, replay
-from sediment.segment_io.reader import BatchSpan, padded_buffer
-from sediment.segment_io.upgrade import upgrade_wrapper
+from sediment.segment_io.segment.reader import BatchSpan, padded_buffer
 from tests.twin import framing
 from tests.twin.batches import Batch, Record, sign_batch
 from tests.twin.errors import TwinError

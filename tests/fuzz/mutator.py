@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.checksum import crc32c
-from sediment.segment_io.jit import kernel
-from sediment.segment_io.legacy import crc32
-from sediment.segment_io.memory import store_i8, store_i16, store_i32, store_i64
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import store_i8, store_i16, store_i32, store_i64
+from sediment.segment_io.format.checksum import crc32c
+from sediment.segment_io.format.legacy import crc32
 from tests.fuzz.seeds import VARINT
 
 ROOM_BYTES = 8192

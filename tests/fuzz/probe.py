@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io import decode, emit, legacy
-from sediment.segment_io.batch_search import find_batch
-from sediment.segment_io.decode import BATCH_ROW, PADDING_BYTES, RECORD_FIELDS
-from sediment.segment_io.format import BATCH_HEADER_BYTES, CODEC_MASK, MIN_RECORD_BYTES
-from sediment.segment_io.hashing import hash_key, hash_secrets
-from sediment.segment_io.jit import kernel
-from sediment.segment_io.memory import copy_bytes
-from sediment.segment_io.scan import verified_batch_at
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import copy_bytes
+from sediment.segment_io.format import decode, legacy, rebuild
+from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, RECORD_FIELDS
+from sediment.segment_io.format.hashing import hash_key, hash_secrets
+from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CODEC_MASK, MIN_RECORD_BYTES
+from sediment.segment_io.segment.recovery_scan import verified_batch_at
+from sediment.segment_io.segment.search import find_batch
 from tests.fuzz.arena import Arena
 from tests.fuzz.mutator import MOST_BYTES, ROOM_BYTES, below, mutate, seed_state
 
@@ -63,16 +63,16 @@ def _probe_rebuild(
         left += kept[index]
     if left == 0:
         return 0
-    emit.pack_kept(records, count, kept)
-    first, largest = emit.kept_timestamps(base, records, left)
-    size = BATCH_HEADER_BYTES + emit.records_size(base, records, left, first)
-    if size > emit.rebuilt_bound(payload_bytes, count):
+    rebuild.pack_kept(records, count, kept)
+    first, largest = rebuild.kept_timestamps(base, records, left)
+    size = BATCH_HEADER_BYTES + rebuild.records_size(base, records, left, first)
+    if size > rebuild.rebuilt_bound(payload_bytes, count):
         return BROKEN_REBUILD
     start = target.ctypes.data + target.size - PADDING_BYTES - size
-    end = emit.write_records(start + BATCH_HEADER_BYTES, base, base, records, left, first)
+    end = rebuild.write_records(start + BATCH_HEADER_BYTES, base, base, records, left, first)
     if end != start + size:
         return BROKEN_REBUILD
-    emit.write_header(start, base, size, left, first, largest, False)
+    rebuild.write_header(start, base, size, left, first, largest, False)
     if decode.check_crc(start, size) != decode.OK or decode.check_header(start, size) != decode.OK:
         return BROKEN_REBUILD
     if decode.decode_records(start, BATCH_HEADER_BYTES, size, left, again[again.shape[0] - left :]) != decode.OK:

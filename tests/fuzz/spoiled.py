@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sediment.segment_io.names import TopicPartition
+from sediment.segment_io.format.names import TopicPartition
 from tests.fuzz.mutator import ROOM_BYTES, mutate, seed_state
 from tests.fuzz.seeds import pool_of
 from tests.logs import START_MS, LogShape, write_random_log

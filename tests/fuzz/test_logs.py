@@ -16,21 +16,21 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.policy import cleanable_range
 from sediment.engine.config import LogConfig
-from sediment.engine.loader import load_log
-from sediment.segment_io.checkpoints import parse_leader_epochs, parse_meta_properties, parse_offset_checkpoint
+from sediment.engine.directory.loader import load_log
 from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.checkpoints import parse_leader_epochs, parse_meta_properties, parse_offset_checkpoint
+from sediment.segment_io.format.indexes import parse_offset_index, parse_time_index, parse_transaction_index
+from sediment.segment_io.format.names import parse_partition_directory, parse_segment_file
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.index_check import check_indexes
-from sediment.segment_io.indexes import parse_offset_index, parse_time_index, parse_transaction_index
-from sediment.segment_io.listing import list_log
-from sediment.segment_io.locate import Source
-from sediment.segment_io.log_dir import PartitionCheckpoints
-from sediment.segment_io.names import parse_partition_directory, parse_segment_file
-from sediment.segment_io.producers import parse_snapshot
-from sediment.segment_io.reader import HeaderWalk
-from sediment.segment_io.scan import look_behind, scan_segment
-from sediment.segment_io.slices import Bounds, plan_slices
-from sediment.segment_io.view import open_view
+from sediment.segment_io.partition.index_check import check_indexes
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import open_view
+from sediment.segment_io.partition.producer_state import parse_snapshot
+from sediment.segment_io.partition.slices import Bounds, plan_slices
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.segment.reader import HeaderWalk
+from sediment.segment_io.segment.recovery_scan import look_behind, scan_segment
 from tests.fuzz.spoiled import NOW_MS, PARTITION, flipped, spoiled_log
 from tests.logs import START_MS, LogShape, write_random_log
 

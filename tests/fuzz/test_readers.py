@@ -19,39 +19,39 @@ import pytest
 
 from sediment.compaction.cleaner import clean_log, walk_log
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.damage import find_damage
+from sediment.compaction.corrupt_regions import find_damage
 from sediment.compaction.estimate import collect_sample
 from sediment.compaction.grouping import plan_cleaning
-from sediment.compaction.handoff import from_json, to_json
 from sediment.compaction.policy import cleanable_range
+from sediment.compaction.prepared_swap import from_json, to_json
 from sediment.engine.config import LogConfig
-from sediment.engine.hand_off import Answer, announce, answer, check_announced, hand_over, read_answers
-from sediment.engine.partition_log import Isolation, PartitionLog
-from sediment.engine.publish import MANIFEST_FILE, check_place
-from sediment.engine.uncleanable import read_uncleanable, uncleanable_after, update_uncleanable
-from sediment.jobs.settings import Settings
-from sediment.jobs.snapshot_plan import PartitionProgress, Progress, parse_progress, progress_json
-from sediment.segment_io.checkpoints import parse_clean_shutdown, parse_meta_properties, parse_partition_metadata
-from sediment.segment_io.committed import committed_range
-from sediment.segment_io.coordinator_records import (
+from sediment.engine.directory.output import MANIFEST_FILE, check_place
+from sediment.engine.directory.spool import Answer, announce, answer, check_announced, hand_over, read_answers
+from sediment.engine.directory.uncleanable import read_uncleanable, uncleanable_after, update_uncleanable
+from sediment.engine.live.partition_log import Isolation, PartitionLog
+from sediment.jobs.delta_lake.refresh_plan import PartitionProgress, Progress, parse_progress, progress_json
+from sediment.jobs.settings.resolve import Settings
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.checkpoints import parse_clean_shutdown, parse_meta_properties, parse_partition_metadata
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import UNCLEANABLE_FILE
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.coordinator_records import (
     COORDINATOR_TOPICS,
     decode_control_record,
     decode_coordinator_record,
 )
-from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format import INT64_MAX
-from sediment.segment_io.fs import Fs
-from sediment.segment_io.listing import list_log
-from sediment.segment_io.locate import Source
-from sediment.segment_io.log_dir import PartitionCheckpoints, read_checkpoints
-from sediment.segment_io.mapped_indexes import MappedOffsetIndex, MappedTimeIndex, OpenTransactionIndex
-from sediment.segment_io.metadata_log import read_cluster_metadata
-from sediment.segment_io.metadata_records import decode_metadata_record
-from sediment.segment_io.names import UNCLEANABLE_FILE
-from sediment.segment_io.sample import sampled_batches
+from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
+from sediment.segment_io.internal_topics.metadata_records import decode_metadata_record
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints, read_checkpoints
+from sediment.segment_io.partition.log_view import open_view
+from sediment.segment_io.partition.read_committed import committed_range
+from sediment.segment_io.partition.sample import sampled_batches
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, MappedTimeIndex, OpenTransactionIndex
 from sediment.segment_io.stores import Store
-from sediment.segment_io.tables import FAIL, ROWS, SKIP, TABLES, TableRequest, plan_table, read_table
-from sediment.segment_io.view import open_view
+from sediment.segment_io.tables.readers import FAIL, ROWS, SKIP, TABLES, TableRequest, plan_table, read_table
 from tests.archives import unpack
 from tests.fuzz.spoiled import NOW_MS, PARTITION, changed_batch, flipped, spoiled_log
 from tests.logs import LogShape, write_random_log

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sediment.jobs.session import spark_context
+from sediment.jobs.spark.session import spark_context
 
 
 @pytest.fixture(scope="session", autouse=True)

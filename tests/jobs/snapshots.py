@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from sediment.jobs.delta_tables import delta_session, fetched_jars
-from sediment.segment_io.names import parse_partition_directory
+from sediment.jobs.delta_lake.session import delta_session, fetched_jars
+from sediment.segment_io.format.names import parse_partition_directory
 from tests.logs import LogShape, write_segment
 from tests.twin.batches import CREATE_TIME, Batch, ControlType, Record, encode_batch, encode_marker, parse_batch
 from tests.twin.segments import list_segments

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from sediment.jobs.cli import COMMANDS
-from sediment.jobs.examples import EXAMPLES
+from sediment.jobs.command_line.examples import EXAMPLES
 from tests.jobs.log_dirs import sediment
 from tests.waiting import LIMIT_SECONDS
 

@@ -21,8 +21,8 @@ from pyspark.sql.types import StructType
 
 from sediment.jobs.datasource import KafkaLogSource, KafkaLogStreamReader, SourceOptions, register, spark_schema
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.locate import locate
-from sediment.segment_io.tables import TABLES, TableRequest, arrow_schema, plan_table, read_table
+from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.tables.readers import TABLES, TableRequest, arrow_schema, plan_table, read_table
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.jobs.log_dirs import sediment, write_checkpoint
 from tests.segments import ABORT, batch_bytes, marker_bytes, write_segment, write_snapshot

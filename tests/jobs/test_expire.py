@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.expire import expire as run_expire
-from sediment.jobs.options import CommonOptions
-from sediment.jobs.settings import Settings
+from sediment.jobs.settings.resolve import Settings
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes, write_segment, write_snapshot
 from tests.twin.snapshots import ProducerEntry, parse_snapshot

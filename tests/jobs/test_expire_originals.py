@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.expire import ExpiryRun
 from sediment.jobs.expire import expire as run_expire
-from sediment.jobs.options import CommonOptions
-from sediment.jobs.settings import Settings
+from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Buffer, Fs
 from tests.faults.faulty_fs import Fail, FaultyFs, Kill, Killed
@@ -166,7 +166,7 @@ def test_the_catalogue_has_the_arguments_of_the_run(log_dir, tmp_path):
     ],
 )
 def test_values_of_options_lose_what_could_be_a_secret(value, public):
-    from sediment.jobs.kept_originals import without_secret
+    from sediment.jobs.cleaning.backup_links import without_secret
 
     assert without_secret(value) == public
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.expire import ExpiryRun
 from sediment.jobs.expire import expire as run_expire
-from sediment.jobs.options import CommonOptions
-from sediment.jobs.settings import Settings
+from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import DeclinedError, SourceChangedError
 from tests.jobs.kept_originals import catalogues
 from tests.jobs.log_dirs import tree, write_checkpoint

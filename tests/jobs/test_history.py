@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from sediment.jobs import ledger, snapshot
-from sediment.jobs.report import COMPACTED, FAILED, PartitionReport, RunReport, report_json
+from sediment.jobs import snapshot
+from sediment.jobs.delta_lake import ledger
+from sediment.jobs.reporting.run_report import COMPACTED, FAILED, PartitionReport, RunReport, report_json
 from tests.jobs.log_dirs import make_log_dir, sediment
 from tests.segments import batch_bytes, write_segment
 

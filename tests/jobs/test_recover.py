@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from sediment.engine.lock import DirectoryLock
-from sediment.jobs.options import CommonOptions
+from sediment.engine.directory.lock import DirectoryLock
+from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.recover import recover
-from sediment.jobs.settings import Settings
+from sediment.jobs.settings.resolve import Settings
 from tests.corpus import assert_same_log, assert_same_snapshots, load_loading_case, loading_cases
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes, write_segment

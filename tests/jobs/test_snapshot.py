@@ -13,12 +13,12 @@ import pytest
 from chispa import assert_df_equality
 
 from sediment.jobs import snapshot as snapshots
-from sediment.jobs.options import CommonOptions
-from sediment.jobs.settings import Settings
+from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.delta_lake.refresh_plan import LATEST, Progress, parse_progress
+from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.snapshot import AsOf, SnapshotOptions, parse_as_of
-from sediment.jobs.snapshot_plan import LATEST, Progress, parse_progress
-from sediment.segment_io.checkpoints import format_partition_metadata
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
+from sediment.segment_io.format.checkpoints import format_partition_metadata
 from tests.jobs.log_dirs import sediment, write_checkpoint
 from tests.jobs.snapshots import SCHEMA, Log, committed_records, first_segments, latest_rows, session_with_delta
 from tests.logs import LogShape, write_random_log

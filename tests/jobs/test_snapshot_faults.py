@@ -19,8 +19,8 @@ import pyspark
 import pytest
 
 from sediment.jobs import snapshot as snapshots
-from sediment.jobs.options import CommonOptions
-from sediment.jobs.settings import Settings
+from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.snapshot import SnapshotOptions
 from sediment.segment_io.errors import SedimentError
 from tests.jobs.snapshots import Log, latest_rows, session_with_delta

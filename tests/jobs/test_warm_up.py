@@ -5,7 +5,7 @@ from __future__ import annotations
 import platformdirs
 import pytest
 
-from sediment.segment_io.jit import CACHE_VARIABLE
+from sediment.segment_io.compiled.jit import CACHE_VARIABLE
 from tests.jobs.log_dirs import make_log_dir, sediment_process
 from tests.logs import write_random_log
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sediment.retention.config import RetentionConfig
 from sediment.retention.policy import Kept, RetentionPlan, Rule, SegmentState, explain, plan_retention
-from sediment.segment_io.format import INT64_MAX
+from sediment.segment_io.format.layout import INT64_MAX
 
 NOW_MS = 1_700_000_000_000
 UNLIMITED = RetentionConfig(retention_ms=-1, retention_bytes=-1)

@@ -1,0 +1,182 @@
+"""What cleaning a log would leave, estimated from a sample of its records.
+
+How many different keys there are is estimated as databases estimate distinct values of a column from sampled rows, by
+the hybrid of Haas and others: the first-order jackknife where keys are about equally frequent, and Shlosser's estimator
+where a test of the sample says that they are not.  Both are exact for a sample that is the whole, and the first at both
+ends: no key twice, and every key many times.
+
+Invariant: no I/O; the caller reads the sample.
+
+Source: Haas, Naughton, Seshadri, Stokes: Sampling-based estimation of the number of distinct values of an attribute,
+VLDB 1995; kafka-log 02 §6.4 for what a batch keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.format.decode import BATCH_ROW
+from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CONTROL_BIT, DELETE_HORIZON_BIT, INT64_MAX
+from sediment.segment_io.segment.columns import (
+    INT64_MIN,
+    WANT_KEY,
+    WANT_VALUE,
+    BadBatchError,
+    RecordColumns,
+    RecordTable,
+)
+from sediment.segment_io.segment.reader import BatchSpan
+
+Int64s = npt.NDArray[np.int64]
+
+_NORMAL_QUANTILE = 1.96
+_EVERYTHING = np.array([INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledBatches:
+    """Batches of the sample, as arrays of one length, and how often each key was seen in them.
+
+    `records`, `keyed` and `tombstones` count records, the latter two none of control batches.  `key_counts` has an
+    entry a key; `key_bytes` are those of the different keys.
+    """
+
+    rows: npt.NDArray[np.void]
+    records: Int64s
+    keyed: Int64s
+    tombstones: Int64s
+    key_counts: Int64s
+    key_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What is expected after cleaning; `sampled_bytes` of the log were looked at, `key_bytes` are the keys' own.
+
+    `tombstones_waiting` are those that cleaning leaves; the batches that they are in lose them from `first_horizon_ms`
+    to `last_horizon_ms` on, None where no such batch has or gets a horizon.
+    """
+
+    keys: int
+    messages: int
+    log_bytes: int
+    tombstones_waiting: int
+    first_horizon_ms: int | None
+    last_horizon_ms: int | None
+    sampled_bytes: int
+    key_bytes: int = 0
+
+
+def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
+    """The sample that `spans` are; a batch that cannot be read is left out."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = RecordColumns(WANT_KEY | WANT_VALUE)
+    tables: list[RecordTable] = []
+    for span in spans:
+        skip = np.zeros(len(span.rows), dtype=np.bool_)
+        done = 0
+        while done < len(span.rows):
+            try:
+                done = columns.add(span, done, skip, _EVERYTHING)
+            except BadBatchError as bad:
+                skip[bad.index] = True
+                done = bad.index
+            if done < len(span.rows) and len(columns):
+                tables.append(columns.take())
+    tables.append(columns.take())
+    tables = [table for table in tables if len(table.headers)]
+    if not tables:
+        nothing = np.zeros(0, dtype=np.int64)
+        return SampledBatches(np.zeros(0, dtype=BATCH_ROW), nothing, nothing, nothing, nothing)
+    keyed, tombstones, keys = [], [], []
+    for table in tables:
+        is_control = (table.per_batch("attributes").astype(np.int64) & CONTROL_BIT) != 0
+        has_key = table.keys().is_valid().to_numpy(zero_copy_only=False) & ~is_control
+        is_deleted = has_key & ~table.values().is_valid().to_numpy(zero_copy_only=False)
+        of_batch = np.repeat(np.arange(len(table.headers)), table.counts)
+        keyed.append(np.bincount(of_batch[has_key], minlength=len(table.headers)))
+        tombstones.append(np.bincount(of_batch[is_deleted], minlength=len(table.headers)))
+        keys.append(table.keys().filter(pa.array(has_key)))
+    different = pa.chunked_array(keys).value_counts()
+    counts = different.field("counts").to_numpy(zero_copy_only=False)
+    return SampledBatches(
+        rows=np.concatenate([table.headers for table in tables]),
+        records=np.concatenate([table.counts for table in tables]),
+        keyed=np.concatenate(keyed),
+        tombstones=np.concatenate(tombstones),
+        key_counts=counts.astype(np.int64),
+        key_bytes=pc.sum(pc.binary_length(different.field("values"))).as_py() or 0,
+    )
+
+
+def estimate_distinct(counts: Int64s, total: float) -> float:
+    """Different keys among `total` records, of which a sample held each key `counts` times."""
+    seen = float(counts.sum())
+    if seen == 0 or seen >= total:
+        return float(counts.size)
+    part = seen / total
+    times, keys = np.unique(counts, return_counts=True)
+    once = float(keys[times == 1].sum())
+    if _is_skewed(counts):
+        missed = ((1 - part) ** times * keys).sum()
+        found = counts.size + once * float(missed) / float((times * part * (1 - part) ** (times - 1) * keys).sum())
+    else:
+        found = counts.size / (1 - (1 - part) * once / seen)
+    return min(max(found, float(counts.size)), total)
+
+
+def _is_skewed(counts: Int64s) -> bool:
+    """Whether keys of equal frequency would hardly be seen that unequally often: a chi-square test at 97.5 %."""
+    freedom = counts.size - 1
+    if freedom < 1:
+        return False
+    mean = counts.sum() / counts.size
+    distance = float(((counts - mean) ** 2).sum() / mean)
+    # Wilson and Hilferty's approximation of the quantile.
+    spread = 2 / (9 * freedom)
+    return distance > float(freedom * (1 - spread + _NORMAL_QUANTILE * spread**0.5) ** 3)
+
+
+def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, next_horizon_ms: int | None) -> Estimate:
+    """What cleaning a log of `log_bytes` leaves, of which `sample` is an even part.
+
+    `next_horizon_ms` is the delete horizon that batches without one get; None: they get none.
+    """
+    rows = sample.rows
+    sampled_bytes = int(rows["size_bytes"].sum())
+    if sampled_bytes == 0:
+        return Estimate(0, 0, log_bytes, 0, None, None, 0)
+    scale = log_bytes / sampled_bytes
+    keyed = float(sample.keyed.sum()) * scale
+    keys = estimate_distinct(sample.key_counts, keyed)
+    living = keys / keyed if keyed else 0.0
+
+    control = (rows["attributes"] & CONTROL_BIT) != 0
+    has_horizon = (rows["attributes"] & DELETE_HORIZON_BIT) != 0
+    waiting = (sample.tombstones > 0) & (~has_horizon | (rows["base_timestamp"] > now_ms))
+    horizons_ms = rows["base_timestamp"][waiting & has_horizon]
+    if next_horizon_ms is not None:
+        horizons_ms = np.append(horizons_ms, np.full((waiting & ~has_horizon).sum(), next_horizon_ms, dtype=np.int64))
+    expired = np.where(waiting, 0, sample.tombstones)
+    survivors = np.where(control, sample.records, np.maximum(sample.keyed - expired, 0) * living)
+    payload_bytes = np.maximum(rows["size_bytes"] - BATCH_HEADER_BYTES, 0)
+    kept_part = np.divide(survivors, sample.records, out=np.zeros(len(rows)), where=sample.records > 0)
+    # A batch keeps its header as long as one of its records lives.
+    kept_header = np.where(control, 1.0, 1.0 - (1.0 - living) ** np.maximum(sample.keyed - expired, 0))
+    left_bytes = float((payload_bytes * kept_part + BATCH_HEADER_BYTES * kept_header).sum()) * scale
+    return Estimate(
+        keys=round(keys),
+        messages=round(float(survivors.sum()) * scale),
+        log_bytes=min(round(left_bytes), log_bytes),
+        tombstones_waiting=round(float(sample.tombstones[waiting].sum()) * scale * living),
+        first_horizon_ms=int(horizons_ms.min()) if horizons_ms.size else None,
+        last_horizon_ms=int(horizons_ms.max()) if horizons_ms.size else None,
+        sampled_bytes=sampled_bytes,
+        key_bytes=round(keys * sample.key_bytes / max(sample.key_counts.size, 1)),
+    )

@@ -1,0 +1,269 @@
+"""Proof that the hashes of a partition tell its keys apart: whole keys are compared wherever hashes are equal.
+
+    slot      | hash of a key | address |          24 bytes, an offset map with addresses for offsets
+                                   |
+    block         ... | length | key bytes | ...   4 bytes and the key
+
+Everything else of the cleaner knows a key by its 128-bit hash.  Here each key of a chunk is looked up before the chunk
+is swept or put into a map; where another key has the same hash, the cleaning ends with HashCollisionError, and whoever
+began it starts over with another seed.  So what a finished cleaning took for one key was one key.
+
+Invariants
+* Looked up are the keys that a sweep looks up, in its order, and remembered at least those that it remembers.
+* Keys are hashed as the sweep hashes them.
+* A key, once in a block, does not move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.compaction.kernels.offset_map import OFFSET_SLOT_BYTES, OffsetMap, fill_slot, find_slot, headroom, normal
+from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, UNREADABLE
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import (
+    copy_bytes,
+    load_i16,
+    load_i32,
+    load_i64,
+    load_u8,
+    load_word64,
+    store_i32,
+    store_i64,
+)
+from sediment.segment_io.errors import HashCollisionError
+from sediment.segment_io.format.decode import (
+    BAD_RECORD_COUNT,
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    OK,
+    PADDING_BYTES,
+    RECORD_FIELDS,
+    decode_records,
+)
+from sediment.segment_io.format.decompress import NOT_HERE
+from sediment.segment_io.format.hashing import hash_key
+from sediment.segment_io.format.layout import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BATCH_HEADER_BYTES,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    CONTROL_BIT,
+    INT64_MAX,
+    LOG_OVERHEAD_BYTES,
+    MIN_RECORD_BYTES,
+    RECORD_COUNT,
+)
+from sediment.segment_io.fs import Buffer
+from sediment.segment_io.segment.reader import padded_buffer
+
+if TYPE_CHECKING:
+    from sediment.compaction.chunks import Chunk, ChunkReader
+
+# What a call can answer besides a decoder's status.
+PROVED = 200
+NEEDS_PAYLOAD = 201  # where the records of the batch at CURSOR are, in `payloads`
+NEEDS_RECORD_ROOM = 202  # NEEDED rows in `records`
+NEEDS_SLOTS = 203  # for NEEDED keys
+NEEDS_BLOCK = 204  # NEEDED bytes from NEXT_ADDRESS to END_ADDRESS
+KEYS_COLLIDE = 205  # the key at COLLIDING_OFFSET has the hash of another one
+
+# Registers, int64[_REGISTERS].
+CURSOR = 0  # batches of the chunk still to do
+NEEDED = 1
+NEXT_ADDRESS = 2  # where the next key goes
+END_ADDRESS = 3
+COLLIDING_OFFSET = 4
+_REGISTERS = 5
+
+_LENGTH_BYTES = 4
+_FIRST_BLOCK_BYTES = 64 << 10
+_BLOCK_BYTES = 16 << 20
+_FIRST_RECORDS = 4096
+
+
+@kernel
+def _is_key(stored: int, address: int, length: int) -> bool:
+    """Whether the key stored at `stored` is the `length` bytes at `address`."""
+    if load_i32(stored) != length:
+        return False
+    stored += _LENGTH_BYTES
+    whole = length & ~7
+    for index in range(0, whole, 8):
+        if load_word64(stored + index) != load_word64(address + index):
+            return False
+    difference = 0
+    for index in range(whole, length):
+        difference |= load_u8(stored + index) ^ load_u8(address + index)
+    return difference == 0
+
+
+@kernel
+def prove_chunk(
+    chunk: npt.NDArray[np.uint8],
+    positions: npt.NDArray[np.int64],
+    verdicts: npt.NDArray[np.uint8],
+    payloads: npt.NDArray[np.int64],
+    first_mapped_offset: int,
+    seed: np.uint64,
+    secrets: npt.NDArray[np.uint8],
+    directory: npt.NDArray[np.int64],
+    records: npt.NDArray[np.int64],
+    state: npt.NDArray[np.int64],
+) -> int:
+    """Look up the keys below CURSOR, last batch first; remember those at `first_mapped_offset` and above.
+
+    Resumable: of a batch that needs something nothing was remembered.
+    """
+    base = chunk.ctypes.data
+    while state[CURSOR] > 0:
+        ordinal = state[CURSOR] - 1
+        verdict = np.int64(verdicts[ordinal]) if verdicts.size else 0
+        header = base + positions[ordinal]
+        is_judged = (verdict & (UNREADABLE | DISCARD)) == 0
+        if is_judged:
+            attributes = load_i16(header + ATTRIBUTES)
+            count = load_i32(header + RECORD_COUNT)
+            is_judged = count > 0 and (attributes & CONTROL_BIT) == 0
+        if is_judged:
+            codec = attributes & CODEC_MASK
+            if codec == 0:
+                records_base = header + BATCH_HEADER_BYTES
+                end = load_i32(header + BATCH_LENGTH) + LOG_OVERHEAD_BYTES - BATCH_HEADER_BYTES
+            else:
+                records_base, end = payloads[ordinal, 0], payloads[ordinal, 1]
+                if end == NOT_HERE:
+                    return NEEDS_PAYLOAD
+            if count * MIN_RECORD_BYTES > end:
+                return BAD_RECORD_COUNT
+            state[NEEDED] = count
+            if count > records.shape[0]:
+                return NEEDS_RECORD_ROOM
+            if headroom(directory) < count:
+                return NEEDS_SLOTS
+            status = decode_records(records_base, 0, end, count, records)
+            if status != OK:
+                return status
+            needed = 0
+            for index in range(count):
+                needed += _LENGTH_BYTES + max(records[index, KEY_BYTES], 0)
+            state[NEEDED] = needed
+            if state[END_ADDRESS] - state[NEXT_ADDRESS] < needed:
+                return NEEDS_BLOCK
+            base_offset = load_i64(header + BASE_OFFSET)
+            first_mapped = INT64_MAX if verdict & UNMAPPED else first_mapped_offset
+            for index in range(count - 1, -1, -1):
+                length = records[index, KEY_BYTES]
+                if length < 0:
+                    continue
+                address = records_base + records[index, KEY_START]
+                offset = base_offset + records[index, OFFSET_DELTA]
+                low, high = hash_key(address, length, seed, secrets.ctypes.data)
+                low = normal(low, high)
+                found, slot = find_slot(directory, OFFSET_SLOT_BYTES, low, high)
+                if found:
+                    if not _is_key(load_i64(slot + 16), address, length):
+                        state[COLLIDING_OFFSET] = offset
+                        return KEYS_COLLIDE
+                elif offset >= first_mapped:
+                    stored = state[NEXT_ADDRESS]
+                    fill_slot(directory, slot, low, high)
+                    store_i64(slot + 16, stored)
+                    store_i32(stored, length)
+                    copy_bytes(stored + _LENGTH_BYTES, address, length)
+                    state[NEXT_ADDRESS] = stored + _LENGTH_BYTES + length
+        state[CURSOR] = ordinal
+    return PROVED
+
+
+class ExactKeys:
+    """The keys of one cleaning of one partition, as far as they were met.
+
+    `seed` and `secrets` are those that the cleaning hashes with.
+    """
+
+    def __init__(self, seed: int, secrets: npt.NDArray[np.uint8], reader: ChunkReader) -> None:
+        self._seed = np.uint64(seed)
+        self._secrets = secrets
+        self._reader = reader
+        self._slots = OffsetMap(with_offsets=True)
+        self._blocks: list[npt.NDArray[np.uint8]] = []
+        self._block_bytes = 0
+        self._payload = padded_buffer(0)
+        self._records = np.zeros((_FIRST_RECORDS, RECORD_FIELDS), dtype=np.int64)
+        self._state = np.zeros(_REGISTERS, dtype=np.int64)
+
+    def size_bytes(self) -> int:
+        """Memory of it all."""
+        return self._slots.size_bytes() + self._block_bytes + self._payload.nbytes + self._records.nbytes
+
+    def check(self, chunk: Chunk, first_mapped_offset: int, check_memory: Callable[[int], None]) -> None:
+        """Compare the keys of a chunk with those met before that have their hashes, and remember them.
+
+        `check_memory` is called with the bytes that are to be held before they are, and ends it all by raising.
+
+        Raises:
+            HashCollisionError: two keys have one hash.
+            CorruptBatchError: records cannot be decoded.
+            whatever `check_memory` raises.
+        """
+        state = self._state
+        state[CURSOR] = chunk.positions.size
+        # What is decompressed here is gone before the chunk is swept.
+        payloads = chunk.payloads.copy()
+        while True:
+            status = prove_chunk(
+                chunk.buffer,
+                chunk.positions,
+                chunk.verdicts,
+                payloads,
+                first_mapped_offset,
+                self._seed,
+                self._secrets,
+                self._slots.directory,
+                self._records,
+                state,
+            )
+            if status == PROVED:
+                return
+            ordinal = int(state[CURSOR]) - 1
+            if status == KEYS_COLLIDE:
+                raise HashCollisionError("two different keys have one hash", offset=int(state[COLLIDING_OFFSET]))
+            if status not in (NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, NEEDS_SLOTS, NEEDS_BLOCK):
+                raise self._reader.error(status, chunk, int(chunk.positions[ordinal]))
+            if status == NEEDS_PAYLOAD:
+                content = chunk.decompressed.get(ordinal)
+                payloads[ordinal] = self._held(self._reader.decompress(chunk, ordinal) if content is None else content)
+            else:
+                self._make_room(status, int(state[NEEDED]), check_memory)
+
+    def _make_room(self, status: int, needed: int, check_memory: Callable[[int], None]) -> None:
+        held = self.size_bytes()
+        if status == NEEDS_RECORD_ROOM:
+            rows = 1 << (needed - 1).bit_length()
+            self._records = np.zeros((rows, RECORD_FIELDS), dtype=np.int64)
+        elif status == NEEDS_SLOTS:
+            check_memory(held - self._slots.size_bytes() + self._slots.size_bytes_with(needed))
+            self._slots.reserve(needed)
+        else:
+            size_bytes = max(needed, min(_BLOCK_BYTES, max(_FIRST_BLOCK_BYTES, self._block_bytes)))
+            check_memory(held + size_bytes)
+            block = np.empty(size_bytes, dtype=np.uint8)
+            self._blocks.append(block)
+            self._block_bytes += size_bytes
+            self._state[NEXT_ADDRESS] = block.ctypes.data
+            self._state[END_ADDRESS] = block.ctypes.data + size_bytes
+
+    def _held(self, content: Buffer) -> tuple[int, int]:
+        """Copy decompressed records to where the compiled loop may read past their end; their address and size."""
+        size_bytes = memoryview(content).nbytes
+        if self._payload.size < size_bytes + PADDING_BYTES:
+            self._payload = padded_buffer(2 * size_bytes)
+        self._payload[:size_bytes] = np.frombuffer(content, dtype=np.uint8)
+        return self._payload.ctypes.data, size_bytes

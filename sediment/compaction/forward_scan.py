@@ -1,0 +1,135 @@
+"""The forward walk through a partition that holds control or transactional batches: headers and control keys only.
+
+It gives the sweep what cannot be known when reading backwards: verified cuts, a verdict on each batch, and the
+transaction index entries that live on (kafka-log 02 §7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sediment.compaction.chunks import ByteArray, Progress, SegmentCuts, cuts_between
+from sediment.compaction.grouping import CleaningPlan
+from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, TransactionWalk
+from sediment.segment_io.errors import CorruptBatchError, CorruptIndexError
+from sediment.segment_io.format.indexes import AbortedTransaction, parse_offset_index
+from sediment.segment_io.format.layout import CONTROL_BIT
+from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.segment.reader import HeaderWalk
+
+
+def may_hold_transactions(plan: CleaningPlan) -> bool:
+    """Whether anything outside the log says so; the log itself is asked by the sweep."""
+    return (
+        bool(plan.aborted)
+        or any(segment.transaction_index_bytes for segment in plan.view.listing.segments)
+        or any(entry.coordinator_epoch >= 0 or entry.current_txn_first_offset >= 0 for entry in plan.view.producers)
+    )
+
+
+def dirty_base(segments: Sequence[SegmentRef], first_dirty_offset: int) -> int:
+    """Base offset of the segment that contains the first dirty offset."""
+    return max((s.base_offset for s in segments if s.base_offset <= first_dirty_offset), default=0)
+
+
+def walk_segments(
+    plan: CleaningPlan, segments: Sequence[SegmentRef], fs: Fs, progress: Progress
+) -> dict[int, SegmentCuts]:
+    """Verified cuts, verdicts and living transaction index entries of every segment, by base offset.
+
+    Raises:
+        CorruptBatchError: a header is malformed, or a segment ends inside a batch.
+        CorruptIndexError: the transaction index contradicts a marker.
+    """
+    directory, first_dirty = plan.view.listing.path, plan.range.first_dirty_offset
+    base = dirty_base(segments, first_dirty)
+    filtering = TransactionWalk(plan.aborted)
+    mapped = max(base, plan.view.log_start_offset)
+    mapping = TransactionWalk(entry for entry in plan.aborted if entry.last_offset >= mapped)
+    cuts = {}
+    for segment in segments:
+        # Kafka's second state begins where the offset index leads for the first dirty offset, not at the segment's
+        # first batch; of a transaction whose marker lies between it remembers only the index entry.
+        mapped_from = _position_of(first_dirty, segment, directory, fs) if segment.base_offset == base else 0
+        in_map = mapping if segment.base_offset >= base else None
+        cuts[segment.base_offset] = _walk_segment(
+            directory, segment, filtering, in_map, mapped_from, plan.view.log_start_offset, progress
+        )
+    return cuts
+
+
+def _position_of(offset: int, segment: SegmentRef, directory: Path, fs: Fs) -> int:
+    """Where the offset index of `segment` leads for `offset`."""
+    if not segment.offset_index_bytes:
+        return 0
+    name = segment_file_name(segment.base_offset, SegmentFileKind.OFFSET_INDEX)
+    return parse_offset_index(fs.read_bytes(directory / name), segment.base_offset).lookup(offset).position
+
+
+def _walk_segment(
+    directory: Path,
+    segment: SegmentRef,
+    filtering: TransactionWalk,
+    mapping: TransactionWalk | None,
+    mapped_from: int,
+    log_start_offset: int,
+    progress: Progress,
+) -> SegmentCuts:
+    path = directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
+    walk = HeaderWalk(path, size_bytes=segment.log_bytes)
+    verdicts: list[ByteArray] = []
+    kept_aborts: list[AbortedTransaction] = []
+    positions, ordinals = [0], [0]
+    batches = 0
+    for rows in walk:
+        progress(int(rows["size_bytes"].sum()))
+        judged, kept, contradicted = filtering.judge(rows)
+        # Below the log start a broker's cleaner forgets index entries of data that it keeps.
+        if contradicted >= 0 and rows[contradicted]["last_offset"] >= log_start_offset:
+            raise _contradiction(path, rows[contradicted])
+        if mapping is not None:
+            mapped = rows["position"] >= mapped_from
+            aborted, _, _ = mapping.judge(rows[mapped])
+            data = (rows["attributes"][mapped] & CONTROL_BIT) == 0
+            judged[np.flatnonzero(mapped)[(aborted & DISCARD != 0) & data]] |= UNMAPPED
+        verdicts.append(judged)
+        kept_aborts.extend(kept)
+        for index in cuts_between(rows["position"], positions[-1]):
+            positions.append(int(rows["position"][index]))
+            ordinals.append(batches + int(index))
+        batches += len(rows)
+    if walk.end_position != segment.log_bytes:
+        raise CorruptBatchError(
+            "the segment ends inside a batch",
+            path=str(path),
+            position=walk.end_position,
+            offset=segment.base_offset,
+            advice="restore the segment from a replica or a backup, or leave this partition out",
+        )
+    every = np.concatenate(verdicts) if verdicts else np.zeros(0, dtype=np.uint8)
+    return SegmentCuts(
+        np.array([*positions, segment.log_bytes], dtype=np.int64),
+        np.array([*ordinals, batches], dtype=np.int64),
+        every,
+        tuple(kept_aborts),
+    )
+
+
+def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
+    """Return the error of a marker that the transaction index contradicts.
+
+    A cleaning would take aborted records for the latest values of their keys, or drop committed ones as aborted.
+    """
+    return CorruptIndexError(
+        f"a transaction marker of producer {marker['producer_id']} contradicts the transaction index",
+        path=str(path),
+        position=int(marker["position"]),
+        offset=int(marker["last_offset"]),
+        advice="restore the .txnindex file of this segment from a replica or a backup, or move its .index out of the "
+        "directory and run `sediment recover`, which makes both anew",
+    )

@@ -1,0 +1,196 @@
+"""What survives of a group: a buffer that the sweep fills downward, then the files of the cleaned segments.
+
+Invariant: parts are written only where they would differ from their sources, in the log or in an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.compaction.chunks import CHUNK_BYTES, ByteArray
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.grouping import SegmentGroup
+from sediment.compaction.kernels import sweep
+from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, UnreadableBatch
+from sediment.compaction.write_behind import WriteBehind
+from sediment.segment_io.compiled.huge_pages import PageReserve, anonymous_memory
+from sediment.segment_io.format.indexes import AbortedTransaction
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import SegmentFileKind, part_file_name, segment_file_name
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.segment.writer import SegmentImage, lay_out_segments, write_segment
+
+OUTPUT_PAGES = PageReserve(in_large_pages=False)  # of all groups of this process
+
+
+@dataclass(frozen=True, slots=True)
+class PartWriter:
+    """Where, by whom and under which names parts are written; `written` names them, also what is only half there."""
+
+    directory: Path
+    config: CompactionConfig
+    fs: Fs
+    behind: WriteBehind
+    run_id: str
+    attempt: str
+    written: list[Path] = field(default_factory=list)
+
+    def finish(
+        self,
+        group: SegmentGroup,
+        batches: ByteArray,
+        changed: bool,
+        aborted: Sequence[AbortedTransaction],
+        stats: CleanStats,
+        unreadable: Sequence[tuple[int, int]] = (),
+    ) -> CleanedGroup:
+        """Index and write what survived of `group`, unless its files would come out as they are.
+
+        `unreadable` are the bytes of `batches`, from and to, that are none.  Where that fails, nothing of the whole
+        partition stays: whoever writes next needs the room.
+        """
+        images = lay_out_segments(
+            batches,
+            group.segments[0].base_offset,
+            aborted,
+            index_interval_bytes=self.config.index_interval_bytes,
+            segment_index_bytes=self.config.segment_index_bytes,
+            unreadable=unreadable,
+        )
+        if len(group.segments) == 1 and not changed and self._equals_source(group.segments[0], images):
+            return CleanedGroup(group.segments, (), stats)
+        try:
+            parts = tuple(self._write(image, group.segments[-1]) for image in images)
+        except BaseException:
+            with suppress(OSError):
+                self.remove_all()
+            raise
+        return CleanedGroup(group.segments, parts, stats)
+
+    def remove_all(self) -> None:
+        """Remove what was written so far."""
+        for path in self.written:
+            self.fs.unlink(path, missing_ok=True)
+
+    def _write(self, image: SegmentImage, last: SegmentRef) -> PartSegment:
+        names = [part_file_name(image.base_offset, kind, self.run_id, self.attempt) for kind, _ in image.files()]
+        self.written.extend(map(self.directory.joinpath, names))
+        files = write_segment(
+            image,
+            self.directory,
+            like=self.directory / segment_file_name(last.base_offset, SegmentFileKind.LOG),
+            mtime_ns=last.mtime_ns,
+            run_id=self.run_id,
+            attempt=self.attempt,
+            fs=self.fs,
+        )
+        return PartSegment(image.base_offset, files)
+
+    def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
+        """Whether the indexes would come out as they are too; the log does, since no batch changed."""
+        (image,) = images if len(images) == 1 else (None,)
+        if image is None or image.log.size != segment.log_bytes:
+            return False
+        if segment.transaction_index_bytes == 0:
+            return False  # a cleaned segment has no empty one
+        sizes = {
+            SegmentFileKind.OFFSET_INDEX: (segment.offset_index_bytes, image.offset_index),
+            SegmentFileKind.TIME_INDEX: (segment.time_index_bytes, image.time_index),
+            SegmentFileKind.TRANSACTION_INDEX: (segment.transaction_index_bytes or 0, image.transaction_index),
+        }
+        if any(size != len(content) for size, content in sizes.values()):
+            return False
+        return all(
+            not content or self.fs.read_bytes(self.directory / segment_file_name(segment.base_offset, kind)) == content
+            for kind, (_, content) in sizes.items()
+        )
+
+
+class GroupOutput:
+    """The output of one group, filled downward in anonymous memory, of which only what is used takes room."""
+
+    def __init__(
+        self,
+        group: SegmentGroup,
+        aborted: Sequence[AbortedTransaction],
+        writer: PartWriter,
+        unreadable: Sequence[UnreadableBatch] = (),
+        *,
+        is_untouchable: bool = False,
+    ) -> None:
+        """`unreadable` are the batches of `group` that are kept as they are; `is_untouchable`: so is all of it."""
+        self._group = group
+        self._unreadable = tuple(unreadable)
+        self._is_untouchable = is_untouchable
+        self._kept_ends: list[tuple[int, int]] = []
+        self._aborted = aborted
+        self._writer = writer
+        self.buffer = self._memory(group.log_bytes + CHUNK_BYTES)
+        self._start = self.buffer.size
+        self._changed = False
+        self._stats = CleanStats()
+
+    def grow(self, state: npt.NDArray[np.int64], needed: int) -> None:
+        """Move what is there to the end of a larger buffer in which `needed` bytes are free."""
+        start = int(state[sweep.OUT_START])
+        used = self.buffer[start:]
+        larger = self._memory(2 * self.buffer.size + needed)
+        state[sweep.OUT_START] = larger.size - used.size
+        larger[larger.size - used.size :] = used
+        self.buffer = larger
+
+    def place_original(self, state: npt.NDArray[np.int64], source: ByteArray, *, is_unreadable: bool) -> None:
+        """Place the bytes of the batch at the sweep's cursor as they were read, and step past it."""
+        if state[sweep.OUT_START] < source.size:
+            self.grow(state, source.size)
+        state[sweep.OUT_START] -= source.size
+        start = int(state[sweep.OUT_START])
+        self.buffer[start : start + source.size] = source
+        if is_unreadable:
+            self._kept_ends.append((self.buffer.size - start, source.size))
+        state[sweep.CURSOR] -= 1
+
+    def take(self, state: npt.NDArray[np.int64]) -> None:
+        """Note what the sweep left in its registers."""
+        self._start = int(state[sweep.OUT_START])
+        self._changed = bool(state[sweep.CHANGED])
+        is_stated = self._writer.config.delete_retention_ms is not None
+        self._stats = CleanStats(
+            messages_read=int(state[sweep.MESSAGES_READ]),
+            messages_written=int(state[sweep.MESSAGES_WRITTEN]),
+            bytes_read=self._group.log_bytes,
+            bytes_written=self.buffer.size - self._start,
+            corrupt_batches=len(self._unreadable),
+            tombstones_waiting=int(state[sweep.TOMBSTONES_WAITING]),
+            first_horizon_ms=max(int(state[sweep.FIRST_HORIZON_MS]), 0),
+            last_horizon_ms=int(state[sweep.LAST_HORIZON_MS]),
+            batches_without_horizon=0 if is_stated else int(state[sweep.WITHOUT_HORIZON]),
+        )
+
+    def used_bytes(self) -> int:
+        """How much of the buffer is the output, once it was taken."""
+        return self.buffer.size - self._start
+
+    def finish(self) -> CleanedGroup:
+        """Write the group's files and let go of the memory."""
+        batches, self.buffer = self.buffer[self._start :], np.zeros(0, dtype=np.uint8)
+        if self._is_untouchable:
+            kept = replace(self._stats, messages_written=self._stats.messages_read, bytes_written=self._group.log_bytes)
+            return CleanedGroup(self._group.segments, (), kept, self._unreadable)
+        starts = [(batches.size - from_end, size) for from_end, size in reversed(self._kept_ends)]
+        spans = [(start, start + size) for start, size in starts]
+        cleaned = self._writer.finish(self._group, batches, self._changed, self._aborted, self._stats, spans)
+        return replace(cleaned, unreadable=self._unreadable)
+
+    def _memory(self, size_bytes: int) -> ByteArray:
+        """Memory to fill downward; fresh where a task has a limit, so that no more is held than is used."""
+        if self._writer.config.task_memory_bytes == INT64_MAX:
+            return OUTPUT_PAGES.take_any(size_bytes)
+        return anonymous_memory(size_bytes, in_large_pages=False)

@@ -1,0 +1,144 @@
+"""Which segments are cleaned together, and the plan of one partition.
+
+Invariants: groups are in log order, together they are a prefix of the log that begins at its first segment, and each
+result fits one segment file by the sizes of its sources.  Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.policy import CleanableRange
+from sediment.segment_io.format.indexes import AbortedTransaction
+from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.partition.log_view import LogView
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentGroup:
+    """Neighbouring segments that become one; never empty.
+
+    `last_offset` is the largest offset that the last of them can hold: one below the next segment's base, or below
+    the first uncleanable offset.
+    """
+
+    segments: tuple[SegmentRef, ...]
+    last_offset: int
+
+    @property
+    def base_offset(self) -> int:
+        """Base offset of the first segment, and of the cleaned one."""
+        return self.segments[0].base_offset
+
+    @property
+    def log_bytes(self) -> int:
+        """Sum of the `.log` sizes."""
+        return sum(segment.log_bytes for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningPlan:
+    """Everything that cleaning one partition needs.
+
+    `end_offset` is the first offset that the offset map does not cover; a bounded map can end earlier, and the cleaner
+    then groups again up to there.  `aborted` are the aborted transactions that begin below the range's end, wherever
+    in the log their markers are.
+    """
+
+    view: LogView
+    range: CleanableRange
+    end_offset: int
+    groups: tuple[SegmentGroup, ...]
+    aborted: tuple[AbortedTransaction, ...]
+    config: CompactionConfig
+    now_ms: int
+
+
+def plan_cleaning(view: LogView, cleanable: CleanableRange, config: CompactionConfig, *, now_ms: int) -> CleaningPlan:
+    """Group the segments of a cleanable range; an empty dirty range has no groups and moves no checkpoint.
+
+    Source: kafka-log 02 §3.
+    """
+    upper = cleanable.first_uncleanable_offset
+    if upper <= cleanable.first_dirty_offset:
+        return CleaningPlan(view, cleanable, cleanable.first_dirty_offset, (), (), config, now_ms)
+    groups = group_segments(view.listing.segments, upper, upper, config)
+    aborted = tuple(entry for entry in view.aborted if entry.first_offset < upper)
+    return CleaningPlan(view, cleanable, upper, groups, aborted, config, now_ms)
+
+
+def group_segments(
+    segments: Sequence[SegmentRef], end_offset: int, first_uncleanable_offset: int, config: CompactionConfig
+) -> tuple[SegmentGroup, ...]:
+    """Group greedily from the log's first segment through the one that contains `end_offset` - 1.
+
+    A segment joins the group while the sums of log and index sizes stay within `segment.bytes` and
+    `segment.index.bytes` and every offset of it fits 31 bits from the group's base; an empty one has no offsets.
+
+    Source: kafka-log 02 §5.
+    """
+    groups: list[SegmentGroup] = []
+    members: list[SegmentRef] = []
+    room = _Room(0, 0, 0)
+    last_offset = 0
+    for segment, last_of_segment in _with_last_offsets(segments, end_offset, first_uncleanable_offset):
+        needed = _Room.of(segment)
+        joined = room.plus(needed)
+        spans = segment.log_bytes > 0 and members and last_of_segment - members[0].base_offset > INT32_MAX
+        if members and (spans or not joined.within(config)):
+            groups.append(SegmentGroup(tuple(members), last_offset))
+            members, joined = [], needed
+        members.append(segment)
+        room, last_offset = joined, last_of_segment
+    if members:
+        groups.append(SegmentGroup(tuple(members), last_offset))
+    return tuple(groups)
+
+
+def _with_last_offsets(
+    segments: Sequence[SegmentRef], end_offset: int, first_uncleanable_offset: int
+) -> Iterator[tuple[SegmentRef, int]]:
+    chosen = [segment for segment in segments if segment.base_offset < end_offset]
+    for segment, following in pairwise(chosen):
+        yield segment, following.base_offset - 1
+    if chosen:
+        yield chosen[-1], first_uncleanable_offset - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Bytes of a segment file and of its two indexes."""
+
+    log_bytes: int
+    offset_index_bytes: int
+    time_index_bytes: int
+
+    @classmethod
+    def of(cls, segment: SegmentRef) -> _Room:
+        """What `segment` takes: whole entries, because the indexes of segments that are not active are trimmed.
+
+        A missing index counts nothing; writers keep the entries that fit.
+        """
+        return cls(
+            segment.log_bytes,
+            (segment.offset_index_bytes or 0) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES,
+            (segment.time_index_bytes or 0) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES,
+        )
+
+    def plus(self, other: _Room) -> _Room:
+        return _Room(
+            self.log_bytes + other.log_bytes,
+            self.offset_index_bytes + other.offset_index_bytes,
+            self.time_index_bytes + other.time_index_bytes,
+        )
+
+    def within(self, config: CompactionConfig) -> bool:
+        return (
+            self.log_bytes <= config.segment_bytes
+            and self.offset_index_bytes <= config.segment_index_bytes
+            and self.time_index_bytes <= config.segment_index_bytes
+        )

@@ -1,0 +1,1 @@
+"""Compiled loops of the cleaner: offset map, record filter, transactions and the sweep."""

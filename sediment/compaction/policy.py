@@ -1,0 +1,269 @@
+"""Which offsets of a log may be cleaned now, how dirty they are, and which rule holds them back.
+
+    log start        first dirty                       first uncleanable     active base      log end
+        |--- clean ---|--------- cleanable -------------|---- not yet --------|---- active ----|
+
+Invariants: pure, with the one clock `now_ms`; `first_uncleanable_offset` is the base of a segment and never beyond the
+active segment's base, the last stable offset (so neither the high watermark), or, after an unclean stop, the segment
+of the recovery point.  Whatever time alone can change only ever grows the cleanable range.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import accumulate
+from typing import TypeVar
+
+from sediment.compaction.config import CompactionConfig
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.partition.log_view import LogView, SegmentTimes
+
+Log = TypeVar("Log")
+
+
+class BlockingRule(StrEnum):
+    """Why a log is not cleaned now; the values are the `reason_code`s of reports."""
+
+    NOT_COMPACTED = "not-compacted"
+    NO_HIGH_WATERMARK = "no-high-watermark"
+    NOTHING_DIRTY = "nothing-dirty"
+    ACTIVE_SEGMENT = "active-segment"
+    UNCLEAN = "unclean"
+    OPEN_TRANSACTION = "open-transaction"
+    HIGH_WATERMARK = "high-watermark"
+    MIN_COMPACTION_LAG = "min-compaction-lag"
+    DIRTY_RATIO = "dirty-ratio"
+
+
+@dataclass(frozen=True, slots=True)
+class CleanableRange:
+    """What of a log may be cleaned; offsets are absolute, the last of a pair exclusive.
+
+    `first_uncleanable_dirty_offset` is the bound before it is rounded down to a segment base.  A segment that contains
+    `first_dirty_offset` in its middle counts in `clean_bytes` and in `cleanable_bytes`.  `must_compact`: the maximum
+    compaction lag is exceeded.  `force_checkpoint` is what the cleaner checkpoint has to become even if the log is not
+    cleaned, None to leave it.  `unblocks_at_ms` is the first moment at which time alone lets the log be cleaned, None
+    where it cannot.
+    """
+
+    first_dirty_offset: int
+    first_uncleanable_dirty_offset: int
+    first_uncleanable_offset: int
+    cleanable_bytes: int
+    clean_bytes: int
+    cleanable_ratio: float
+    must_compact: bool
+    force_checkpoint: int | None
+    blocked_by: BlockingRule | None
+    unblocks_at_ms: int | None
+
+
+def cleanable_range(
+    view: LogView, config: CompactionConfig, *, now_ms: int, force: bool = False, from_start: bool = False
+) -> CleanableRange:
+    """The range of `view` that may be cleaned at `now_ms`.
+
+    `force` ignores the dirty ratio, `from_start` the cleaner checkpoint.  The view needs `first_batch_timestamp_ms`
+    where `max.compaction.lag.ms` is set.
+
+    Source: kafka-log 02 §2.1-§2.3; the bound after an unclean stop is ours, Kafka repairs first.
+    """
+    first_dirty, force_checkpoint = _first_dirty(view, from_start=from_start)
+    rules = _Rules(view, config, force, first_dirty, force_checkpoint, _Segments.of(view))
+    now = rules.at(now_ms)
+    return replace(now, unblocks_at_ms=rules.first_unblocked_ms()) if now.blocked_by else now
+
+
+def filthiest_first(logs: Iterable[tuple[Log, CleanableRange]]) -> list[Log]:
+    """The logs that may be cleaned, the largest cleanable ratio first; exceeded lag does not raise a log's priority.
+
+    Source: kafka-log 02 §2, steps 3-5.
+    """
+    cleanable = [(log, found) for log, found in logs if found.blocked_by is None]
+    return [log for log, found in sorted(cleanable, key=lambda pair: -pair[1].cleanable_ratio)]
+
+
+def explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig) -> str:
+    """One sentence for a person on `blocked_by`, or on what can be cleaned."""
+    match cleanable.blocked_by:
+        case None:
+            return (
+                f"offsets {cleanable.first_dirty_offset} to {cleanable.first_uncleanable_offset} can be cleaned "
+                f"at dirty ratio {cleanable.cleanable_ratio:.3f}"
+            )
+        case BlockingRule.NOT_COMPACTED:
+            return "cleanup.policy does not contain compact"
+        case BlockingRule.NO_HIGH_WATERMARK:
+            return "replication-offset-checkpoint does not list the partition, so its high watermark is unknown"
+        case BlockingRule.NOTHING_DIRTY:
+            return f"the log holds nothing from first dirty offset {cleanable.first_dirty_offset} on"
+        case BlockingRule.ACTIVE_SEGMENT:
+            return (
+                f"everything from first dirty offset {cleanable.first_dirty_offset} on is in the active segment "
+                f"{view.listing.segments[-1].base_offset}"
+            )
+        case BlockingRule.UNCLEAN:
+            return (
+                f"the last stop was not clean, and nothing from segment {view.unverified_from_offset} on is cleaned "
+                "until `sediment recover` or a broker has verified it"
+            )
+        case BlockingRule.OPEN_TRANSACTION:
+            return f"a transaction is open from offset {view.last_stable_offset} on"
+        case BlockingRule.HIGH_WATERMARK:
+            return f"the high watermark {view.high_watermark} is inside the first dirty segment or below it"
+        case BlockingRule.MIN_COMPACTION_LAG:
+            return (
+                f"segment {cleanable.first_uncleanable_offset} holds records younger than "
+                f"min.compaction.lag.ms {config.min_compaction_lag_ms}"
+            )
+        case BlockingRule.DIRTY_RATIO:
+            return (
+                f"the dirty ratio {cleanable.cleanable_ratio:.3f} is not above "
+                f"min.cleanable.dirty.ratio {config.min_cleanable_dirty_ratio}"
+            )
+
+
+def _first_dirty(view: LogView, *, from_start: bool) -> tuple[int, int | None]:
+    """The first dirty offset, and the checkpoint that replaces one outside the log (02 §2.1)."""
+    start, checkpoint = view.log_start_offset, view.first_dirty_checkpoint
+    if from_start or checkpoint is None:
+        return start, None
+    if checkpoint < start or checkpoint > view.log_end_offset:
+        return start, start
+    return checkpoint, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Segments:
+    """Base offsets and sizes of a log's segments, for Kafka's range look-ups."""
+
+    bases: list[int]
+    bytes_below: list[int]  # bytes_below[n]: sum of the sizes of the first n segments
+
+    @classmethod
+    def of(cls, view: LogView) -> _Segments:
+        """The segments of `view`; a directory without any counts as one empty segment, which a loader would create."""
+        sizes = {segment.base_offset: segment.log_bytes for segment in view.listing.segments}
+        sizes = sizes or {view.log_start_offset: 0}
+        return cls(list(sizes), [0, *accumulate(sizes.values())])
+
+    @property
+    def active(self) -> int:
+        return len(self.bases) - 1
+
+    def holding(self, offset: int) -> int:
+        """Index of the segment that contains `offset`, or of the first one."""
+        return max(bisect_right(self.bases, offset) - 1, 0)
+
+    def rolled_from(self, offset: int) -> range:
+        """Indexes of the segments that are not active, from the one that contains `offset` on."""
+        return range(self.holding(offset), self.active)
+
+    def bytes_between(self, offset: int, end: int) -> int:
+        """Bytes from the segment that contains `offset` up to that of index `end`, exclusive."""
+        return max(self.bytes_below[end] - self.bytes_below[self.holding(offset)], 0)
+
+    def clean_bytes(self, first_dirty_offset: int) -> int:
+        """Bytes of the segments whose base lies below `first_dirty_offset`."""
+        return self.bytes_below[bisect_left(self.bases, first_dirty_offset)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The rules on one log, for any moment."""
+
+    view: LogView
+    config: CompactionConfig
+    force: bool
+    first_dirty_offset: int
+    force_checkpoint: int | None
+    segments: _Segments
+
+    def at(self, now_ms: int) -> CleanableRange:
+        bounds = self._bounds(now_ms)
+        upper = max(self.first_dirty_offset, min(bounds.values()))
+        end = self.segments.holding(upper)
+        cleanable_bytes = self.segments.bytes_between(self.first_dirty_offset, end)
+        clean_bytes = self.segments.clean_bytes(self.first_dirty_offset)
+        total_bytes = clean_bytes + cleanable_bytes
+        found = CleanableRange(
+            first_dirty_offset=self.first_dirty_offset,
+            first_uncleanable_dirty_offset=upper,
+            first_uncleanable_offset=self.segments.bases[end],
+            cleanable_bytes=cleanable_bytes,
+            clean_bytes=clean_bytes,
+            cleanable_ratio=cleanable_bytes / total_bytes if total_bytes else 0.0,
+            must_compact=self._must_compact(now_ms),
+            force_checkpoint=self.force_checkpoint if self.config.compacts else None,
+            blocked_by=None,
+            unblocks_at_ms=None,
+        )
+        return replace(found, blocked_by=self._blocked_by(found, bounds))
+
+    def first_unblocked_ms(self) -> int | None:
+        """The first moment at which nothing blocks, if time brings one.
+
+        A range changes with time only when a segment's lag ends or the maximum lag is exceeded, and only grows.
+        """
+        moments = {self._times(index).largest_timestamp_ms + self._min_lag_ms for index in self._dirty()}
+        moments.add(self._first_overdue_ms())
+        reached = sorted(moment for moment in moments if moment <= INT64_MAX)
+        found = bisect_left(reached, True, key=lambda moment: self.at(moment).blocked_by is None)
+        return reached[found] if found < len(reached) else None
+
+    def _bounds(self, now_ms: int) -> dict[BlockingRule, int]:
+        """First uncleanable offset by rule; those come first that time does not move."""
+        bounds = {}
+        if self.view.unverified_from_offset is not None:
+            bounds[BlockingRule.UNCLEAN] = self.view.unverified_from_offset
+        bounds[BlockingRule.OPEN_TRANSACTION] = self.view.last_stable_offset
+        if self.view.last_stable_offset == self.view.high_watermark:
+            bounds[BlockingRule.HIGH_WATERMARK] = bounds.pop(BlockingRule.OPEN_TRANSACTION)
+        for index in self._dirty() if self._min_lag_ms > 0 else ():
+            if self._times(index).largest_timestamp_ms > now_ms - self._min_lag_ms:
+                bounds[BlockingRule.MIN_COMPACTION_LAG] = self.segments.bases[index]
+                break
+        bounds[BlockingRule.ACTIVE_SEGMENT] = self.segments.bases[-1]
+        return bounds
+
+    def _blocked_by(self, found: CleanableRange, bounds: dict[BlockingRule, int]) -> BlockingRule | None:
+        if not self.config.compacts:
+            return BlockingRule.NOT_COMPACTED
+        if self.view.high_watermark is None:
+            return BlockingRule.NO_HIGH_WATERMARK
+        if found.cleanable_bytes == 0:
+            return self._what_bounds(bounds)
+        if self.force or found.must_compact or found.cleanable_ratio > self.config.min_cleanable_dirty_ratio:
+            return None
+        return BlockingRule.DIRTY_RATIO
+
+    def _what_bounds(self, bounds: dict[BlockingRule, int]) -> BlockingRule:
+        """The rule to name where no byte is cleanable."""
+        first, segments = self.first_dirty_offset, self.segments
+        if first >= self.view.log_end_offset or segments.bytes_between(first, len(segments.bases)) == 0:
+            return BlockingRule.NOTHING_DIRTY
+        if segments.bytes_between(first, segments.active) == 0:
+            return BlockingRule.ACTIVE_SEGMENT
+        return min(bounds, key=lambda rule: segments.holding(bounds[rule]))
+
+    def _must_compact(self, now_ms: int) -> bool:
+        return self._first_overdue_ms() <= now_ms
+
+    def _first_overdue_ms(self) -> int:
+        """The first moment at which a dirty segment's first batch exceeds the maximum lag; none: far in the future."""
+        firsts = (self._times(index).first_batch_timestamp_ms for index in self._dirty())
+        earliest_ms = min((first for first in firsts if first > 0), default=INT64_MAX)
+        return earliest_ms + max(self.config.max_compaction_lag_ms, 0) + 1
+
+    @property
+    def _min_lag_ms(self) -> int:
+        return max(self.config.min_compaction_lag_ms, 0)
+
+    def _dirty(self) -> range:
+        return self.segments.rolled_from(self.first_dirty_offset)
+
+    def _times(self, index: int) -> SegmentTimes:
+        return self.view.segment_times[index]

@@ -1,0 +1,307 @@
+"""Keeping what a run replaces or deletes, or all of a log that it changes: hard links, durable before the first rename.
+
+`keep_files` links the files that go, `Originals` keeps the catalogue of a run that does so (`engine.catalogue`).
+`begin_before` and `keep_before` make a log directory as it was before a run, of the partitions that the run changed:
+what `sediment verify` compares with.
+
+Invariants: a link shares its inode with the file that goes, and no command changes an existing inode, so what is kept
+stays as it was; nothing kept earlier is replaced; no byte is copied.  A partition that is kept is kept whole, and as it
+was when the first of several runs into one directory found it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from sediment.compaction.prepared_swap import PreparedSwap
+from sediment.engine.directory.backup_catalogue import (
+    DONE,
+    Catalogue,
+    OriginalFile,
+    OriginalPartition,
+    catalogue_file,
+    segment_file_names,
+    write_catalogue,
+)
+from sediment.engine.directory.before_mark import make_mark, read_mark
+from sediment.engine.directory.swap import replaced_files
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import (
+    CLEANED_SUFFIX,
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LOCK_FILE,
+    LOG_START_FILE,
+    META_PROPERTIES_FILE,
+    PART_SUFFIX,
+    RECOVERY_POINT_FILE,
+    RUN_TOKEN_FILE,
+    SWAP_SUFFIX,
+    TopicPartition,
+    parse_segment_file,
+)
+from sediment.segment_io.fs import Fs
+
+_OTHER_DIRECTORY = "name a directory on the filesystem of the log directory"
+
+BEFORE_OF_FILE = ".sediment-before"
+"""Holds the `BeforeMark` of the log directory that a directory of `begin_before` shows; there once all else is."""
+
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP)
+_UNFINISHED = ".linking"  # no partition is named so
+_NOT_LINKED = frozenset({LOCK_FILE, RUN_TOKEN_FILE})
+_MARKS = (
+    BEFORE_OF_FILE, META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE
+)  # fmt: skip
+
+
+def check_place(target: Path, log_dir: Path, fs: Fs) -> None:
+    """Make sure, before anything is touched, that files of `log_dir` can be linked into `target`, and create it.
+
+    Raises:
+        UsageError: it is on another filesystem, or no directory.
+    """
+    try:
+        _make_directories(target, fs)
+    except OSError as error:
+        raise UsageError(
+            f"the directory for the originals cannot be made: {error.strerror}",
+            path=str(target),
+            advice=_OTHER_DIRECTORY,
+        ) from error
+    if target.stat().st_dev != log_dir.stat().st_dev:
+        raise _other_filesystem(target, log_dir)
+
+
+def check_originals_place(target: Path, log_dir: Path, fs: Fs) -> None:
+    """`check_place` for originals, which a log directory, or one of `begin_before`, does not take in.
+
+    Raises:
+        UsageError: it is or lies in such a directory, is on another filesystem, or is no directory.
+    """
+    place = target.resolve()
+    for above in (place, *place.parents):
+        found = next((name for name in _MARKS if fs.exists(above / name)), None)
+        if found is not None:
+            raise UsageError(
+                f"originals cannot be kept here; {above} is a log directory or shows one, it holds {found}",
+                path=str(target),
+                advice="name a directory outside all log directories",
+            )
+    check_place(target, log_dir, fs)
+
+
+def keep_originals(swap: PreparedSwap, target: Path, fs: Fs) -> tuple[Path, ...]:
+    """`keep_files` of the files that `commit(swap)` replaces or removes.
+
+    Raises:
+        UsageError: as `keep_files`.
+    """
+    source = Path(swap.directory)
+    names = [name for group in swap.groups if group.parts for name in replaced_files(source, group, fs)]
+    return keep_files(swap.partition, source, names, target, fs)
+
+
+def keep_files(partition: TopicPartition, source: Path, names: Sequence[str], target: Path, fs: Fs) -> tuple[Path, ...]:
+    """Link files of the directory `source` into target/<topic-partition>, durably; return the links.
+
+    Calling it again for the same files changes nothing.
+
+    Raises:
+        UsageError: other files are kept there under the same names, or the filesystem cannot link to there.
+    """
+    if not names:
+        return ()
+    place = target / str(partition)
+    _make_directories(place, fs)
+    kept = []
+    for name in names:
+        try:
+            fs.link(source / name, place / name)
+        except FileExistsError as error:
+            if not (source / name).samefile(place / name):
+                raise UsageError(
+                    "originals of an earlier run are kept under this name",
+                    partition=str(partition),
+                    path=str(place / name),
+                    advice="name another directory with --keep-originals",
+                ) from error
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise _other_filesystem(place, source) from error
+        kept.append(place / name)
+    fs.sync_directory(place)
+    fs.sync_directory(target)
+    return tuple(kept)
+
+
+class Originals:
+    """The originals of one run in `target` and their catalogue; the lock of every log directory must be held.
+
+    `begin` comes before the first `keep`, `keep` before the files go, and `end` after the last of them.
+    """
+
+    def __init__(self, target: Path, catalogue: Catalogue, fs: Fs) -> None:
+        self._target = target
+        self._catalogue = catalogue
+        self._fs = fs
+
+    @property
+    def path(self) -> Path:
+        """The catalogue's file."""
+        return catalogue_file(self._target, self._catalogue.run_id)
+
+    def begin(self) -> None:
+        """Write the catalogue as planned, durably.
+
+        Raises:
+            OSError: as the filesystem says; nothing may go then.
+        """
+        write_catalogue(self._catalogue, self._target, self._fs)
+
+    def keep(self, partition: TopicPartition, source: Path, names: Sequence[str]) -> None:
+        """`keep_files` for this run.
+
+        Raises:
+            UsageError: as `keep_files`.
+        """
+        keep_files(partition, source, names, self._target, self._fs)
+
+    def keep_swap(self, swap: PreparedSwap) -> None:
+        """`keep_originals` for this run.
+
+        Raises:
+            UsageError: as `keep_files`.
+        """
+        keep_originals(swap, self._target, self._fs)
+
+    def end(self, statuses: Mapping[tuple[str, str], str], finished_ms: int) -> Path | None:
+        """Write the catalogue as done; return its path, or None where nothing went and it was removed.
+
+        `statuses` are by log directory and partition.  A file that stayed where it was loses its link, unless an
+        interrupted replacement waits in its directory: the next start completes it, and the file goes then.
+
+        Raises:
+            OSError: as the filesystem says; the catalogue is still there as planned.
+        """
+        ended = [self._ended(each, statuses) for each in self._catalogue.partitions]
+        changed = tuple(each for each in ended if each.files or each.new_files)
+        if not changed:
+            self._fs.unlink(self.path)
+            return None
+        done = replace(self._catalogue, partitions=changed, state=DONE, finished_ms=finished_ms)
+        return write_catalogue(done, self._target, self._fs)
+
+    def _ended(self, planned: OriginalPartition, statuses: Mapping[tuple[str, str], str]) -> OriginalPartition:
+        source, place = Path(planned.log_dir, planned.partition), self._target / planned.partition
+        stays = not _is_replacement_open(source, self._fs)
+        gone = []
+        for file in planned.files:
+            if not _is_same(place / file.name, file):
+                continue
+            if stays and _is_same(source / file.name, file):
+                self._fs.unlink(place / file.name)
+            else:
+                gone.append(file)
+        if not gone:
+            with suppress(OSError):
+                self._fs.remove_directory(place)
+        return replace(
+            planned,
+            files=tuple(gone),
+            new_files=self._new_files(planned, source),
+            status=statuses.get((planned.log_dir, planned.partition)),
+        )
+
+    def _new_files(self, planned: OriginalPartition, source: Path) -> tuple[str, ...]:
+        if planned.new_files is not None:
+            return tuple(name for name in planned.new_files if self._fs.exists(source / name))
+        before = {file.name: file for file in planned.files}
+        names = segment_file_names(source, self._fs)
+        return tuple(name for name in names if name not in before or not _is_same(source / name, before[name]))
+
+
+def _is_replacement_open(source: Path, fs: Fs) -> bool:
+    found = [parse_segment_file(entry.name) for entry in fs.scan(source)]
+    return any(name is not None and name.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for name in found)
+
+
+def _is_same(path: Path, file: OriginalFile) -> bool:
+    try:
+        return path.stat().st_ino == file.inode
+    except FileNotFoundError:
+        return False
+
+
+def begin_before(log_dir: Path, target: Path, fs: Fs) -> None:
+    """Link the files beside the partitions of `log_dir`, its checkpoints above all, into `target`, unless that is done.
+
+    Raises:
+        UsageError: another log directory is kept there, or something else, or the filesystem cannot link to there.
+    """
+    path = target / BEFORE_OF_FILE
+    mark = read_mark(path, fs)
+    if mark is not None:
+        if mark.log_dir != str(log_dir.resolve()):
+            raise UsageError("another log directory is kept here", path=str(target), advice="name another directory")
+        return
+    files = [entry.name for entry in fs.scan(log_dir) if not entry.is_directory and entry.name not in _NOT_LINKED]
+    if any(entry.name not in files for entry in fs.scan(target)):
+        raise UsageError("the directory is not empty", path=str(target), advice="name an empty directory, or a new one")
+    # A run that was killed here had changed nothing yet: what it linked may be outdated by now.
+    for entry in fs.scan(target):
+        fs.unlink(target / entry.name)
+    _link_all(files, log_dir, target, fs)
+    fs.replace_file(path, make_mark(log_dir, fs).to_bytes(), like=log_dir)
+
+
+def keep_before(partition: TopicPartition, log_dir: Path, target: Path, fs: Fs) -> None:
+    """Link all files of a partition into target/<topic-partition>, unless that is done.
+
+    Raises:
+        UsageError: the filesystem cannot link to there.
+    """
+    source, place = log_dir / str(partition), target / str(partition)
+    if fs.exists(place):
+        return
+    unfinished = place.with_name(place.name + _UNFINISHED)
+    if fs.exists(unfinished):
+        for entry in fs.scan(unfinished):
+            fs.unlink(unfinished / entry.name)
+    else:
+        fs.make_directory(unfinished)
+    files = [e.name for e in fs.scan(source) if not e.is_directory and not e.name.endswith(PART_SUFFIX)]
+    _link_all(files, source, unfinished, fs)
+    fs.rename(unfinished, place)
+    fs.sync_directory(target)
+
+
+def _link_all(names: Sequence[str], source: Path, target: Path, fs: Fs) -> None:
+    for name in names:
+        try:
+            fs.link(source / name, target / name)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise _other_filesystem(target, source) from error
+    fs.sync_directory(target)
+
+
+def _make_directories(path: Path, fs: Fs) -> None:
+    missing = [place for place in (path, *path.parents) if not fs.is_directory(place)]
+    for place in reversed(missing):
+        fs.make_directory(place)
+
+
+def _other_filesystem(target: Path, source: Path) -> UsageError:
+    return UsageError(
+        f"originals are kept as hard links, which cannot lead from here to {source}: it is another filesystem, or one "
+        "without links",
+        path=str(target),
+        advice=_OTHER_DIRECTORY,
+    )

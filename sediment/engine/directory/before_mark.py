@@ -1,0 +1,68 @@
+"""The mark of a directory that `--keep-before` fills: which log directory it shows, and how each partition was then.
+
+A run links only the partitions that it changes.  By the mark a reader tells a partition that did not change from one
+whose links are missing.
+
+Format: one JSON object, `log_dir` and `partitions`, a fingerprint for each name.  Marks of earlier versions are the
+path alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sediment.segment_io.errors import NotALogDirectoryError
+from sediment.segment_io.format.names import PART_SUFFIX
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.sources import locate
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeMark:
+    """The resolved path of the log directory, and the fingerprints of its partitions before the first run."""
+
+    log_dir: str
+    partitions: Mapping[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """The content of the file."""
+        return json.dumps({"log_dir": self.log_dir, "partitions": dict(self.partitions)}).encode()
+
+
+def make_mark(log_dir: Path, fs: Fs) -> BeforeMark:
+    """Return the mark of `log_dir` as it is now; no other process may write to it."""
+    try:
+        sources = locate([log_dir], fs)
+    except NotALogDirectoryError:
+        sources = ()
+    prints = {source.directory.name: fingerprint(source.directory, fs) for source in sources}
+    return BeforeMark(str(log_dir.resolve()), prints)
+
+
+def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
+    """Return the mark in the file `path`, None where there is no such file."""
+    if not fs.exists(path):
+        return None
+    text = fs.read_bytes(path).decode(errors="surrogateescape")
+    try:
+        fields = json.loads(text)
+        return BeforeMark(fields["log_dir"], fields["partitions"])
+    except (ValueError, KeyError, TypeError):
+        return BeforeMark(text)
+
+
+def fingerprint(directory: Path, fs: Fs) -> str:
+    """Return a hash of the name, size, inode and modification time of each file of a partition.
+
+    Whatever replaces a file makes a new inode, even where size and time stay.  Unfinished parts of a run do not count.
+    """
+    files = [
+        (entry.name, entry.size_bytes, (directory / entry.name).stat().st_ino, entry.mtime_ns)
+        for entry in fs.scan(directory)
+        if not entry.is_directory and not entry.name.endswith(PART_SUFFIX)
+    ]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()

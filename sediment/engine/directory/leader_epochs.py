@@ -1,0 +1,91 @@
+"""The leader epochs of a log as a value, and what loading and appending do to it (kafka-log 04 §4).
+
+Invariants: entries ascend strictly by epoch and by start offset; every function returns new entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+import numpy as np
+
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.checkpoints import EpochEntry
+from sediment.segment_io.format.layout import NO_LEADER_EPOCH
+
+Epochs = tuple[EpochEntry, ...]
+
+_MAGIC = 2
+
+
+def latest_epoch(entries: Sequence[EpochEntry]) -> int:
+    """The last entry's epoch, -1 where there is none."""
+    return entries[-1].epoch if entries else NO_LEADER_EPOCH
+
+
+def assign(entries: Sequence[EpochEntry], epoch: int, start_offset: int) -> Epochs:
+    """Entries once a batch of `epoch` begins at `start_offset`; what contradicts it goes.
+
+    Source: kafka-log 04 §4 (assign).
+    """
+    if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
+        return tuple(entries)
+    kept = takewhile(lambda entry: entry.epoch < epoch and entry.start_offset < start_offset, entries)
+    return (*kept, EpochEntry(epoch, start_offset))
+
+
+def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
+    """Entries of a log that ends at `end_offset`: those that begin there or behind it go.
+
+    Source: kafka-log 04 §4 (truncateFromEnd).
+    """
+    return tuple(entry for entry in entries if entry.start_offset < end_offset)
+
+
+def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epochs:
+    """Entries of a log that begins at `start_offset`: the epoch in force there begins there.
+
+    Source: kafka-log 04 §4 (truncateFromStart).
+    """
+    before = [entry for entry in entries if entry.start_offset <= start_offset]
+    after = tuple(entry for entry in entries if entry.start_offset > start_offset)
+    return (EpochEntry(before[-1].epoch, start_offset), *after) if before else after
+
+
+def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int]:
+    """(epoch, end offset) up to which a log of that leader epoch agrees with this one; (-1, -1) where none does.
+
+    Source: kafka-log 04 §4 (endOffsetFor).
+    """
+    if epoch == NO_LEADER_EPOCH:
+        return NO_LEADER_EPOCH, -1
+    if epoch == latest_epoch(entries):
+        return epoch, log_end_offset
+    above = next((entry for entry in entries if entry.epoch > epoch), None)
+    if above is None:
+        return NO_LEADER_EPOCH, -1
+    below = [entry for entry in entries if entry.epoch <= epoch]
+    return (below[-1].epoch if below else epoch), above.start_offset
+
+
+def with_batches(entries: Epochs, rows: np.ndarray) -> Epochs:
+    """Entries once the batches `rows` (`engine.validation.Batches.rows`) are appended; the same object if none changes.
+
+    Raises:
+        UsageError: a batch of magic 2 has a negative leader epoch.
+    """
+    found = rows["leader_epoch"]
+    if len(rows) == 1:
+        starts: Sequence[int] = (0,)
+    else:
+        starts = [0, *(np.flatnonzero((found[1:] != found[:-1]) | (rows["magic"][1:] != rows["magic"][:-1])) + 1)]
+    for start in starts:
+        epoch, offset = int(found[start]), int(rows["base_offset"][start])
+        if rows["magic"][start] < _MAGIC:
+            entries = () if entries else entries
+        elif epoch < 0:
+            raise UsageError(f"a batch has leader epoch {epoch}", offset=offset)
+        elif not entries or entries[-1].epoch != epoch or entries[-1].start_offset > offset:
+            entries = assign(entries, epoch, offset)
+    return entries

@@ -1,0 +1,299 @@
+"""Who may change a log directory: Kafka's own `.lock`, and the token by which tasks know the directory again.
+
+A JVM's FileChannel.tryLock is a POSIX record lock on the whole file, so this is one too: a broker and a run exclude
+each other in both directions.  POSIX locks belong to a process, not to a descriptor, and closing any descriptor of the
+file drops them.
+
+Invariants: one descriptor for the life of a lock, and no second one in this process; `.lock` is never removed, because
+whoever still has the removed file open would lock it beside the next one; the locked file is the one that the path
+names, when the lock is taken and at each `check`.
+
+Source: kafka-log 04 §12 and §14.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from sediment.segment_io.errors import (
+    DirectoryInUseError,
+    LockLostError,
+    NotALogDirectoryError,
+    OwnerNotKeptError,
+    OwnershipError,
+    SourceChangedError,
+)
+from sediment.segment_io.format.checkpoints import read_meta_properties
+from sediment.segment_io.format.names import LOCK_FILE, META_PROPERTIES_FILE, RUN_TOKEN_FILE
+from sediment.segment_io.fs import Fs, open_to_read
+
+_ATTEMPTS = 10
+_FLOCK = struct.Struct("hhqqi0q")  # Linux: type, whence, start, length, pid
+_LOCAL = Fs()
+
+_guard = threading.Lock()
+_held: dict[tuple[int, int], int] = {}
+"""Device and inode of the log directories that are locked here -> the process that locked them, for forks."""
+
+
+# ------------------------------------------------------------------------------------------------------------- the lock
+class DirectoryLock:
+    """The right to change a log directory, from entering the context (or `acquire`) to leaving it (or `release`)."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path = directory / LOCK_FILE
+        self._key = (-1, -1)
+        self._descriptor = -1
+        self._process = -1
+
+    def __enter__(self) -> DirectoryLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def acquire(self) -> None:
+        """Take the lock without waiting; a missing `.lock` is created with the owner and group of the directory.
+
+        Raises:
+            DirectoryInUseError: a broker, another run or another lock of this process has it.
+            NotALogDirectoryError: there is no such directory.
+            OwnerNotKeptError: a `.lock` made by this process would keep the broker from starting.
+            OwnershipError: the file may not be opened, or its filesystem has no locks.
+        """
+        with _guard:
+            key = self._identity()
+            if _held.get(key) == os.getpid():
+                raise self._in_use("this process already holds the lock of this log directory")
+            self._descriptor = self._open_locked()
+            self._key, self._process = key, os.getpid()
+            _held[key] = self._process
+
+    def check(self) -> None:
+        """Make sure that the directory is still ours; to be called before each change that cannot be taken back.
+
+        Raises:
+            LockLostError: the lock is not held by this process, or `.lock` was removed or replaced under it.
+        """
+        if self._descriptor < 0 or self._process != os.getpid():
+            raise LockLostError("this process does not hold the lock of the log directory", path=str(self._path))
+        if not self._is_current(self._descriptor):
+            raise LockLostError(
+                "the lock file was removed or replaced while this process held it",
+                path=str(self._path),
+                advice="look for another process that works on this directory before running again",
+            )
+
+    def release(self) -> None:
+        """Give the lock back; without effect where it is not held."""
+        with _guard:
+            if self._descriptor < 0:
+                return
+            os.close(self._descriptor)
+            self._descriptor = -1
+            if _held.get(self._key) == self._process == os.getpid():
+                del _held[self._key]
+
+    def _identity(self) -> tuple[int, int]:
+        try:
+            status = self._directory.stat()
+        except PermissionError as error:
+            raise OwnershipError(
+                "no permission to enter the log directory",
+                path=str(self._directory),
+                advice="run as the broker's user or as root",
+            ) from error
+        except (FileNotFoundError, NotADirectoryError):
+            status = None
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            raise NotALogDirectoryError("no such log directory", path=str(self._directory))
+        return status.st_dev, status.st_ino
+
+    def _open_locked(self) -> int:
+        for _ in range(_ATTEMPTS):
+            try:
+                descriptor = self._open()
+            except FileExistsError:
+                continue
+            if self._try_lock(descriptor):
+                return descriptor
+        raise self._in_use("the lock file of this log directory is being replaced again and again")
+
+    def _try_lock(self, descriptor: int) -> bool:
+        """Lock the file; False where the path names another file by now, as after a broker that stopped meanwhile."""
+        locked = False
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = self._is_current(descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise OwnershipError(
+                    f"the lock file cannot be locked: {error.strerror}",
+                    path=str(self._path),
+                    advice="work on a filesystem that has POSIX locks",
+                ) from error
+            process = _holder(descriptor)
+            who = "another process" if process is None else f"process {process}"
+            raise self._in_use(f"{who} holds the lock of this log directory") from error
+        finally:
+            if not locked:
+                os.close(descriptor)
+        return locked
+
+    def _open(self) -> int:
+        """A descriptor of `.lock`; FileExistsError where another process created it meanwhile."""
+        flags = os.O_RDWR | os.O_CLOEXEC
+        try:
+            try:
+                return os.open(self._path, flags)
+            except FileNotFoundError:
+                return self._create(flags)
+        except PermissionError as error:
+            raise OwnershipError(
+                "no permission to open the lock file",
+                path=str(self._path),
+                advice="run as the broker's user or as root",
+            ) from error
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            raise OwnershipError(
+                "the log directory is on a read-only filesystem",
+                path=str(self._path),
+                advice="mount it writable, or use a command that leaves the source untouched",
+            ) from error
+
+    def _create(self, flags: int) -> int:
+        wanted = self._directory.stat()
+        if os.geteuid() not in (0, wanted.st_uid):
+            raise self._owner_not_kept(wanted)
+        descriptor = os.open(self._path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+        have = os.fstat(descriptor)
+        if (have.st_uid, have.st_gid) != (wanted.st_uid, wanted.st_gid):
+            try:
+                os.fchown(descriptor, wanted.st_uid, wanted.st_gid)
+            except PermissionError as error:
+                os.close(descriptor)
+                raise self._owner_not_kept(wanted) from error
+        return descriptor
+
+    def _owner_not_kept(self, wanted: os.stat_result) -> OwnerNotKeptError:
+        return OwnerNotKeptError(
+            f"a new lock file cannot be given owner {wanted.st_uid} and group {wanted.st_gid}",
+            path=str(self._path),
+            advice="run as the broker's user or as root, or the broker could not open it",
+        )
+
+    def _is_current(self, descriptor: int) -> bool:
+        try:
+            named = self._path.stat()
+        except OSError:
+            return False
+        ours = os.fstat(descriptor)
+        return (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)
+
+    def _in_use(self, what: str) -> DirectoryInUseError:
+        return DirectoryInUseError(
+            what,
+            path=str(self._path),
+            advice="stop the broker or wait for the other run to end",
+        )
+
+
+def _holder(descriptor: int) -> int | None:
+    """The process that holds a lock on the file, where the system tells: not across hosts or process namespaces."""
+    return _conflict(descriptor) or None
+
+
+def _conflict(descriptor: int) -> int | None:
+    """The process whose lock keeps this one from locking the file, 0 where it is not to be told; None: nobody does."""
+    if sys.platform != "linux":
+        return None
+    try:
+        asked = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError:
+        return None
+    kind, _, _, _, process = _FLOCK.unpack(asked)
+    return None if kind == fcntl.F_UNLCK else max(process, 0)
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a process, this one or another, holds the lock of a log directory; takes and changes nothing."""
+    return lock_holder(directory) is not None
+
+
+def lock_holder(directory: Path) -> int | None:
+    """Return the process that holds the lock of a log directory, 0 if the system does not say which.
+
+    None: no process holds it.  Takes and changes nothing.
+    """
+    with _guard:
+        try:
+            status = directory.stat()
+            if _held.get((status.st_dev, status.st_ino)) == os.getpid():
+                return os.getpid()
+            descriptor = open_to_read(directory / LOCK_FILE)
+        except FileNotFoundError:
+            return None
+        try:
+            return _conflict(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+# -------------------------------------------------------------------------------------------------------- the run token
+def place_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
+    """Put the token of run `run_id` into the log directory, for tasks to find; the lock must be held.
+
+    The token of a run that died is replaced.
+
+    Raises:
+        CorruptCheckpointError: meta.properties is malformed.
+    """
+    path = directory / RUN_TOKEN_FILE
+    fs.unlink(path, missing_ok=True)
+    fs.write_new(path, [_token(directory, run_id, fs)])
+    fs.sync_file(path)
+
+
+def check_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
+    """Make sure, on the host of a task, that `directory` is the one that the driver locked.
+
+    Raises:
+        SourceChangedError: the token of run `run_id` is not there, or it is of a directory with another `directory.id`.
+        CorruptCheckpointError: meta.properties is malformed.
+    """
+    path = directory / RUN_TOKEN_FILE
+    try:
+        is_ours = fs.read_bytes(path) == _token(directory, run_id, fs)
+    except (FileNotFoundError, NotADirectoryError):
+        is_ours = False
+    if not is_ours:
+        raise SourceChangedError(
+            "this host has another disk under the same path, or the run that asked for this work is over",
+            path=str(path),
+            advice="mount the log directory under the same path on every host that runs tasks",
+        )
+
+
+def remove_run_token(directory: Path, fs: Fs = _LOCAL) -> None:
+    """Take the token away; tasks that start later refuse."""
+    fs.unlink(directory / RUN_TOKEN_FILE, missing_ok=True)
+
+
+def _token(directory: Path, run_id: str, fs: Fs) -> bytes:
+    meta = read_meta_properties(fs, directory / META_PROPERTIES_FILE)
+    directory_id = "" if meta is None else meta.directory_id or ""
+    return f"run.id={run_id}\ndirectory.id={directory_id}\n".encode()

@@ -1,0 +1,111 @@
+"""Rolling the last segment of a log that nobody appends to, so that it can be cleaned.
+
+What Kafka's roll leaves is what a broker must find: the old active segment with whole, trimmed indexes, a producer
+snapshot at the log end offset, and an empty active segment there.
+
+Invariants: nothing is changed that is right already; no existing inode is changed; what is new appears in an order in
+which every prefix loads, for us and for a broker:
+
+    indexes of the old active segment   each is replaced as a whole
+    <log end>.snapshot                  one snapshot behind the last segment's base may lie in any log
+    <log end>.index, .timeindex         without their log they are orphans, which a start removes
+    <log end>.log                       empty: now the segment is there, and complete
+
+Source: kafka-log 04 §6 (rolling), 05 §2 pass 4 (orphans), 05 §6 (snapshots behind the last base), 07 AP-25.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sediment.segment_io.errors import CorruptBatchError, UncleanDirectoryError
+from sediment.segment_io.format.layout import MAX_SEGMENT_BYTES
+from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import LogListing, SegmentRef
+from sediment.segment_io.partition.log_view import LogView
+from sediment.segment_io.partition.producer_state import encode_snapshot
+from sediment.segment_io.segment.recovery_scan import scan_segment
+
+_LOG, _OFFSET_INDEX, _TIME_INDEX, _, _SNAPSHOT = SegmentFileKind
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """A roll that can be done: `replaced` and then `created` files by name, in order.
+
+    `listing` has the segments as they will be, beside the snapshots that are there already: a view of it needs no file
+    that is not there yet.
+    """
+
+    listing: LogListing
+    like: Path
+    replaced: tuple[tuple[str, bytes], ...]
+    created: tuple[tuple[str, bytes], ...]
+
+
+def plan_roll(view: LogView, fs: Fs, *, index_interval_bytes: int, segment_index_bytes: int) -> Roll | None:
+    """What rolling the active segment of `view` takes; None where it is empty or nothing of it is verified.
+
+    Raises:
+        CorruptBatchError: a batch of the segment fails its CRC or is malformed.
+        UncleanDirectoryError: the segment ends inside a batch.
+    """
+    listing = view.listing
+    if not listing.segments or listing.segments[-1].log_bytes == 0 or view.unverified_from_offset is not None:
+        return None
+    active = listing.segments[-1]
+    path = listing.path / segment_file_name(active.base_offset, _LOG)
+    scan = scan_segment(
+        path,
+        active.base_offset,
+        active.log_bytes,
+        index_interval_bytes=index_interval_bytes,
+        segment_index_bytes=min(segment_index_bytes, MAX_SEGMENT_BYTES),
+        stop_where_offsets_go_back=False,
+    )
+    if scan.good_bytes < active.log_bytes:
+        kind = UncleanDirectoryError if scan.is_torn else CorruptBatchError
+        raise kind(
+            "the active segment ends inside a batch" if scan.is_torn else scan.stop or "no batch begins here",
+            partition=str(listing.partition),
+            path=str(path),
+            position=scan.good_bytes,
+            offset=scan.next_offset,
+            advice="run `sediment recover` first",
+        )
+    end_offset = scan.next_offset
+    indexes = ((_OFFSET_INDEX, scan.offset_index), (_TIME_INDEX, scan.time_index))
+    replaced = [
+        (name, content)
+        for kind, content in indexes
+        for name in [segment_file_name(active.base_offset, kind)]
+        if not fs.exists(listing.path / name) or fs.read_bytes(listing.path / name) != content
+    ]
+    if end_offset not in listing.snapshots:
+        replaced.append((segment_file_name(end_offset, _SNAPSHOT), encode_snapshot(view.producers)))
+    created = tuple((segment_file_name(end_offset, kind), b"") for kind in (_OFFSET_INDEX, _TIME_INDEX, _LOG))
+    rolled = (
+        replace(active, offset_index_bytes=len(scan.offset_index), time_index_bytes=len(scan.time_index)),
+        SegmentRef(end_offset, 0, 0, 0, None, active.mtime_ns),
+    )
+    return Roll(
+        replace(listing, segments=(*listing.segments[:-1], *rolled)),
+        path,
+        tuple(replaced),
+        created,
+    )
+
+
+def perform_roll(roll: Roll, fs: Fs) -> None:
+    """Do it; durable when it returns.  The directory's lock must be held."""
+    directory = roll.listing.path
+    for name, content in roll.replaced:
+        fs.replace_file(directory / name, content, like=roll.like)
+    for name, content in roll.created:
+        path = directory / name
+        fs.write_new(path, [content])
+        fs.adopt_owner(path, roll.like)
+        fs.sync_file(path)
+        fs.sync_directory(directory)

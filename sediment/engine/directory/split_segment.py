@@ -1,0 +1,134 @@
+"""Splitting a segment whose offsets do not fit it, as brokers before 2.1 could leave one (kafka-log 02 §8.2).
+
+Invariants: the bytes of the log stay the same, they are only distributed; nothing is touched unless the offsets ascend
+and end before the next segment, because a flipped bit of an offset looks like an overflow too, and no checksum covers
+that field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, PreparedSwap
+from sediment.engine.directory.swap import Repair, commit
+from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
+from sediment.segment_io.format.indexes import AbortedTransaction, parse_transaction_index
+from sediment.segment_io.format.layout import FIRST_MAGIC_WITH_PRODUCERS
+from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import SegmentRef, list_log
+from sediment.segment_io.segment.reader import HeaderWalk, Rows
+from sediment.segment_io.segment.writer import SegmentImage, lay_out_segments, write_segment
+
+_RUN = "split"
+
+
+def split_segment(
+    partition: TopicPartition,
+    directory: Path,
+    base_offset: int,
+    overflow: IndexOffsetOverflowError,
+    config: CompactionConfig,
+    fs: Fs,
+) -> Repair:
+    """Replace the segment at `base_offset` by as many as its offsets need; the log directory's lock must be held.
+
+    `overflow` is what was found wrong.  The segment is read as a whole: there are few such segments.
+
+    Raises:
+        CorruptBatchError: offsets go back, or reach into the next segment; nothing was touched.
+        UnsupportedDataError: it holds messages of magic 0 or 1, whose wrappers do not tell their first offset.
+
+    Source: kafka-log 02 §8.2.
+    """
+    source, *following = (ref for ref in list_log(partition, directory, fs).segments if ref.base_offset >= base_offset)
+    path = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
+    if following and (overflow.offset or 0) >= following[0].base_offset:
+        what = f"a batch lies behind the next segment's base offset {following[0].base_offset}"
+        raise _no_overflow(partition, path, overflow, what) from overflow
+    batch_bytes = _check_batches(partition, path, source, overflow, fs)
+    images = _images(path, source, batch_bytes, _aborted(directory, source, fs), config, fs)
+    parts = tuple(
+        PartSegment(
+            image.base_offset,
+            write_segment(
+                image, directory, like=path, mtime_ns=source.mtime_ns, run_id=_RUN, attempt=str(base_offset), fs=fs
+            ),
+        )
+        for image in images
+    )
+    commit(PreparedSwap(partition, str(directory), (CleanedGroup((source,), parts, CleanStats()),), base_offset), fs)
+    bases = ", ".join(str(image.base_offset) for image in images)
+    return Repair(f"split into segments {bases}", path.name, "its offsets span more than 2^31")
+
+
+def _no_overflow(
+    partition: TopicPartition, path: Path, overflow: IndexOffsetOverflowError, what: str
+) -> CorruptBatchError:
+    return CorruptBatchError(
+        what,
+        partition=str(partition),
+        path=str(path),
+        position=overflow.position,
+        offset=overflow.offset,
+        advice="restore the segment from a replica or a backup; nothing was cut off",
+    )
+
+
+def _check_batches(
+    partition: TopicPartition, path: Path, source: SegmentRef, overflow: IndexOffsetOverflowError, fs: Fs
+) -> int:
+    """Where the whole batches end, once they are known to be of magic 2 and to ascend."""
+    walk = HeaderWalk(path, size_bytes=source.log_bytes, fs=fs)
+    last_offset = source.base_offset - 1
+    for rows in _batches_before_damage(walk):
+        if (rows["magic"] < FIRST_MAGIC_WITH_PRODUCERS).any():
+            raise UnsupportedDataError(
+                "a segment of message format v0 or v1 has offsets more than 2^31 apart",
+                partition=str(partition),
+                path=str(path),
+                advice="let a broker start on the directory once",
+            )
+        ends = np.concatenate([[last_offset], rows["last_offset"]])
+        if (rows["base_offset"] <= ends[:-1]).any():
+            raise _no_overflow(partition, path, overflow, "a batch lies far above those around it") from overflow
+        last_offset = int(ends[-1])
+    return walk.end_position
+
+
+def _batches_before_damage(walk: HeaderWalk) -> Iterator[Rows]:
+    """What is no batch is a tail that goes with the last new segment, for recovery to cut."""
+    with suppress(CorruptBatchError):
+        yield from walk
+
+
+def _images(
+    path: Path,
+    source: SegmentRef,
+    batch_bytes: int,
+    aborted: tuple[AbortedTransaction, ...],
+    config: CompactionConfig,
+    fs: Fs,
+) -> tuple[SegmentImage, ...]:
+    content = np.frombuffer(fs.read_bytes(path), dtype=np.uint8)
+    *images, last = lay_out_segments(
+        content[:batch_bytes],
+        source.base_offset,
+        aborted,
+        index_interval_bytes=config.index_interval_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+    )
+    return (*images, replace(last, log=content[batch_bytes - last.log.size :]))
+
+
+def _aborted(directory: Path, source: SegmentRef, fs: Fs) -> tuple[AbortedTransaction, ...]:
+    if not source.transaction_index_bytes:
+        return ()
+    path = directory / segment_file_name(source.base_offset, SegmentFileKind.TRANSACTION_INDEX)
+    return parse_transaction_index(fs.read_bytes(path), path=str(path)).transactions()

@@ -1,0 +1,122 @@
+"""The hand-off folder: where jobs leave what they cleaned in directories that an engine owns, for it to commit.
+
+    engine.json                  the engine   which log directories it takes cleaned segments for
+    .lock                        a job        one job at a time
+    <topic-N>.<run>.json         a job        a PreparedSwap; its `.part` files are in the partition's directory
+    <topic-N>.<run>.committed    the engine   the swap is done
+    <topic-N>.<run>.refused      the engine   why it is not; its parts are gone
+
+Invariants: the folder is outside every log directory; a job renames nothing and commits nothing; each file is written
+as a whole, and a swap is there until there is an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sediment.compaction.prepared_swap import PreparedSwap, to_json
+from sediment.engine.directory.lock import is_locked
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.fs import Fs
+
+ENGINE_FILE = "engine.json"
+PREPARED = re.compile(r"(?P<partition>.+)\.(?P<run_id>[0-9A-Za-z]+)\.json")
+
+_SCHEMA = 1
+_PREPARED_SUFFIX = ".json"
+_COMMITTED_SUFFIX = ".committed"
+_REFUSED_SUFFIX = ".refused"
+_ANSWER = re.compile(r"(?P<partition>.+)\.(?P<run_id>[0-9A-Za-z]+)\.(committed|refused)")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a prepared swap; `refusal` says why it was not committed, None: it was."""
+
+    partition: str
+    run_id: str
+    refusal: str | None
+
+
+def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
+    """The engine says which log directories it owns; a missing folder is created.
+
+    Raises:
+        UsageError: the folder is inside a log directory.
+    """
+    resolved = [log_dir.resolve() for log_dir in log_dirs]
+    if any(folder.resolve().is_relative_to(log_dir) for log_dir in resolved):
+        raise UsageError(
+            "the hand-off folder is inside a log directory",
+            path=str(folder),
+            advice="a broker would refuse to start on that; name a folder beside it",
+        )
+    if not fs.exists(folder):
+        fs.make_directory(folder)
+    document = {"schema": _SCHEMA, "log_dirs": [str(log_dir) for log_dir in resolved]}
+    fs.replace_file(folder / ENGINE_FILE, json.dumps(document).encode())
+
+
+def withdraw(folder: Path, fs: Fs) -> None:
+    """The engine stops: no job is to begin any more."""
+    fs.unlink(folder / ENGINE_FILE, missing_ok=True)
+
+
+def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
+    """The job makes sure that `folder` is one in which a running engine looks for swaps of all `log_dirs`.
+
+    Raises:
+        UsageError: it is not.
+    """
+    try:
+        document = json.loads(fs.read_bytes(folder / ENGINE_FILE))
+        announced = {str(path) for path in document["log_dirs"]} if document["schema"] == _SCHEMA else set()
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, RecursionError):
+        announced = set()
+    for log_dir in log_dirs:
+        if str(log_dir.resolve()) not in announced or not is_locked(log_dir):
+            raise UsageError(
+                f"no running engine takes cleaned segments of this log directory from {folder}",
+                path=str(log_dir),
+                advice="name the folder of the engine that owns it, or stop the engine and leave --hand-off out",
+            )
+
+
+def hand_over(swap: PreparedSwap, folder: Path, run_id: str, fs: Fs) -> Path:
+    """The job leaves a swap for the engine; durable when it returns."""
+    path = folder / f"{swap.partition}.{run_id}{_PREPARED_SUFFIX}"
+    fs.replace_file(path, to_json(swap).encode())
+    return path
+
+
+def answer(prepared: Path, told: Answer, fs: Fs) -> None:
+    """The engine puts its answer in the place of a swap; of each partition only the last answer stays."""
+    suffix = _COMMITTED_SUFFIX if told.refusal is None else _REFUSED_SUFFIX
+    target = prepared.with_name(prepared.name.removesuffix(_PREPARED_SUFFIX) + suffix)
+    for entry in fs.scan(prepared.parent):
+        match = _ANSWER.fullmatch(entry.name)
+        if match is not None and match["partition"] == told.partition and entry.name != target.name:
+            fs.unlink(prepared.parent / entry.name, missing_ok=True)
+    fs.replace_file(target, json.dumps({"schema": _SCHEMA, "refusal": told.refusal}).encode())
+    fs.unlink(prepared)
+
+
+def read_answers(folder: Path, fs: Fs) -> list[Answer]:
+    """The last answer for each partition, by name; unreadable ones are left out."""
+    answers = []
+    for entry in fs.scan(folder):
+        match = _ANSWER.fullmatch(entry.name)
+        if match is None:
+            continue
+        try:
+            refusal = json.loads(fs.read_bytes(folder / entry.name))["refusal"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+        if refusal is not None and not isinstance(refusal, str):
+            continue
+        answers.append(Answer(match["partition"], match["run_id"], refusal))
+    return answers

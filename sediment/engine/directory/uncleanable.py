@@ -1,0 +1,114 @@
+"""Partitions that cleaning gave up on: why, since when, and until which of their segments change.
+
+Kafka's cleaner marks such a partition uncleanable in memory and forgets that when the broker restarts.  A run has no
+memory, so the marks are a file of the log directory beside the checkpoints.  A broker ignores it: of a log directory
+its LogManager looks at sub-directories and at the files that it knows by name.
+
+Invariants: a mark holds as long as every segment in it is there unchanged, so a repair, a restored copy or retention
+ends it without anybody saying so; a file that cannot be read counts as empty, which costs a second look at the data.
+
+Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import (
+    UNCLEANABLE_FILE,
+    DirectoryState,
+    TopicPartition,
+    parse_partition_directory,
+    parse_segment_file,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import LogListing, SegmentRef
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Uncleanable:
+    """One mark: `reason_code` and `reason` as reports have them, `since_ms` when it was set, in ms since the epoch.
+
+    `segments` are those that have to stay as they are for the mark to hold.
+    """
+
+    partition: TopicPartition
+    reason_code: str
+    reason: str
+    since_ms: int
+    segments: tuple[SegmentRef, ...]
+
+    def holds_for(self, listing: LogListing) -> bool:
+        """Whether all of `segments` are still there, unchanged."""
+        return set(self.segments) <= set(listing.segments)
+
+
+def uncleanable_after(
+    error: SedimentError, listing: LogListing, *, reason_code: str, reason: str, since_ms: int
+) -> Uncleanable:
+    """The mark that `error` leaves: it holds on the segment whose file the error names, else on all of them.
+
+    The active segment is left out where it is not the one at fault, because a broker goes on appending to it.
+    """
+    named = parse_segment_file(Path(error.path).name) if error.path else None
+    at_fault = tuple(s for s in listing.segments if named is not None and s.base_offset == named.base_offset)
+    return Uncleanable(listing.partition, reason_code, reason, since_ms, at_fault or listing.segments[:-1])
+
+
+def read_uncleanable(log_dir: Path, fs: Fs) -> dict[TopicPartition, Uncleanable]:
+    """The marks of a log directory by partition; empty where the file is absent or cannot be understood."""
+    try:
+        content = fs.read_bytes(log_dir / UNCLEANABLE_FILE)
+    except FileNotFoundError:
+        return {}
+    try:
+        document = json.loads(content)
+        marks = [_parse(entry) for entry in document["partitions"]] if document["version"] == _VERSION else []
+    except (ValueError, TypeError, KeyError, RecursionError, UsageError):
+        return {}
+    return {mark.partition: mark for mark in marks}
+
+
+def update_uncleanable(
+    log_dir: Path, fs: Fs, *, add: Iterable[Uncleanable] = (), remove: Iterable[TopicPartition] = ()
+) -> None:
+    """Set and drop marks, keep every other whose partition is still there; durable when it returns.
+
+    The file is left alone where that changes nothing, and removed with its last mark.
+    """
+    before = read_uncleanable(log_dir, fs)
+    gone = set(remove)
+    left = {p: mark for p, mark in before.items() if p not in gone and fs.is_directory(log_dir / str(p))}
+    after = left | {mark.partition: mark for mark in add}
+    path = log_dir / UNCLEANABLE_FILE
+    if after and after != before:
+        marks = [{**asdict(mark), "partition": str(partition)} for partition, mark in sorted(after.items())]
+        fs.replace_file(path, json.dumps({"version": _VERSION, "partitions": marks}, indent=1).encode() + b"\n")
+    elif not after and fs.exists(path):
+        fs.unlink(path, missing_ok=True)
+        fs.sync_directory(log_dir)
+
+
+def _parse(entry: Mapping[str, Any]) -> Uncleanable:
+    partition, state = parse_partition_directory(entry["partition"])
+    if state is not DirectoryState.LIVE:
+        raise ValueError(entry["partition"])
+    segments = tuple(SegmentRef(**segment) for segment in entry["segments"])
+    numbers = [entry["since_ms"], *(number for segment in segments for number in astuple(segment))]
+    if not all(number is None or (type(number) is int and abs(number) <= INT64_MAX) for number in numbers):
+        raise ValueError(entry)
+    return Uncleanable(
+        partition=partition,
+        reason_code=str(entry["reason_code"]),
+        reason=str(entry["reason"]),
+        since_ms=entry["since_ms"],
+        segments=segments,
+    )

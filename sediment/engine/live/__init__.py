@@ -1,0 +1,1 @@
+"""A log directory in use: append, roll, flush, read, truncate, clean, and the log manager."""

@@ -1,0 +1,125 @@
+"""What of a broker's config concerns its log directories as a whole: loading, background tasks, the cleaner.
+
+Field names are Kafka's keys with underscores, defaults are Kafka's own (kafka-log 06 §2, §3).
+Invariant: every value is in Kafka's range.  Without background threads nothing runs by itself, which is not Kafka's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sediment.engine.config_ranges import AT_LEAST_ONE, COUNT, INT, POSITIVE_INT, Range, Real, Truth, check_ranges
+from sediment.segment_io.errors import SettingsError
+from sediment.segment_io.format.layout import INT64_MAX
+
+_MAP_SLOT_BYTES = 24
+_LEAST_KEYS = 2
+_LARGEST_DOUBLE = 1.7976931348623157e308
+_RANGES: dict[str, Range] = {
+    "num_recovery_threads_per_data_dir": POSITIVE_INT,
+    "background_threads": INT,
+    "log_initial_task_delay_ms": COUNT,
+    "log_retention_check_interval_ms": AT_LEAST_ONE,
+    "log_flush_scheduler_interval_ms": AT_LEAST_ONE,
+    "log_flush_offset_checkpoint_interval_ms": AT_LEAST_ONE,
+    "log_flush_start_offset_checkpoint_interval_ms": AT_LEAST_ONE,
+    "replica_high_watermark_checkpoint_interval_ms": AT_LEAST_ONE,
+    "producer_id_expiration_check_interval_ms": AT_LEAST_ONE,
+    "log_segment_delete_delay_ms": COUNT,
+    "log_cleaner_enable": Truth(),
+    "log_cleaner_threads": INT,
+    "log_cleaner_backoff_ms": COUNT,
+    "log_cleaner_io_max_bytes_per_second": Real(0, _LARGEST_DOUBLE, above_low=True),
+    "log_cleaner_dedupe_buffer_size": AT_LEAST_ONE,
+    "log_cleaner_io_buffer_load_factor": Real(0, 1, above_low=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """The config of one engine."""
+
+    num_recovery_threads_per_data_dir: int = 2
+    """Threads that load, and at the end close, the logs of one directory."""
+
+    background_threads: int = 10
+    """Threads of the scheduler; 0: nothing runs by itself, `LogManager.run_due` runs what is due."""
+
+    log_initial_task_delay_ms: int = 30_000
+    """The first run of the periodic tasks."""
+
+    log_retention_check_interval_ms: int = 300_000
+    """How often retention looks at the logs that are not compacted."""
+
+    log_flush_scheduler_interval_ms: int = INT64_MAX
+    """How often the flusher looks for logs that were not flushed for `flush.ms`."""
+
+    log_flush_offset_checkpoint_interval_ms: int = 60_000
+    """How often the recovery points are written."""
+
+    log_flush_start_offset_checkpoint_interval_ms: int = 60_000
+    """How often the log start offsets are written."""
+
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    """How often the high watermarks are written."""
+
+    producer_id_expiration_check_interval_ms: int = 600_000
+    """How often expired producers are forgotten."""
+
+    log_segment_delete_delay_ms: int = 60_000
+    """How long the directory of a deleted log stays."""
+
+    log_cleaner_enable: bool = True
+    """Whether logs are compacted at all."""
+
+    log_cleaner_threads: int = 1
+    """How many logs are cleaned at once."""
+
+    log_cleaner_backoff_ms: int = 15_000
+    """How long a cleaner that found nothing waits."""
+
+    log_cleaner_io_max_bytes_per_second: float = _LARGEST_DOUBLE
+    """What all cleaners together may read and write."""
+
+    log_cleaner_dedupe_buffer_size: int = 134_217_728
+    """Bytes of the offset maps of all cleaner threads together, at 24 a key."""
+
+    log_cleaner_io_buffer_load_factor: float = 0.9
+    """The part of an offset map's slots that may be filled."""
+
+    cluster_id: str | None = None
+    """For the meta.properties of a new directory; None: what the other directories say."""
+
+    node_id: int | None = None
+    """The same."""
+
+    hand_off: Path | None = None
+    """The folder in which jobs leave cleaned segments for this engine to commit; None: there is none."""
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: a value is out of its range.
+        """
+        check_ranges(self, _RANGES)
+        if self.node_id is not None:
+            check_ranges(self, {"node_id": INT})
+        if self.offset_map_keys < _LEAST_KEYS:
+            raise SettingsError(
+                f"log.cleaner.dedupe.buffer.size is {self.log_cleaner_dedupe_buffer_size}, too little for "
+                f"{self.log_cleaner_threads} cleaner threads",
+                advice="give at least 1 MiB for each thread",
+            )
+
+    @property
+    def dedupe_buffer_bytes_per_thread(self) -> int:
+        """Bytes of the offset map of one cleaner thread."""
+        return self.log_cleaner_dedupe_buffer_size // max(self.log_cleaner_threads, 1)
+
+    @property
+    def offset_map_keys(self) -> int:
+        """Keys that the offset map of one cleaner thread may hold."""
+        slots = self.dedupe_buffer_bytes_per_thread // _MAP_SLOT_BYTES
+        return int(slots * self.log_cleaner_io_buffer_load_factor)

@@ -1,0 +1,438 @@
+"""The cleaner of an engine: chooses the filthiest log, cleans it in this process, and commits while the log is open.
+
+    grab     every compacted log that is free, not uncleanable, and dirty enough      the filthiest is InProgress
+    clean    view · plan · clean_log into .part files, throttled, stopped by an abort between two chunks
+    commit   PartitionLog.replace_segments: engine.swap, under the log's lock for one group at a time
+    finish   cleaner checkpoint, state back to none, or Paused where it was aborted
+    delete   old segments of compacted logs, in the same thread and under the same states
+
+Invariants: one cleaning of a partition at a time; its checkpoint moves only by a cleaning that was committed, or to the
+log start where it was out of the log; a cleaning that ends in any other way leaves no file behind; what is wrong with
+one partition keeps nobody from cleaning the others.
+
+Source: kafka-log 02 §1, §2, §9.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.grouping import plan_cleaning
+from sediment.compaction.policy import CleanableRange, cleanable_range, filthiest_first
+from sediment.compaction.prepared_swap import PreparedSwap
+from sediment.engine.directory.swap import discard_parts
+from sediment.engine.directory.throttle import Throttle
+from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, uncleanable_after, update_uncleanable
+from sediment.engine.live.broker_config import BrokerConfig
+from sediment.engine.live.cleaning_states import CleaningStates
+from sediment.engine.live.log_directory import LogDirectory
+from sediment.engine.live.open_files import open_files_limit
+from sediment.engine.live.partition_log import PartitionLog
+from sediment.engine.live.scheduler import Clock, Scheduler
+from sediment.segment_io.errors import (
+    CleaningAbortedError,
+    CommitStateUnknownError,
+    CorruptCheckpointError,
+    CorruptDataError,
+    LockLostError,
+    OpenFilesLimitError,
+    SedimentError,
+    SourceChangedError,
+    StorageError,
+)
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.fs import Buffer, Fs, is_out_of_descriptors
+from sediment.segment_io.partition.listing import LogListing
+from sediment.segment_io.partition.log_view import LogView
+
+_LOGGER = logging.getLogger(__name__)
+
+_UNLIMITED_BYTES_PER_SECOND = 1e18
+_NS_PER_MS = 1_000_000
+_MS_PER_SECOND = 1000
+_SLEEP_SLICE_MS = 100
+
+
+class Owner(Protocol):
+    """What the cleaner asks of the one who owns logs and directories."""
+
+    def all_logs(self) -> list[PartitionLog]:
+        """The live logs."""
+        ...
+
+    def directory_of(self, log: PartitionLog) -> LogDirectory:
+        """Where a log is."""
+        ...
+
+    def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
+        """A directory failed; its logs are to go offline."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogToClean:
+    """A log that was chosen, and what of it may be cleaned."""
+
+    log: PartitionLog
+    directory: LogDirectory
+    view: LogView
+    range: CleanableRange
+
+
+class LogCleaner:
+    """Cleans the logs of `owner`; every method may be called from any thread."""
+
+    def __init__(self, owner: Owner, config: BrokerConfig, fs: Fs, clock: Clock, scheduler: Scheduler) -> None:
+        self.states = CleaningStates()
+        self._owner = owner
+        self._config = config
+        self._fs = fs
+        self._clock = clock
+        self._scheduler = scheduler
+        self._run_id = uuid.uuid4().hex[:12]
+        self._attempts = count()
+        self._stopping = threading.Event()
+        self._uncleanable: dict[TopicPartition, Uncleanable] = {}
+        self._throttle_state = Path(tempfile.gettempdir()) / f"sediment-throttle-{self._run_id}"
+
+    # -------------------------------------------------------------------------------------------------- running, ending
+    def start(self) -> None:
+        """Clean in the background, on `log.cleaner.threads` threads of the scheduler."""
+        for number in range(self._config.log_cleaner_threads):
+            name = f"kafka-log-cleaner-thread-{number}"
+            self._scheduler.schedule_once(name, partial(self._work, name))
+
+    def stop(self) -> None:
+        """Begin nothing any more and end what is under way at its next chunk."""
+        self._stopping.set()
+
+    def close(self) -> None:
+        """Leave nothing behind, once the scheduler is closed."""
+        self._throttle_state.unlink(missing_ok=True)
+
+    def _work(self, name: str) -> None:
+        """One turn of a cleaner thread."""
+        cleaned = False
+        try:
+            cleaned = self.clean_filthiest()
+            self.delete_old_segments()
+        finally:
+            if not self._stopping.is_set():
+                delay_ms = 0 if cleaned else self._config.log_cleaner_backoff_ms
+                self._scheduler.schedule_once(name, partial(self._work, name), delay_ms=delay_ms)
+
+    # ---------------------------------------------------------------------------------------------------- pause, resume
+    def abort_and_pause(self, partition: TopicPartition) -> None:
+        """Keep a partition from being cleaned until `resume`; waits until a cleaning under way has ended."""
+        self.states.abort_and_pause(partition)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Let partitions be cleaned again."""
+        for partition in partitions:
+            self.states.resume(partition)
+
+    def abort(self, partition: TopicPartition) -> None:
+        """End a cleaning under way, and wait until it has ended."""
+        self.states.abort_and_pause(partition)
+        self.states.resume(partition)
+
+    def pause_for_retention(self) -> list[PartitionLog]:
+        """Pause the logs that are not compacted and that nobody works on; the caller resumes what is returned."""
+        logs = {log.partition: log for log in self._owner.all_logs() if not log.config.compacts}
+        return [logs[partition] for partition in self.states.pause_free(logs)]
+
+    # ------------------------------------------------------------------------------------------------------ checkpoints
+    def update_checkpoint(self, directory: LogDirectory, partition: TopicPartition, first_dirty_offset: int) -> None:
+        """Set a partition's first dirty offset; partitions that are no longer there are forgotten."""
+        directory.update_first_dirty(self._known(), add={partition: first_dirty_offset})
+
+    def truncate_checkpoint(self, log: PartitionLog, offset: int) -> None:
+        """What is at or above `offset` was cut off: it cannot be clean."""
+        directory = self._owner.directory_of(log)
+        if log.config.compacts and directory.first_dirty_offsets().get(log.partition, 0) > offset:
+            self.update_checkpoint(directory, log.partition, offset)
+
+    def forget(self, directory: LogDirectory, partition: TopicPartition) -> None:
+        """The log is gone from `directory`, and with it whatever is remembered of it."""
+        directory.update_first_dirty(self._known(), remove=[partition])
+        self._unmark(directory, partition)
+
+    def moved(self, partition: TopicPartition, source: LogDirectory, target: LogDirectory) -> None:
+        """A partition went from one directory to another: what is remembered of it goes along."""
+        first_dirty = source.first_dirty_offsets().get(partition)
+        mark = self._uncleanable.get(partition)
+        self.forget(source, partition)
+        if first_dirty is not None:
+            self.update_checkpoint(target, partition, first_dirty)
+        if mark is not None:
+            self._mark(target, mark, durable=True)
+
+    def _known(self) -> list[TopicPartition]:
+        return [log.partition for log in self._owner.all_logs()]
+
+    # ------------------------------------------------------------------------------------------------------- quarantine
+    def remember_uncleanable(self, directory: LogDirectory) -> None:
+        """Take over the marks that an earlier engine or run left in a directory.
+
+        Raises:
+            OSError: as the filesystem says.
+        """
+        self._uncleanable.update(read_uncleanable(directory.path, self._fs))
+
+    def uncleanable(self) -> dict[TopicPartition, Uncleanable]:
+        """The partitions that are left alone, and why."""
+        return dict(self._uncleanable)
+
+    def _mark(self, directory: LogDirectory, mark: Uncleanable, *, durable: bool) -> None:
+        self._uncleanable[mark.partition] = mark
+        if durable:
+            update_uncleanable(directory.path, self._fs, add=[mark])
+
+    def _unmark(self, directory: LogDirectory, partition: TopicPartition) -> None:
+        if self._uncleanable.pop(partition, None) is not None:
+            update_uncleanable(directory.path, self._fs, remove=[partition])
+
+    def _quarantine(self, log: PartitionLog, directory: LogDirectory, error: Exception) -> None:
+        """Leave a partition alone from now on.  Only damage in its files is remembered beyond this engine."""
+        listing = _listing(log)
+        known = error if isinstance(error, SedimentError) else SedimentError(f"cleaning failed: {error!r}")
+        durable = isinstance(error, CorruptDataError) and not isinstance(error, CorruptCheckpointError)
+        mark = uncleanable_after(
+            known, listing, reason_code=known.reason_code, reason=str(known), since_ms=self._clock.now_ms()
+        )
+        _LOGGER.error(
+            "%s is not cleaned any more: %s", log.partition, known, exc_info=None if known is error else error
+        )
+        with self._failing(directory):
+            self._mark(directory, mark, durable=durable)
+
+    def _is_uncleanable(self, log: PartitionLog, directory: LogDirectory) -> bool:
+        mark = self._uncleanable.get(log.partition)
+        if mark is None or mark.holds_for(_listing(log)):
+            return mark is not None
+        self._unmark(directory, log.partition)
+        return False
+
+    # --------------------------------------------------------------------------------------------------------- choosing
+    def grab_filthiest(self) -> LogToClean | None:
+        """Choose a log and make it InProgress; None where no log is to be cleaned.
+
+        Source: kafka-log 02 §2.
+        """
+        now_ms = self._clock.now_ms()
+        checkpoints: dict[LogDirectory, dict[TopicPartition, int]] = {}
+        with self.states.lock:
+            candidates: list[tuple[LogToClean, CleanableRange]] = []
+            for log in self._owner.all_logs():
+                if not log.config.compacts or self.states.of(log.partition) is not None:
+                    continue
+                directory = self._owner.directory_of(log)
+                with self._isolating(log, directory):
+                    if directory not in checkpoints:
+                        checkpoints[directory] = directory.first_dirty_offsets()
+                    first_dirty = checkpoints[directory].get(log.partition)
+                    if _is_clean(log, first_dirty) or self._is_uncleanable(log, directory):
+                        continue
+                    candidate = self._look_at(log, directory, first_dirty, now_ms)
+                    candidates.append((candidate, candidate.range))
+            for chosen in filthiest_first(candidates):
+                if self.states.start(chosen.log.partition):
+                    return chosen
+        return None
+
+    def _look_at(self, log: PartitionLog, directory: LogDirectory, first_dirty: int | None, now_ms: int) -> LogToClean:
+        view = log.view(first_dirty_checkpoint=first_dirty, now_ms=now_ms)
+        found = cleanable_range(view, log.config.compaction, now_ms=now_ms)
+        if found.force_checkpoint is not None:
+            self.update_checkpoint(directory, log.partition, found.force_checkpoint)
+        return LogToClean(log, directory, view, found)
+
+    # --------------------------------------------------------------------------------------------------------- cleaning
+    def clean_filthiest(self) -> bool:
+        """Clean one log, if there is one to clean; False where there was none, or it could not be cleaned."""
+        chosen = None if self._stopping.is_set() else self.grab_filthiest()
+        return chosen is not None and self.clean(chosen)
+
+    def clean(self, chosen: LogToClean) -> bool:
+        """Clean a log that `grab_filthiest` chose; whatever happens, it is not InProgress afterwards."""
+        next_dirty_offset = chosen.range.first_dirty_offset
+        cleaned = False
+        try:
+            with self._isolating(chosen.log, chosen.directory):
+                next_dirty_offset = self._clean(chosen).next_dirty_offset
+                cleaned = True
+        finally:
+            self._finish(chosen, next_dirty_offset)
+        return cleaned
+
+    def _clean(self, chosen: LogToClean) -> PreparedSwap:
+        from sediment.compaction.cleaner import clean_log  # numba's kernels, which an engine that never cleans spares
+
+        log, attempt = chosen.log, str(next(self._attempts))
+        config = self._bounded(log.config.compaction, chosen.range)
+        plan = plan_cleaning(chosen.view, chosen.range, config, now_ms=self._clock.now_ms())
+        with ExitStack() as stack:
+            stack.callback(discard_parts, log.directory, self._run_id, self._fs, attempt=attempt)
+            pace = self._pace(log.partition, stack)
+            swap = clean_log(plan, _PacedFs(self._fs, pace), run_id=self._run_id, attempt=attempt, progress=pace)
+            self._check_not_aborted(log.partition)
+            # What supersedes must not be lost where what it superseded is gone for good.
+            log.flush(swap.next_dirty_offset)
+            log.replace_segments(swap, before_group=chosen.directory.lock.check)
+        return swap
+
+    def _bounded(self, config: CompactionConfig, cleaned: CleanableRange) -> CompactionConfig:
+        """Bound the offset map to that of one cleaner thread, unless the topic has a bound of its own.
+
+        A bounded map is filled by a pass of its own over the dirty range.  A range with fewer offsets than the map
+        holds keys needs no bound.
+        """
+        dirty_offsets = cleaned.first_uncleanable_offset - cleaned.first_dirty_offset
+        if config.dedupe_buffer_bytes is not None or dirty_offsets <= self._config.offset_map_keys:
+            return config
+        return replace(
+            config,
+            dedupe_buffer_bytes=self._config.dedupe_buffer_bytes_per_thread,
+            dedupe_load_factor=self._config.log_cleaner_io_buffer_load_factor,
+        )
+
+    def _finish(self, chosen: LogToClean, next_dirty_offset: int) -> None:
+        write = partial(self.update_checkpoint, chosen.directory, chosen.log.partition, next_dirty_offset)
+        with self._failing(chosen.directory):
+            self.states.finish(chosen.log.partition, write)
+
+    def _check_not_aborted(self, partition: TopicPartition) -> None:
+        if self._stopping.is_set():
+            raise CleaningAbortedError("the engine stops", partition=str(partition))
+        self.states.check_not_aborted(partition)
+
+    def _pace(self, partition: TopicPartition, stack: ExitStack) -> Callable[[int], None]:
+        """What is called with the bytes of every read and write: stops an aborted cleaning, slows a fast one down."""
+        rate = self._config.log_cleaner_io_max_bytes_per_second
+        if rate >= _UNLIMITED_BYTES_PER_SECOND:
+            return lambda _bytes: self._check_not_aborted(partition)
+
+        def sleep(seconds: float) -> None:
+            end_ms = self._clock.monotonic_ms() + seconds * _MS_PER_SECOND
+            while (left_ms := end_ms - self._clock.monotonic_ms()) > 0:
+                self._check_not_aborted(partition)
+                self._clock.sleep_ms(max(min(round(left_ms), _SLEEP_SLICE_MS), 1))
+
+        throttle = Throttle(
+            self._throttle_state, rate, clock_ns=lambda: self._clock.monotonic_ms() * _NS_PER_MS, sleep=sleep
+        )
+        stack.callback(throttle.close)
+
+        def pace(used_bytes: int) -> None:
+            self._check_not_aborted(partition)
+            throttle.take(used_bytes)
+
+        return pace
+
+    # -------------------------------------------------------------------------------------------------------- retention
+    def delete_old_segments(self) -> int:
+        """Let retention delete segments of compacted logs that nobody works on; returns how many it deleted."""
+        deleted = 0
+        for log in self._owner.all_logs():
+            if self._stopping.is_set():
+                break
+            if not log.config.compacts or log.partition in self._uncleanable or not self.states.start(log.partition):
+                continue
+            try:
+                deleted += log.delete_old_segments()
+            except SedimentError as error:
+                if not (log.is_closed or log.is_offline):
+                    raise
+                _LOGGER.info("%s: %s", log.partition, error)
+            finally:
+                self.states.finish(log.partition)
+        return deleted
+
+    # ----------------------------------------------------------------------------------------------------------- faults
+    @contextmanager
+    def _failing(self, directory: LogDirectory) -> Iterator[None]:
+        """What the disk refuses inside takes its directory offline."""
+        try:
+            yield
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise open_files_limit(error) from error
+            self._owner.handle_directory_failure(directory, error)
+
+    @contextmanager
+    def _isolating(self, log: PartitionLog, directory: LogDirectory) -> Iterator[None]:
+        """Whatever goes wrong with a log inside concerns this log, or its directory, and nobody else.
+
+        Source: kafka-log 02 §1, the table of outcomes.
+        """
+        try:
+            with self._failing(directory):
+                yield
+        except CleaningAbortedError:
+            _LOGGER.info("the cleaning of %s was aborted", log.partition)
+        except (CommitStateUnknownError, LockLostError) as error:
+            self._owner.handle_directory_failure(directory, OSError(str(error)))
+        except (StorageError, SourceChangedError, OpenFilesLimitError) as error:
+            _LOGGER.warning("%s was not cleaned: %s", log.partition, error)
+        except Exception as error:
+            if log.is_closed:
+                _LOGGER.info("%s was closed while the cleaner was at it", log.partition)
+            else:
+                self._quarantine(log, directory, error)
+
+
+class _PacedFs(Fs):
+    """The engine's filesystem for a cleaning: every write goes through `pace`."""
+
+    def __init__(self, fs: Fs, pace: Callable[[int], None]) -> None:
+        self._inner = fs
+        self._pace = pace
+
+    def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
+        def paced() -> Iterator[Buffer]:
+            for chunk in chunks:
+                self._pace(memoryview(chunk).nbytes)
+                yield chunk
+
+        return self._inner.write_new(path, paced())
+
+    def sync_file(self, path: Path) -> None:
+        self._inner.sync_file(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self._inner.sync_directory(path)
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        self._inner.unlink(path, missing_ok=missing_ok)
+
+    def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
+        self._inner.set_mtime_ns(path, mtime_ns)
+
+    def adopt_owner(self, path: Path, like: Path) -> None:
+        self._inner.adopt_owner(path, like)
+
+    def read_bytes(self, path: Path) -> bytes:
+        return self._inner.read_bytes(path)
+
+    def open_to_read(self, path: Path) -> int:
+        return self._inner.open_to_read(path)
+
+
+def _is_clean(log: PartitionLog, first_dirty: int | None) -> bool:
+    """Whether nothing but the active segment is dirty, which is so with most logs, and costs no look at their files."""
+    return first_dirty is not None and log.active_base_offset <= first_dirty <= log.log_end_offset
+
+
+def _listing(log: PartitionLog) -> LogListing:
+    return LogListing(log.partition, log.directory, log.segments(), (), ())

@@ -1,0 +1,855 @@
+"""LogManager: the logs of one engine in one or more log directories, from the start to a clean stop.
+
+    start      lock · meta.properties · marker taken · load in parallel · uncleanable marks · background tasks
+    serve      get, create, delete, truncate, reconfigure; each log does its own appends and reads
+    tasks      retention · flush · recovery points · log starts · high watermarks · deletion of renamed logs · cleaner ·
+               hand-off
+    shutdown   cleaner and tasks stop · flush and close in parallel · checkpoints · marker · locks
+
+Invariants: a log is in one live directory; a directory that fails goes offline with its logs, once and for good, and
+nothing is written to it any more; the marker of a clean stop is written last, and only where every log of the directory
+was closed without fault and had been loaded, or the marker had been there at the start.
+
+Two locks.  `_guard` covers the maps and is the innermost: nothing is called under it that could wait for a log or for
+the cleaner, because a log that meets a failing disk reports it while it holds its own lock.  `_administration` is held
+by whoever creates, deletes or truncates logs.
+
+Source: kafka-log 04 §11 to §14, 05 §1.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from sediment.engine.config import LogConfig
+from sediment.engine.directory.spool import announce, withdraw
+from sediment.engine.live.broker_config import BrokerConfig
+from sediment.engine.live.log_cleaner import LogCleaner
+from sediment.engine.live.log_directory import LogDirectory, check_owners
+from sediment.engine.live.open_files import SPARE_DESCRIPTORS, open_files_limit
+from sediment.engine.live.partition_log import PartitionLog
+from sediment.engine.live.scheduler import Clock, Scheduler
+from sediment.engine.live.spool_committer import Intake
+from sediment.engine.live.topic_names import LONGEST_FILE_NAME, check_partition, check_topic, check_topic_id
+from sediment.segment_io.errors import (
+    CorruptCheckpointError,
+    DirectoryInUseError,
+    NotALogDirectoryError,
+    OpenFilesLimitError,
+    OwnershipError,
+    SedimentError,
+    StorageError,
+    UsageError,
+)
+from sediment.segment_io.format.names import (
+    METADATA_TOPIC,
+    REMOTE_INDEX_CACHE,
+    DirectoryState,
+    TopicPartition,
+    parse_partition_directory,
+)
+from sediment.segment_io.fs import Fs, is_out_of_descriptors
+from sediment.segment_io.partition.log_dir import LogDirCheckpoints, PartitionCheckpoints
+
+_LOGGER = logging.getLogger(__name__)
+
+IDLE_FILES_CHECK_INTERVAL_MS = 60_000
+"""How often files of segments that were not used since the last time are closed; Kafka keeps every `.log` open."""
+
+_CLOCK = Clock()
+_FS = Fs()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """One more log was loaded: `loaded` of `total` in its directory."""
+
+    log_dir: Path
+    name: str
+    loaded: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ToLoad:
+    """A partition directory that a start finds."""
+
+    directory: LogDirectory
+    name: str
+    partition: TopicPartition
+    state: DirectoryState
+    checkpoints: PartitionCheckpoints
+
+
+@dataclass(frozen=True, slots=True)
+class _DeletedLog:
+    """A log whose directory was renamed and goes when the delay is over."""
+
+    log: PartitionLog
+    directory: LogDirectory
+    since_ms: int
+
+
+def _keep_all(_partition: TopicPartition, _topic_id: str | None) -> bool:
+    return False
+
+
+def _ignore(_progress: LoadProgress) -> None:
+    return None
+
+
+class LogManager:
+    """The logs of the directories `log_dirs`; what a topic's config is, `topic_config` says."""
+
+    def __init__(
+        self,
+        log_dirs: Sequence[Path],
+        topic_config: Callable[[str], LogConfig],
+        config: BrokerConfig | None = None,
+        *,
+        fs: Fs = _FS,
+        clock: Clock = _CLOCK,
+        is_stray: Callable[[TopicPartition, str | None], bool] = _keep_all,
+    ) -> None:
+        """`is_stray(partition, topic id)` says that a log found at the start does not belong here."""
+        self.config = config or BrokerConfig()
+        self.clock = clock
+        self.fs = fs
+        self._log_dirs = tuple(log_dirs)
+        self._topic_config = topic_config
+        self._overrides: dict[str, LogConfig] = {}
+        self._is_stray = is_stray
+        self._guard = threading.RLock()
+        self._administration = threading.RLock()
+        self._directories: list[LogDirectory] = []
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._future: dict[TopicPartition, PartitionLog] = {}
+        self._deleted: deque[_DeletedLog] = deque()
+        self._strays: list[Path] = []
+        self._is_stopped = False
+        self._has_announced = False
+        threads = self.config.background_threads
+        self.scheduler = Scheduler(clock, threads=threads and threads + self.config.log_cleaner_threads)
+        self.cleaner = LogCleaner(self, self.config, fs, clock, self.scheduler)
+
+    def __enter__(self) -> LogManager:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    # ------------------------------------------------------------------------------------------------------------ start
+    def start(
+        self,
+        *,
+        progress: Callable[[LoadProgress], None] = _ignore,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Take the directories, load their logs, begin the background tasks.
+
+        A start that fails gives the directories back as cleanly stopped as they were.
+        `progress` is called from the threads that load.  Once `stop` is set no further log is loaded and no task
+        begins; `shutdown` then leaves the directories as they were.
+
+        Raises:
+            DirectoryInUseError: a broker, an engine or a run has one of the directories.
+            UsageError: a name that is no partition's in a directory, a partition that is there twice, or directories
+                of different brokers or of another one than `BrokerConfig` names; of the last nothing was written.
+            CorruptDataError: a log that a broker would refuse to load.
+            StorageError: no directory is usable.
+            OpenFilesLimitError: the process may open too few files.
+        """
+        stop = stop or threading.Event()
+        try:
+            self._open_directories()
+            self._load_logs(progress, stop)
+            self._check_not_halted()
+            if not stop.is_set():
+                self._schedule_tasks()
+        except BaseException:
+            self._stop(None)
+            raise
+
+    def _open_directories(self) -> None:
+        seen: dict[Path, Path] = {}
+        for path in self._log_dirs:
+            if seen.setdefault(path.resolve(), path) is not path:
+                raise UsageError(f"it is the same directory as {seen[path.resolve()]}", path=str(path))
+        self._check_owners_before_writing()
+        for path in self._log_dirs:
+            directory = LogDirectory(path, self.fs)
+            self._directories.append(directory)
+            try:
+                directory.open()
+            except DirectoryInUseError:
+                raise
+            except (OSError, OwnershipError, NotALogDirectoryError, CorruptCheckpointError) as error:
+                if isinstance(error, OSError) and is_out_of_descriptors(error):
+                    raise open_files_limit(error) from error
+                self._fail(directory, error)
+        self._check_owners(self._live())
+        self._name_owners()
+
+    def _check_owners_before_writing(self) -> None:
+        """Refuse directories of another node or cluster before any of them is created or written to."""
+        directories = [LogDirectory(path, self.fs) for path in self._log_dirs]
+        for directory in directories:
+            # A directory that cannot be read is reported where it is opened.
+            with suppress(OSError, CorruptCheckpointError):
+                directory.read_owner()
+        self._check_owners(directories)
+
+    def _check_owners(self, directories: Sequence[LogDirectory]) -> None:
+        check_owners(directories, cluster_id=self.config.cluster_id, node_id=self.config.node_id)
+
+    def _name_owners(self) -> None:
+        """Write meta.properties into the directories that have none, where cluster and node are known."""
+        named = [directory.meta for directory in self._live() if directory.meta is not None]
+        cluster_id = self.config.cluster_id or next((meta.cluster_id for meta in named if meta.cluster_id), None)
+        node_id = self.config.node_id
+        if node_id is None:
+            node_id = next((meta.node_id for meta in named if meta.node_id is not None), None)
+        if cluster_id is None or node_id is None:
+            return
+        for directory in self._live():
+            if directory.meta is None:
+                with self._failing(directory):
+                    directory.name_owner(cluster_id, node_id)
+        self._check_owners(self._live())
+
+    def _load_logs(self, progress: Callable[[LoadProgress], None], stop: threading.Event) -> None:
+        """Load every directory's logs with threads of its own (kafka-log 05 §1 steps 2 to 4)."""
+        work = {directory: self._find_logs(directory) for directory in self._live()}
+        pools = []
+        try:
+            jobs = {}
+            for directory, found in work.items():
+                pool = ThreadPoolExecutor(
+                    self.config.num_recovery_threads_per_data_dir, thread_name_prefix=f"sediment-load-{directory}"
+                )
+                pools.append(pool)
+                counted = _Counted(directory.path, len(found), progress)
+                spare = max(self.config.num_recovery_threads_per_data_dir // max(len(found), 1), 1)
+                jobs.update({pool.submit(self._load, item, counted, stop, spare): directory for item in found})
+            for job in as_completed(jobs):
+                with self._failing(jobs[job]):
+                    try:
+                        job.result()
+                    except CorruptCheckpointError as error:
+                        # As in Kafka, whose checkpoint files answer a malformed line with an IOException.
+                        self._fail(jobs[job], error)
+                    except StorageError as error:
+                        # The log has told of its disk already; a cause of another kind is no disk's.
+                        if not isinstance(error.__cause__, OSError):
+                            raise
+        finally:
+            for pool in pools:
+                pool.shutdown(wait=True, cancel_futures=True)
+        for directory in self._live():
+            directory.is_loaded = not stop.is_set()
+            with self._failing(directory):
+                self.cleaner.remember_uncleanable(directory)
+
+    def _find_logs(self, directory: LogDirectory) -> list[_ToLoad]:
+        """The partition directories of a log directory; the marker of a clean stop is gone afterwards."""
+        found: list[_ToLoad] = []
+        try:
+            with self._failing(directory):
+                state = directory.read_state()
+                for entry in self.fs.scan(directory.path):
+                    item = self._to_load(directory, entry.name, state) if entry.is_directory else None
+                    if item is not None and item.state is DirectoryState.STRAY:
+                        self._strays.append(directory.path / item.name)
+                    elif item is not None:
+                        found.append(item)
+        except CorruptCheckpointError as error:
+            self._fail(directory, error)
+        return [] if directory.is_offline else found
+
+    @staticmethod
+    def _to_load(directory: LogDirectory, name: str, state: LogDirCheckpoints) -> _ToLoad | None:
+        if name == REMOTE_INDEX_CACHE:
+            return None
+        try:
+            partition, what = parse_partition_directory(name)
+        except UsageError as error:
+            error.path = str(directory.path / name)
+            raise
+        if partition.topic == METADATA_TOPIC:
+            return None
+        return _ToLoad(directory, name, partition, what, state.of(partition))
+
+    def _load(self, item: _ToLoad, counted: _Counted, stop: threading.Event, threads: int) -> None:
+        directory = item.directory
+        if stop.is_set() or directory.is_offline:
+            return
+        path = directory.path / item.name
+        log = self._open_log(item.partition, path, item.checkpoints, item.state, recovery_threads=threads)
+        if item.state is DirectoryState.LIVE and self._is_stray(item.partition, log.topic_id):
+            self._rename_aside(log, directory, DirectoryState.STRAY)
+            log.close_handlers()
+            self._strays.append(log.directory)
+        elif item.state is DirectoryState.DELETE:
+            self._deleted.append(_DeletedLog(log, directory, self.clock.now_ms()))
+        else:
+            logs = self._future if item.state is DirectoryState.FUTURE else self._logs
+            with self._guard:
+                # A directory that failed meanwhile has its logs closed already.
+                is_lost = directory.is_offline
+                other = log if is_lost else logs.setdefault(item.partition, log)
+            if is_lost:
+                log.go_offline(f"its directory failed: {directory.failure}")
+                log.close_handlers()
+                return
+            if other is not log:
+                log.close_handlers()
+                raise UsageError(
+                    f"the partition is also in {other.directory}",
+                    partition=str(item.partition),
+                    path=str(directory.path / item.name),
+                    advice="move one of the two out of the log directory; look which of them the broker wrote to last",
+                )
+        for repair in log.loaded.repairs:
+            _LOGGER.info("%s: %s", log.partition, repair)
+        for damage in log.loaded.damage:
+            _LOGGER.warning("%s: %s", log.partition, damage)
+        counted.one_more(item.name)
+
+    def _open_log(
+        self,
+        partition: TopicPartition,
+        path: Path,
+        checkpoints: PartitionCheckpoints,
+        state: DirectoryState = DirectoryState.LIVE,
+        topic_id: str | None = None,
+        recovery_threads: int = 1,
+    ) -> PartitionLog:
+        return PartitionLog.open(
+            partition,
+            path,
+            self._config_of(partition.topic),
+            checkpoints,
+            self.fs,
+            clock=self.clock.now_ms,
+            scheduler=self.scheduler,
+            on_failure=self._log_failed,
+            state=state,
+            topic_id=topic_id,
+            recovery_threads=recovery_threads,
+        )
+
+    # ------------------------------------------------------------------------------------------------------------ tasks
+    def _schedule_tasks(self) -> None:
+        """Source: kafka-log 04 §11."""
+        config, delay_ms = self.config, self.config.log_initial_task_delay_ms
+        for name, task, period_ms in (
+            ("kafka-log-retention", self.delete_old_segments, config.log_retention_check_interval_ms),
+            ("kafka-log-flusher", self.flush_overdue, config.log_flush_scheduler_interval_ms),
+            (
+                "kafka-recovery-point-checkpoint",
+                self.checkpoint_recovery_points,
+                config.log_flush_offset_checkpoint_interval_ms,
+            ),
+            (
+                "kafka-log-start-offset-checkpoint",
+                self.checkpoint_log_starts,
+                config.log_flush_start_offset_checkpoint_interval_ms,
+            ),
+        ):
+            self.scheduler.schedule_periodically(name, task, period_ms=period_ms, delay_ms=delay_ms)
+        self.scheduler.schedule_periodically(
+            "highwatermark-checkpoint",
+            self.checkpoint_high_watermarks,
+            period_ms=config.replica_high_watermark_checkpoint_interval_ms,
+        )
+        expiration_ms = config.producer_id_expiration_check_interval_ms
+        self.scheduler.schedule_periodically(
+            "PeriodicProducerExpirationCheck",
+            self.remove_expired_producers,
+            period_ms=expiration_ms,
+            delay_ms=expiration_ms,
+        )
+        self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=delay_ms)
+        self.scheduler.schedule_periodically(
+            "close-idle-files", self.close_idle_files, period_ms=IDLE_FILES_CHECK_INTERVAL_MS
+        )
+        if config.log_cleaner_enable:
+            self.cleaner.start()
+        if config.hand_off is not None:
+            announce(config.hand_off, [directory.path for directory in self._live()], self.fs)
+            self._has_announced = True
+            intake = Intake(config.hand_off, self, self.fs)
+            period_ms = config.log_cleaner_backoff_ms
+            self.scheduler.schedule_periodically("hand-off", intake.take_all, period_ms=period_ms)
+
+    def run_due(self) -> None:
+        """Run the background tasks that are due, in this thread; for a manager without background threads."""
+        self.scheduler.run_due()
+
+    def delete_old_segments(self) -> int:
+        """Retention of the logs that are not compacted; returns how many segments it deleted.
+
+        Source: kafka-log 03 §1.
+        """
+        deleted = 0
+        paused = self.cleaner.pause_for_retention()
+        try:
+            for log in paused:
+                deleted += self._attempt(log, log.delete_old_segments) or 0
+            for log in self._values(self._future):
+                if not log.config.compacts:
+                    deleted += self._attempt(log, log.delete_old_segments) or 0
+        finally:
+            self.cleaner.resume(log.partition for log in paused)
+        return deleted
+
+    def flush_overdue(self) -> None:
+        """Flush the logs that were not flushed for `flush.ms`."""
+        now_ms = self.clock.now_ms()
+        for log in self.all_logs():
+            if now_ms - log.last_flush_ms >= log.config.flush_ms:
+                self._attempt(log, log.flush)
+
+    def remove_expired_producers(self) -> None:
+        """Forget idle producers of every log."""
+        for log in self.all_logs():
+            self._attempt(log, log.remove_expired_producers)
+
+    def checkpoint_recovery_points(self) -> None:
+        """Write the recovery points of every directory."""
+        self._checkpoint(LogDirectory.write_recovery_points, _recovery_points)
+
+    def checkpoint_log_starts(self) -> None:
+        """Write the log start offsets of the logs that do not begin at their first segment (LM-06)."""
+        self._checkpoint(LogDirectory.write_log_starts, _log_starts)
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write the high watermarks of every directory."""
+        self._checkpoint(LogDirectory.write_high_watermarks, _high_watermarks)
+
+    def _checkpoint(
+        self,
+        write: Callable[[LogDirectory, Mapping[TopicPartition, int]], None],
+        offsets: Callable[[Iterable[PartitionLog]], Mapping[TopicPartition, int]],
+        directories: Iterable[LogDirectory] | None = None,
+    ) -> None:
+        for directory in self._live() if directories is None else directories:
+            try:
+                with self._failing(directory):
+                    write(directory, offsets(self._logs_in(directory)))
+            except OpenFilesLimitError as error:
+                _LOGGER.error("a checkpoint of %s was not written: %s", directory, error)
+
+    def close_idle_files(self) -> None:
+        """Give back the descriptors of segments that were not used since the last call."""
+        for logs in (self._logs, self._future):
+            for log in self._values(logs):
+                log.close_idle_files()
+
+    def _delete_logs(self) -> None:
+        """Remove the renamed logs whose time has come; their own failures concern nobody else."""
+        delay_ms = self.config.log_segment_delete_delay_ms
+        while self._deleted and self.clock.now_ms() - self._deleted[0].since_ms >= delay_ms:
+            deleted = self._deleted.popleft()
+            if deleted.directory.is_offline:
+                deleted.log.close_handlers()
+            else:
+                self._attempt(deleted.log, deleted.log.delete)
+        wait_ms = max(delay_ms, 1)
+        if self._deleted:
+            wait_ms = max(self._deleted[0].since_ms + delay_ms - self.clock.now_ms(), 1)
+        self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=wait_ms)
+
+    def _attempt(self, log: PartitionLog, action: Callable[[], int | None]) -> int | None:
+        """Do something with a log whose disk may fail under it; the log itself tells of that."""
+        try:
+            return action()
+        except StorageError as error:
+            _LOGGER.error("%s: %s", log.partition, error)
+        except SedimentError as error:
+            if not log.is_closed:
+                raise
+            _LOGGER.info("%s: %s", log.partition, error)
+        return None
+
+    # ------------------------------------------------------------------------------------------------------------- logs
+    def get_log(self, partition: TopicPartition) -> PartitionLog | None:
+        """The live log of a partition; None where there is none, or its directory is offline."""
+        with self._guard:
+            return self._logs.get(partition)
+
+    def get_future_log(self, partition: TopicPartition) -> PartitionLog | None:
+        """The log that is to replace the live one, None where there is none."""
+        with self._guard:
+            return self._future.get(partition)
+
+    def all_logs(self) -> list[PartitionLog]:
+        """The live logs, by partition."""
+        return sorted(self._values(self._logs), key=lambda log: log.partition)
+
+    def directories(self) -> list[LogDirectory]:
+        """Every directory, offline or not, in the order given."""
+        return list(self._directories)
+
+    def strays(self) -> list[Path]:
+        """Directories of logs that do not belong here; nobody serves them."""
+        return list(self._strays)
+
+    def directory_of(self, log: PartitionLog) -> LogDirectory:
+        """The log directory of a log.
+
+        Raises:
+            UsageError: it is not a log of this engine.
+        """
+        for directory in self._directories:
+            if directory.path == log.directory.parent:
+                return directory
+        raise UsageError("this is not a log of the engine", partition=str(log.partition), path=str(log.directory))
+
+    def create_log(
+        self,
+        partition: TopicPartition,
+        *,
+        is_new: bool = True,
+        log_dir: Path | None = None,
+        topic_id: str | None = None,
+    ) -> PartitionLog:
+        """The log of a partition; a missing one is created in `log_dir`, else in the directory with the fewest logs.
+
+        `is_new` says that the partition has never been here: otherwise its log may be in a directory that is offline.
+
+        Raises:
+            StorageError: the log may be in a directory that is offline, or no directory takes it.
+            UsageError: Kafka allows no such topic, partition or topic id, or `log_dir` is none of this engine.
+
+        Source: kafka-log 04 §12.
+        """
+        check_partition(partition)
+        if topic_id is not None:
+            check_topic_id(topic_id)
+        with self._administration:
+            existing = self.get_log(partition)
+            if existing is not None:
+                return existing
+            offline = [directory for directory in self._directories if directory.is_offline]
+            if not is_new and offline:
+                raise StorageError(
+                    f"its log may be in a directory that is offline: {offline[0].failure}",
+                    partition=str(partition),
+                    path=str(offline[0]),
+                    advice="repair the directory and start the engine again",
+                )
+            self._require_descriptors()
+            for directory in self._candidates(log_dir):
+                with self._failing(directory):
+                    path = directory.path / str(partition)
+                    if not self.fs.exists(path):
+                        self.fs.make_directory(path)
+                    log = self._open_log(partition, path, PartitionCheckpoints(), topic_id=topic_id)
+                    with self._guard:
+                        if not directory.is_offline:
+                            self._logs[partition] = log
+                            return log
+            raise StorageError(
+                "no log directory takes a new log", partition=str(partition), advice="repair a log directory"
+            )
+
+    def _candidates(self, log_dir: Path | None) -> list[LogDirectory]:
+        if log_dir is None:
+            with self._guard:
+                parents = [log.directory.parent for log in (*self._logs.values(), *self._future.values())]
+            return sorted(self._live(), key=lambda directory: parents.count(directory.path))
+        chosen = [directory for directory in self._directories if directory.path == log_dir]
+        if not chosen:
+            raise UsageError("this is no log directory of the engine", path=str(log_dir))
+        return [directory for directory in chosen if not directory.is_offline]
+
+    def delete_log(self, partition: TopicPartition) -> None:
+        """Take a log away: its directory is renamed now and removed after `log.segment.delete.delay.ms`.
+
+        Raises:
+            StorageError: there is no such log, because its directory is offline.
+            UsageError: there is no such log, or Kafka allows no such topic or partition.
+
+        Source: kafka-log 04 §13.
+        """
+        check_partition(partition)
+        with self._administration:
+            self._require_descriptors()
+            with self._guard:
+                log = self._logs.pop(partition, None)
+            if log is None:
+                kind = StorageError if any(directory.is_offline for directory in self._directories) else UsageError
+                raise kind("there is no such log", partition=str(partition))
+            directory = self.directory_of(log)
+            self.cleaner.abort(partition)
+            with self._failing(directory):
+                self.cleaner.forget(directory, partition)
+                self._rename_aside(log, directory, DirectoryState.DELETE)
+                self._deleted.append(_DeletedLog(log, directory, self.clock.now_ms()))
+            self._checkpoint(LogDirectory.write_recovery_points, _recovery_points, [directory])
+            self._checkpoint(LogDirectory.write_log_starts, _log_starts, [directory])
+
+    def _require_descriptors(self) -> None:
+        try:
+            self.fs.require_descriptors(SPARE_DESCRIPTORS)
+        except OSError as error:
+            raise open_files_limit(error) from error
+
+    @staticmethod
+    def _rename_aside(log: PartitionLog, directory: LogDirectory, state: DirectoryState) -> None:
+        """`topic-N` -> `topic-N.<32 hex digits>-delete`, the topic shortened where a name could not hold it."""
+        suffix = f"-{log.partition.partition}.{uuid.uuid4().hex}{state}"
+        log.rename_directory(directory.path / (log.partition.topic[: LONGEST_FILE_NAME - len(suffix)] + suffix))
+
+    def truncate_to(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Cut logs down to below the given offsets, and write the recovery points of their directories.
+
+        Source: kafka-log 04 §10.
+        """
+        with self._administration:
+            for log, offset in self._present(offsets):
+                with log.lock:
+                    # No append may roll in between, or the cut reaches into what is being cleaned.
+                    if offset >= log.active_base_offset:
+                        self._attempt(log, partial(log.truncate_to, offset))
+                        continue
+                with self._paused(log.partition):
+                    if self._attempt(log, partial(log.truncate_to, offset)):
+                        with self._failing(self.directory_of(log)):
+                            self.cleaner.truncate_checkpoint(log, log.active_base_offset)
+            self._checkpoint_directories_of(offsets)
+
+    def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
+        """Empty a log and let it go on at `offset`; as `truncate_to`."""
+        with self._administration:
+            for log, _ in self._present({partition: offset}):
+                with self._paused(partition):
+                    self._attempt(log, partial(log.truncate_fully_and_start_at, offset))
+                    with self._failing(self.directory_of(log)):
+                        self.cleaner.truncate_checkpoint(log, log.active_base_offset)
+            self._checkpoint_directories_of([partition])
+
+    def _present(self, offsets: Mapping[TopicPartition, int]) -> list[tuple[PartitionLog, int]]:
+        with self._guard:
+            return [(self._logs[partition], offset) for partition, offset in offsets.items() if partition in self._logs]
+
+    def _checkpoint_directories_of(self, partitions: Iterable[TopicPartition]) -> None:
+        logs = [log for partition in partitions if (log := self.get_log(partition)) is not None]
+        touched = {directory.path: directory for directory in map(self.directory_of, logs)}
+        self._checkpoint(LogDirectory.write_recovery_points, _recovery_points, touched.values())
+
+    @contextmanager
+    def _paused(self, partition: TopicPartition) -> Iterator[None]:
+        self.cleaner.abort_and_pause(partition)
+        try:
+            yield
+        finally:
+            self.cleaner.resume([partition])
+
+    # ----------------------------------------------------------------------------------------------------------- config
+    def update_topic_config(self, topic: str, config: LogConfig) -> None:
+        """A topic's config changed: at once for its logs, and for those that are created later.
+
+        A cleaning of a log that is no longer compacted is ended (LM-12).
+
+        Raises:
+            UsageError: Kafka allows no topic of that name.
+        """
+        check_topic(topic)
+        self._overrides[topic] = config
+        for log in self.all_logs():
+            if log.partition.topic == topic:
+                was_compacted = log.config.compacts
+                log.update_config(config)
+                if was_compacted and not config.compacts:
+                    self.cleaner.abort(log.partition)
+
+    def _config_of(self, topic: str) -> LogConfig:
+        return self._overrides.get(topic) or self._topic_config(topic)
+
+    # ---------------------------------------------------------------------------------------------------------- failure
+    def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
+        """Take a directory and its logs offline; the other directories go on."""
+        if is_out_of_descriptors(error):
+            _LOGGER.error("%s: %s", directory, open_files_limit(error))
+        else:
+            self._fail(directory, error)
+
+    def _log_failed(self, log: PartitionLog, error: OSError) -> None:
+        self._fail(self.directory_of(log), error)
+
+    def _fail(self, directory: LogDirectory, error: OSError | SedimentError) -> None:
+        with self._guard:
+            if directory.failure is not None:
+                return
+            directory.failure = str(error)
+            lost = [log for logs in (self._logs, self._future) for log in logs.values() if _is_in(log, directory)]
+            for logs in (self._logs, self._future):
+                for partition in [partition for partition, log in logs.items() if _is_in(log, directory)]:
+                    del logs[partition]
+        # The text alone: a handler that keeps the error would keep the files open that its traceback holds.
+        _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
+        lost += [deleted.log for deleted in self._deleted.copy() if deleted.directory is directory]
+        for log in lost:
+            log.go_offline(f"its directory failed: {directory.failure}")
+        # Later, because the log that tells of it holds its own lock here, and closing another waits for that one's.
+        self.scheduler.schedule_once("log-dir-failure", partial(self._leave, directory, lost))
+
+    @staticmethod
+    def _leave(directory: LogDirectory, logs: Iterable[PartitionLog]) -> None:
+        for log in logs:
+            log.close_handlers()
+        directory.release()
+
+    @contextmanager
+    def _failing(self, directory: LogDirectory) -> Iterator[None]:
+        """What the disk refuses inside takes the directory offline.
+
+        Raises:
+            OpenFilesLimitError: the process may open no more files, which is no fault of the disk.
+        """
+        try:
+            yield
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise open_files_limit(error) from error
+            self._fail(directory, error)
+        except StorageError as error:
+            if not directory.is_offline:
+                raise
+            _LOGGER.error("%s", error)
+
+    def is_halted(self) -> bool:
+        """Whether every directory is offline: nothing is served any more."""
+        return all(directory.is_offline for directory in self._directories)
+
+    def _check_not_halted(self) -> None:
+        if not self.is_halted():
+            return
+        reasons = "; ".join(f"{directory}: {directory.failure}" for directory in self._directories)
+        raise StorageError(f"no log directory is usable: {reasons}", advice="repair one of them and start again")
+
+    # --------------------------------------------------------------------------------------------------------- shutdown
+    def shutdown(self, broker_epoch: int = -1) -> None:
+        """Stop cleanly: what was appended is durable and the next start needs no recovery.
+
+        A directory in which a log cannot be closed is left without the marker of a clean stop; the others get it.
+        Calling it again does nothing.
+
+        Source: kafka-log 04 §14.
+        """
+        self._stop(broker_epoch)
+
+    def _stop(self, broker_epoch: int | None) -> None:
+        with self._administration:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+        self.cleaner.stop()
+        self.scheduler.close()
+        self.cleaner.close()
+        if self.config.hand_off is not None and self._has_announced:
+            try:
+                withdraw(self.config.hand_off, self.fs)
+            except OSError as error:
+                _LOGGER.error("jobs may still leave segments in %s: %s", self.config.hand_off, error)
+        with self._administration:
+            live = self._live()
+            with ThreadPoolExecutor(max(len(live), 1), thread_name_prefix="sediment-close") as pool:
+                for _ in pool.map(partial(self._close_directory, broker_epoch), live):
+                    pass
+            for deleted in self._deleted:
+                deleted.log.close_handlers()
+            with self._guard:
+                lost = [*self._logs.values(), *self._future.values()]
+                self._logs, self._future = {}, {}
+            for log in lost:
+                if not log.is_closed:
+                    log.close_handlers()
+            for directory in self._directories:
+                directory.release()
+
+    def _close_directory(self, broker_epoch: int | None, directory: LogDirectory) -> None:
+        logs = self._logs_in(directory)
+        threads = self.config.num_recovery_threads_per_data_dir
+        with ThreadPoolExecutor(threads, thread_name_prefix=f"sediment-close-{directory}") as pool:
+            closed = list(pool.map(self._close_log, logs))
+        if not all(closed) or directory.is_offline:
+            return
+        try:
+            with self._failing(directory):
+                directory.write_recovery_points(_recovery_points(logs))
+                directory.write_log_starts(_log_starts(logs))
+                directory.write_high_watermarks(_high_watermarks(logs))
+                if directory.is_loaded or directory.clean_shutdown is not None:
+                    directory.write_clean_shutdown(broker_epoch)
+        except OpenFilesLimitError as error:
+            _LOGGER.error("%s was not stopped cleanly: %s", directory, error)
+
+    def _close_log(self, log: PartitionLog) -> bool:
+        try:
+            log.flush(force_last_segment=True)
+            log.close()
+        except (SedimentError, OSError) as error:
+            _LOGGER.error("%s could not be closed: %s", log.partition, error)
+            return False
+        return True
+
+    # ------------------------------------------------------------------------------------------------------------- maps
+    def _live(self) -> list[LogDirectory]:
+        return [directory for directory in self._directories if not directory.is_offline]
+
+    def _values(self, logs: Mapping[TopicPartition, PartitionLog]) -> list[PartitionLog]:
+        with self._guard:
+            return list(logs.values())
+
+    def _logs_in(self, directory: LogDirectory) -> list[PartitionLog]:
+        with self._guard:
+            every = (*self._logs.values(), *self._future.values())
+        return [log for log in every if _is_in(log, directory)]
+
+
+class _Counted:
+    """Counts the logs of one directory as they are loaded, in several threads."""
+
+    def __init__(self, log_dir: Path, total: int, progress: Callable[[LoadProgress], None]) -> None:
+        self._log_dir = log_dir
+        self._total = total
+        self._progress = progress
+        self._loaded = 0
+        self._guard = threading.Lock()
+
+    def one_more(self, name: str) -> None:
+        with self._guard:
+            self._loaded += 1
+            self._progress(LoadProgress(self._log_dir, name, self._loaded, self._total))
+
+
+def _is_in(log: PartitionLog, directory: LogDirectory) -> bool:
+    return log.directory.parent == directory.path
+
+
+def _recovery_points(logs: Iterable[PartitionLog]) -> dict[TopicPartition, int]:
+    return {log.partition: log.recovery_point for log in logs}
+
+
+def _log_starts(logs: Iterable[PartitionLog]) -> dict[TopicPartition, int]:
+    return {log.partition: log.log_start_offset for log in logs if log.log_start_offset > log.first_base_offset}
+
+
+def _high_watermarks(logs: Iterable[PartitionLog]) -> dict[TopicPartition, int]:
+    return {log.partition: log.high_watermark for log in logs}

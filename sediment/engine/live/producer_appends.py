@@ -1,0 +1,439 @@
+"""The producers of a live log: what an append must not contradict, and what it changes once it is written.
+
+Invariants
+* `check` changes nothing: it answers with an `Update` that `apply` takes over after the batches were written, so that
+  an append which is refused or fails leaves no trace.
+* A producer remembers its last five batches, which is how many a client may have under way; all of them are of its
+  current epoch.
+* `_open` is keyed by the first offset of its transactions and ascends.
+* `_unreplicated` holds ended transactions in the order of their markers; the log's end grows, so that is their last
+  offset.  `_unreplicated_firsts` is a heap of (first offset, last offset); it can hold transactions that were
+  forgotten, but not at its top.
+
+Source: kafka-log 04 §3.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+
+from sediment.engine.live.validation import AppendOrigin, BatchFields
+from sediment.segment_io.errors import (
+    InvalidProducerEpochError,
+    InvalidTransactionStateError,
+    OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
+    UsageError,
+)
+from sediment.segment_io.format.indexes import AbortedTransaction
+from sediment.segment_io.format.layout import CONTROL_ABORT, CONTROL_COMMIT, INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE
+from sediment.segment_io.partition.producer_state import (
+    NO_CONTROL_RECORD,
+    NO_COORDINATOR_EPOCH,
+    NO_OFFSET,
+    CompletedTransaction,
+    ProducerEntry,
+    ProducerState,
+    RememberedBatch,
+    last_sequence,
+)
+
+REMEMBERED_BATCHES = 5
+UNKNOWN_TRANSACTION_VERSION = -1
+_EPOCH_BUMPING_VERSION = 2
+_LATE_TRANSACTION_GRACE_MS = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """What is known of one producer; `batches` are the last five, oldest first."""
+
+    producer_id: int
+    epoch: int = NO_PRODUCER_EPOCH
+    batches: tuple[RememberedBatch, ...] = ()
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    timestamp_ms: int = -1
+    txn_first_offset: int = NO_OFFSET
+
+    @property
+    def has_open_transaction(self) -> bool:
+        """Data of a transaction was seen and its marker was not."""
+        return self.txn_first_offset >= 0
+
+    @property
+    def last_sequence(self) -> int:
+        """That of the last batch, -1 where there is none under this epoch."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def duplicate_of(self, fields: BatchFields) -> RememberedBatch | None:
+        """The remembered batch that `fields` repeats."""
+        if fields.producer_epoch != self.epoch:
+            return None
+        last = last_sequence(fields.base_sequence, fields.last_offset - fields.base_offset)
+        for batch in self.batches:
+            if batch.first_sequence == fields.base_sequence and batch.last_sequence == last:
+                return batch
+        return None
+
+    def entry(self) -> ProducerEntry:
+        """As a snapshot holds it."""
+        last = self.batches[-1] if self.batches else RememberedBatch(NO_SEQUENCE, NO_OFFSET, 0, -1)
+        return ProducerEntry(
+            self.producer_id,
+            self.epoch,
+            last.last_sequence,
+            last.last_offset,
+            last.offset_delta,
+            self.timestamp_ms,
+            self.coordinator_epoch,
+            self.txn_first_offset,
+        )
+
+    @classmethod
+    def of(cls, entry: ProducerEntry, batches: tuple[RememberedBatch, ...]) -> Producer:
+        """From an entry of a snapshot and the batches that are remembered."""
+        return cls(
+            entry.producer_id,
+            entry.producer_epoch,
+            batches,
+            entry.coordinator_epoch,
+            entry.timestamp_ms,
+            entry.current_txn_first_offset,
+        )
+
+
+class VerificationGuard:
+    """A token of one verification of a transaction; only the same object matches."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True)
+class _Verification:
+    guard: VerificationGuard
+    created_ms: int
+    lowest_sequence: int
+    epoch: int
+    supports_epoch_bump: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A transaction whose marker is being appended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+@dataclass(slots=True)
+class Update:
+    """What an append will change; `duplicate` says that it was appended before."""
+
+    producers: dict[int, Producer] = field(default_factory=dict)
+    begun: dict[int, int] = field(default_factory=dict)
+    ended: list[_Ended] = field(default_factory=list)
+    verified: set[int] = field(default_factory=set)
+    duplicate: RememberedBatch | None = None
+
+
+class LiveProducers:
+    """The producers of a log up to its end."""
+
+    def __init__(self, state: ProducerState, *, expiration_ms: int | None, verifies_transactions: bool) -> None:
+        self.expiration_ms = expiration_ms
+        self._verifies = verifies_transactions
+        self._producers = {key: Producer.of(entry, state.batches(key)) for key, entry in state.entries.items()}
+        opened = sorted(
+            (entry.current_txn_first_offset, key) for key, entry in state.entries.items() if entry.has_open_transaction
+        )
+        self._open: dict[int, int] = dict(opened)
+        self._unreplicated = deque(sorted(state.completed, key=lambda txn: txn.last_offset))
+        self._unreplicated_firsts = sorted((txn.first_offset, txn.last_offset) for txn in self._unreplicated)
+        self._verifications: dict[int, _Verification] = {}
+
+    # ------------------------------------------------------------------------------------------------------------ state
+    def state(self, end_offset: int) -> ProducerState:
+        """All of it as a value; `completed` are those whose marker is not known to be replicated."""
+        entries = {key: producer.entry() for key, producer in self._producers.items()}
+        remembered = {
+            key: producer.batches
+            for key, producer in self._producers.items()
+            if producer.batches != entries[key].batches
+        }
+        return ProducerState(end_offset, entries, tuple(self._unreplicated), remembered)
+
+    def entries(self) -> Iterable[ProducerEntry]:
+        """As a snapshot holds them."""
+        return [producer.entry() for producer in self._producers.values()]
+
+    def producer(self, producer_id: int) -> Producer | None:
+        """What is known of one producer."""
+        return self._producers.get(producer_id)
+
+    def first_undecided_offset(self) -> int | None:
+        """The first offset of the earliest open transaction."""
+        return next(iter(self._open), None)
+
+    def first_unstable_offset(self) -> int | None:
+        """The first offset of a transaction that is open, or whose marker is not known to be replicated."""
+        undecided = self.first_undecided_offset()
+        if not self._unreplicated:
+            return undecided
+        first = self._unreplicated_firsts[0][0]
+        return first if undecided is None else min(undecided, first)
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Forget the ended transactions whose marker is below."""
+        while self._unreplicated and self._unreplicated[0].last_offset < high_watermark:
+            self._unreplicated.popleft()
+        firsts = self._unreplicated_firsts
+        while firsts and (not self._unreplicated or firsts[0][1] < self._unreplicated[0].last_offset):
+            heappop(firsts)
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether that producer has a transaction open under that epoch."""
+        producer = self._producers.get(producer_id)
+        return producer is not None and producer.has_open_transaction and producer.epoch == epoch
+
+    def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
+        """Whether the oldest open transaction should have been ended long ago.  Source: kafka-log 04 §3."""
+        oldest = next(iter(self._open.values()), None)
+        if oldest is None:
+            return False
+        timestamp_ms = self._producers[oldest].timestamp_ms
+        return timestamp_ms > 0 and now_ms - timestamp_ms > max_timeout_ms + _LATE_TRANSACTION_GRACE_MS
+
+    def remove_expired(self, now_ms: int) -> None:
+        """Forget producers and verifications that were idle for `producer.id.expiration.ms`.
+
+        Where that is not stated, none is forgotten.
+        """
+        expiration_ms = self.expiration_ms
+        if expiration_ms is None:
+            return
+        self._producers = {
+            key: producer
+            for key, producer in self._producers.items()
+            if producer.has_open_transaction or now_ms - producer.timestamp_ms < expiration_ms
+        }
+        self._verifications = {
+            key: entry for key, entry in self._verifications.items() if now_ms - entry.created_ms < expiration_ms
+        }
+
+    # ----------------------------------------------------------------------------------------------------- verification
+    def start_verification(
+        self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
+    ) -> VerificationGuard | None:
+        """A guard to bring along with the first batch of a transaction; None where it is open already.
+
+        Raises:
+            InvalidProducerEpochError: a later epoch of that producer was seen.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is not None and epoch < producer.epoch:
+            raise _old_epoch(producer_id, epoch, producer.epoch)
+        if self.has_open_transaction(producer_id, epoch):
+            return None
+        entry = self._verifications.get(producer_id)
+        if entry is None:
+            entry = _Verification(VerificationGuard(), now_ms, sequence, epoch, supports_epoch_bump)
+            self._verifications[producer_id] = entry
+        elif epoch > entry.epoch:
+            entry.epoch, entry.lowest_sequence = epoch, sequence
+        elif epoch == entry.epoch:
+            entry.lowest_sequence = min(entry.lowest_sequence, sequence)
+        return entry.guard
+
+    # ----------------------------------------------------------------------------------------------------------- append
+    def check(
+        self,
+        batches: Iterable[BatchFields],
+        *,
+        origin: AppendOrigin,
+        guard: VerificationGuard | None,
+        transaction_version: int,
+    ) -> Update:
+        """What appending `batches` changes, those without a producer left out.
+
+        Raises:
+            OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError,
+            TransactionCoordinatorFencedError: a batch may not be appended.
+            UsageError: a marker without a transaction version, or a control record that is no marker.
+        """
+        update = Update()
+        for fields in batches:
+            known = self._producers.get(fields.producer_id)
+            if origin is AppendOrigin.CLIENT and known is not None:
+                update.duplicate = known.duplicate_of(fields)
+                if update.duplicate is not None:
+                    return update
+            if origin in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR) and fields.is_transactional:
+                self._check_transaction(known, fields, guard)
+            producer = update.producers.get(fields.producer_id) or known or Producer(fields.producer_id)
+            if not fields.is_control:
+                producer = self._data(producer, fields, origin, update)
+            elif fields.control_type != NO_CONTROL_RECORD:
+                producer = self._marker(producer, fields, origin, transaction_version, update)
+            update.producers[fields.producer_id] = producer
+            if fields.is_transactional and not self._keeps_verification(fields):
+                update.verified.add(fields.producer_id)
+        return update
+
+    def _keeps_verification(self, fields: BatchFields) -> bool:
+        """A marker does not end a verification of the transaction that comes after it."""
+        entry = self._verifications.get(fields.producer_id)
+        return (
+            entry is not None
+            and fields.is_control
+            and entry.supports_epoch_bump
+            and entry.epoch == fields.producer_epoch
+        )
+
+    def _check_transaction(self, known: Producer | None, fields: BatchFields, guard: VerificationGuard | None) -> None:
+        """The first batch of a transaction must be of the producer's epoch and verified."""
+        if self.has_open_transaction(fields.producer_id, fields.producer_epoch):
+            return
+        if known is not None and fields.producer_epoch < known.epoch:
+            raise _old_epoch(fields.producer_id, fields.producer_epoch, known.epoch)
+        if fields.is_control or not self._verifies:
+            return
+        entry = self._verifications.get(fields.producer_id)
+        if guard is None or entry is None or entry.guard is not guard:
+            raise InvalidTransactionStateError(
+                f"the transaction of producer {fields.producer_id} was not verified",
+                advice="ask for a verification before the first batch of a transaction",
+            )
+
+    def _data(self, producer: Producer, fields: BatchFields, origin: AppendOrigin, update: Update) -> Producer:
+        if fields.producer_epoch < producer.epoch and origin is not AppendOrigin.REPLICATION:
+            raise _old_epoch(fields.producer_id, fields.producer_epoch, producer.epoch)
+        if origin is AppendOrigin.CLIENT:
+            self._check_sequence(producer, fields)
+        batches = producer.batches if fields.producer_epoch == producer.epoch else ()
+        delta = fields.last_offset - fields.base_offset
+        last = last_sequence(fields.base_sequence, delta)
+        batch = RememberedBatch(last, fields.last_offset, delta, fields.max_timestamp)
+        txn_first_offset = producer.txn_first_offset
+        if producer.has_open_transaction and not fields.is_transactional:
+            raise InvalidTransactionStateError(
+                f"a batch of producer {fields.producer_id} is outside the transaction it opened at {txn_first_offset}",
+                advice="commit or abort the transaction first",
+            )
+        if fields.is_transactional and not producer.has_open_transaction:
+            txn_first_offset = fields.base_offset
+            update.begun[txn_first_offset] = fields.producer_id
+        return Producer(
+            fields.producer_id,
+            fields.producer_epoch,
+            (*batches, batch)[-REMEMBERED_BATCHES:],
+            producer.coordinator_epoch,
+            fields.max_timestamp,
+            txn_first_offset,
+        )
+
+    def _check_sequence(self, producer: Producer, fields: BatchFields) -> None:
+        """Source: kafka-log 04 §3 step 3b."""
+        sequence = fields.base_sequence
+        verification = self._verifications.get(fields.producer_id)
+        if verification is not None:
+            is_first = not producer.batches
+            if verification.supports_epoch_bump and is_first and sequence != 0:
+                raise _out_of_order(fields, "a transaction of this version begins with sequence 0")
+            if sequence > verification.lowest_sequence:
+                raise _out_of_order(
+                    fields, f"a batch with sequence {verification.lowest_sequence} was announced before it"
+                )
+        if fields.producer_epoch != producer.epoch:
+            if sequence != 0 and producer.epoch != NO_PRODUCER_EPOCH:
+                raise _out_of_order(fields, "a new epoch begins with sequence 0")
+            return
+        last = producer.last_sequence
+        if sequence != last + 1 and not (sequence == 0 and last == INT32_MAX):
+            raise _out_of_order(fields, f"its last sequence is {last}")
+
+    def _marker(
+        self,
+        producer: Producer,
+        fields: BatchFields,
+        origin: AppendOrigin,
+        transaction_version: int,
+        update: Update,
+    ) -> Producer:
+        """Source: kafka-log 04 §3 step 4."""
+        if fields.control_type not in (CONTROL_ABORT, CONTROL_COMMIT):
+            raise UsageError(
+                f"control record of producer {fields.producer_id} has type {fields.control_type}: no transaction marker"
+            )
+        epoch = fields.producer_epoch
+        if origin is not AppendOrigin.REPLICATION:
+            if transaction_version == UNKNOWN_TRANSACTION_VERSION:
+                raise UsageError("a transaction marker is appended without its transaction version")
+            is_retry = epoch == producer.epoch and not producer.has_open_transaction
+            if transaction_version >= _EPOCH_BUMPING_VERSION:
+                is_old = epoch <= producer.epoch and not is_retry
+            else:
+                is_old = epoch < producer.epoch
+            if is_old:
+                raise _old_epoch(fields.producer_id, epoch, producer.epoch)
+            if fields.coordinator_epoch < producer.coordinator_epoch:
+                raise TransactionCoordinatorFencedError(
+                    f"the marker of producer {fields.producer_id} is of coordinator epoch {fields.coordinator_epoch}, "
+                    f"and {producer.coordinator_epoch} was seen",
+                    advice="let the current coordinator write it",
+                )
+        if producer.has_open_transaction:
+            is_aborted = fields.control_type == CONTROL_ABORT
+            update.ended.append(_Ended(fields.producer_id, producer.txn_first_offset, fields.base_offset, is_aborted))
+        return replace(
+            producer,
+            epoch=epoch,
+            batches=producer.batches if epoch == producer.epoch else (),
+            coordinator_epoch=fields.coordinator_epoch,
+            timestamp_ms=fields.control_timestamp,
+            txn_first_offset=NO_OFFSET,
+        )
+
+    def apply(self, update: Update) -> tuple[AbortedTransaction, ...]:
+        """Take over an update whose batches were written.
+
+        Returns:
+            Transaction index entries for the segment that holds the markers.
+
+        Source: kafka-log 04 §1 step 10.
+        """
+        self._producers.update(update.producers)
+        self._open.update(update.begun)
+        for producer_id in update.verified:
+            self._verifications.pop(producer_id, None)
+        aborted = []
+        for ended in update.ended:
+            others = (first for first, producer_id in self._open.items() if producer_id != ended.producer_id)
+            stable = next(others, ended.last_offset + 1)
+            self._open.pop(ended.first_offset, None)
+            self._unreplicated.append(
+                CompletedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, ended.is_aborted, stable)
+            )
+            heappush(self._unreplicated_firsts, (ended.first_offset, ended.last_offset))
+            if ended.is_aborted:
+                aborted.append(AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, stable))
+        return tuple(aborted)
+
+
+def _old_epoch(producer_id: int, epoch: int, known: int) -> InvalidProducerEpochError:
+    return InvalidProducerEpochError(
+        f"producer {producer_id} writes under epoch {epoch}, and {known} was seen",
+        advice="begin again with a new producer epoch",
+    )
+
+
+def _out_of_order(fields: BatchFields, why: str) -> OutOfOrderSequenceError:
+    return OutOfOrderSequenceError(
+        f"producer {fields.producer_id} sends sequence {fields.base_sequence} under epoch {fields.producer_epoch}, "
+        f"but {why}",
+        advice="send the batches of a producer in their order",
+    )

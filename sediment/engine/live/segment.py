@@ -1,0 +1,480 @@
+"""One segment of a live log: its file and its indexes, appended to, read, searched and cut.
+
+    <base>.log          batches, written behind each other                         kafka-log 01 §2
+    <base>.index        last offset -> position, one entry per index.interval.bytes        01 §7.1, §7.5
+    <base>.timeindex    largest timestamp so far -> its offset, at the same places         01 §7.2, §7.5
+    <base>.txnindex     aborted transactions whose marker is here                          01 §7.4
+
+Invariants
+* `size_bytes` counts what was written whole: nobody reads beyond it, and the next append begins there, whatever a
+  failed write left behind it.
+* Files are opened when they are first needed, so that a log of many segments costs nothing until it is read.  A segment
+  that is only read keeps one descriptor, one that is appended to three; `close_idle` gives them back.
+* Writers are kept apart by the log's lock; who reads takes positions under the lock and bytes without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sediment.engine.config import LogConfig
+from sediment.engine.live.validation import Batches
+from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.format import legacy
+from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.decode import (
+    BAD_RECORD_COUNT,
+    INCOMPLETE,
+    OFFSET_DELTA,
+    OK,
+    PADDING_BYTES,
+    RECORD_FIELDS,
+    STATUS_TEXT,
+    TIMESTAMP_DELTA,
+    decode_records,
+)
+from sediment.segment_io.format.indexes import AbortedTransaction, OffsetPosition, TimestampOffset
+from sediment.segment_io.format.layout import (
+    BATCH_HEADER_BYTES,
+    BATCH_STRUCT,
+    CODEC_MASK,
+    INT32_MAX,
+    LAST_OFFSET_DELTA,
+    MAGIC,
+    MAX_TIMESTAMP,
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    TIMESTAMP_TYPE_BIT,
+)
+from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.fs import Fs, OpenFile
+from sediment.segment_io.segment.append import (
+    INDEXED_TIMESTAMP,
+    LARGEST_TIMESTAMP,
+    LARGEST_TIMESTAMP_OFFSET,
+    PROGRESS_FIELDS,
+    SINCE_ENTRY_BYTES,
+    index_entries,
+)
+from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, MappedTimeIndex, OpenTransactionIndex
+from sediment.segment_io.segment.reader import batch_error, padded_buffer
+from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_LAST_OFFSET, BY_TIMESTAMP, find_batch
+
+_LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
+_NS_PER_MS = 1_000_000
+_WINDOW_BYTES = 16 << 10
+_MAGIC = 2
+_LEGACY_TIMESTAMP = MAGIC + 2
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBatch:
+    """Where a batch begins and how long it is; `base_offset` is that of its header."""
+
+    base_offset: int
+    position: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecord:
+    """A record by its timestamp; `leader_epoch` is that of its batch, -1 where it has none."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+class Segment:
+    """A segment by its base offset.  `created_ms` is when this object began, for segments without timestamps."""
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        config: LogConfig,
+        fs: Fs,
+        *,
+        size_bytes: int,
+        created_ms: int,
+        jitter_ms: int = 0,
+        is_new: bool = False,
+    ) -> None:
+        self.base_offset = base_offset
+        self.directory = directory
+        self.size_bytes = size_bytes
+        self.created_ms = created_ms
+        self.jitter_ms = jitter_ms
+        self._fs = fs
+        self._interval_bytes = config.compaction.index_interval_bytes
+        self._file: OpenFile | None = None
+        self._was_used = False
+        entries = 0 if is_new else None
+        max_bytes = config.compaction.segment_index_bytes
+        self.offset_index = MappedOffsetIndex(
+            self.path(_OFFSET_INDEX), base_offset, fs, max_bytes=max_bytes, entries=entries
+        )
+        self.time_index = MappedTimeIndex(self.path(_TIME_INDEX), base_offset, fs, max_bytes=max_bytes, entries=entries)
+        self.transaction_index = OpenTransactionIndex(self.path(_TRANSACTION_INDEX), fs)
+        self._progress = np.zeros(PROGRESS_FIELDS, dtype=np.int64)
+        self._knows_timestamps = is_new
+        self._progress[LARGEST_TIMESTAMP] = self._progress[INDEXED_TIMESTAMP] = NO_TIMESTAMP
+        self._first_timestamp_ms: int | None = None
+
+    def path(self, kind: SegmentFileKind = _LOG) -> Path:
+        """Where a file of the segment is or would be."""
+        return self.directory / segment_file_name(self.base_offset, kind)
+
+    @property
+    def file(self) -> OpenFile:
+        """The `.log`."""
+        self._was_used = True
+        file = self._file
+        if file is None:
+            file = self._file = self._fs.open_file(self.path())
+        return file
+
+    def create(self, *, like: Path, preallocated_bytes: int = 0) -> None:
+        """Make the `.log` of a new segment, owned as `like` is; the indexes come with the first append."""
+        self._file = self._fs.create_file(self.path(), like=like)
+        self.preallocate(preallocated_bytes)
+
+    def preallocate(self, size_bytes: int) -> None:
+        """Let the file of a segment without batches be so long: zeros, which `become_inactive` cuts off; 0: nothing."""
+        if size_bytes:
+            self.file.resize(size_bytes)
+
+    def reserve_indexes(self) -> None:
+        """Give both indexes their full size, to be appended to."""
+        self.offset_index.reserve()
+        self.time_index.reserve()
+
+    def open_to_append(self) -> None:
+        """Have every file open that an append needs, so that none is missing halfway."""
+        self.reserve_indexes()
+        if self._file is None:
+            _ = self.file
+
+    def close_idle(self, *, is_durable: bool) -> None:
+        """Give back the descriptors of a segment that was not used since the last call; the next use opens it again.
+
+        `is_durable` says that the segment was flushed: only then its `.log` and `.txnindex` are closed.
+        """
+        if self._was_used:
+            self._was_used = False
+            return
+        self.offset_index.close_file()
+        self.time_index.close_file()
+        if is_durable:
+            self._file = None
+            self.transaction_index.close_file()
+
+    # ----------------------------------------------------------------------------------------------------------- append
+    def append(self, batches: Batches) -> None:
+        """Write batches behind the last one, and the index entries that they make.
+
+        Source: kafka-log 01 §7.5.
+        """
+        self._learn_timestamps()
+        position = self.size_bytes
+        self.file.write(batches.buffer.data[: batches.size_bytes], position)
+        rows = batches.rows
+        if self._progress[SINCE_ENTRY_BYTES] > self._interval_bytes or len(rows) > 1:
+            self._append_entries(batches, position)
+        else:
+            timestamp_ms = rows["max_timestamp"][0]
+            if timestamp_ms > self._progress[LARGEST_TIMESTAMP]:
+                self._progress[LARGEST_TIMESTAMP] = timestamp_ms
+                self._progress[LARGEST_TIMESTAMP_OFFSET] = rows["last_offset"][0]
+            self._progress[SINCE_ENTRY_BYTES] += batches.size_bytes
+        self.size_bytes = position + batches.size_bytes
+
+    def _append_entries(self, batches: Batches, position: int) -> None:
+        offset_index, time_index = self.offset_index, self.time_index
+        most = batches.size_bytes // max(self._interval_bytes, 1) + 1
+        most = min(most, len(batches.rows))
+        offset_room = min(offset_index.max_entries - len(offset_index), most)
+        time_room = min(max(time_index.max_entries - 1 - len(time_index), 0), most)
+        offset_entries = np.empty(offset_room * OFFSET_ENTRY_BYTES, dtype=np.uint8)
+        time_entries = np.empty(time_room * TIME_ENTRY_BYTES, dtype=np.uint8)
+        offset_bytes, time_bytes = index_entries(
+            batches.rows,
+            position,
+            self.base_offset,
+            self._interval_bytes,
+            self._progress,
+            offset_entries,
+            time_entries,
+        )
+        if offset_bytes:
+            offset_index.extend(offset_entries[:offset_bytes].tobytes())
+        if time_bytes:
+            time_index.extend(time_entries[:time_bytes].tobytes())
+
+    def add_aborted(self, transactions: tuple[AbortedTransaction, ...]) -> None:
+        """Note transactions whose ABORT marker was appended here."""
+        self.transaction_index.append(transactions)
+
+    # ------------------------------------------------------------------------------------------------------- timestamps
+    def _learn_timestamps(self) -> None:
+        """Take the largest timestamp of a segment that was there from its time index."""
+        if not self._knows_timestamps:
+            last = self.time_index.last_entry
+            self._progress[LARGEST_TIMESTAMP] = self._progress[INDEXED_TIMESTAMP] = last.timestamp_ms
+            self._progress[LARGEST_TIMESTAMP_OFFSET] = last.offset
+            self._knows_timestamps = True
+
+    @property
+    def largest(self) -> TimestampOffset:
+        """The largest timestamp of its batches and the last offset of the first one that has it; (-1, …) for none."""
+        self._learn_timestamps()
+        return TimestampOffset(int(self._progress[LARGEST_TIMESTAMP]), int(self._progress[LARGEST_TIMESTAMP_OFFSET]))
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        """The largest timestamp, the modification time of the file where no batch has one."""
+        largest_ms = self.largest.timestamp_ms
+        if largest_ms >= 0:
+            return largest_ms
+        entry = self._fs.entry(self.path())
+        return 0 if entry is None else entry.mtime_ns // _NS_PER_MS
+
+    def first_timestamp_ms(self) -> int:
+        """The largest timestamp of the first batch, -1 where there is none.
+
+        Source: kafka-log 04 §6 (rolling based timestamp).
+        """
+        if self._first_timestamp_ms is None:
+            if not self.size_bytes:
+                return NO_TIMESTAMP
+            header = self.file.read(0, BATCH_HEADER_BYTES)
+            at = MAX_TIMESTAMP if header[MAGIC] >= 2 else _LEGACY_TIMESTAMP
+            has_timestamp = header[MAGIC] > 0
+            self._first_timestamp_ms = (
+                int.from_bytes(header[at : at + 8], "big", signed=True) if has_timestamp else NO_TIMESTAMP
+            )
+        return self._first_timestamp_ms
+
+    # ------------------------------------------------------------------------------------------------------------- roll
+    def should_roll(
+        self, config: LogConfig, *, append_bytes: int, max_timestamp_ms: int, last_offset: int, now_ms: int
+    ) -> bool:
+        """Whether an append has to begin the next segment.
+
+        Source: kafka-log 04 §6.
+        """
+        if self.size_bytes > config.compaction.segment_bytes - append_bytes:
+            return True
+        if self.size_bytes:
+            first_ms = self.first_timestamp_ms()
+            waited_ms = max_timestamp_ms - first_ms if first_ms >= 0 else now_ms - self.created_ms
+            if waited_ms > config.max_segment_ms - self.jitter_ms:
+                return True
+        self.open_to_append()
+        if self.offset_index.is_full or self.time_index.is_full:
+            return True
+        return not 0 <= last_offset - self.base_offset <= INT32_MAX
+
+    def become_inactive(self) -> None:
+        """End the indexes and give back the room that was reserved; the last timestamp gets its entry."""
+        self._end_time_index()
+        self.offset_index.trim()
+        self.time_index.trim()
+        if self.file.size_bytes() != self.size_bytes:
+            self.file.resize(self.size_bytes)
+
+    def _end_time_index(self) -> None:
+        largest = self.largest
+        last = self.time_index.last_entry
+        has_room = len(self.time_index) < self.time_index.max_entries
+        if largest.timestamp_ms > last.timestamp_ms and largest.offset >= last.offset and has_room:
+            self.time_index.maybe_append(largest.timestamp_ms, largest.offset, skip_full_check=True)
+            self._progress[INDEXED_TIMESTAMP] = largest.timestamp_ms
+
+    def files(self) -> list[OpenFile]:
+        """What has to be synced to make the segment durable."""
+        files = [self.file, self.offset_index.open(), self.time_index.open()]
+        transactions = self.transaction_index.changed_file()
+        return files if transactions is None else [*files, transactions]
+
+    # ------------------------------------------------------------------------------------------------------------- read
+    def find(self, offset: int, *, from_position: int | None = None) -> FoundBatch | None:
+        """The first batch whose last offset is at least `offset`; None where the segment has none.
+
+        Raises:
+            CorruptBatchError: a header on the way is malformed.
+        """
+        start = self.offset_index.lookup(offset).position if from_position is None else from_position
+        return self._walk(start, BY_LAST_OFFSET, offset)
+
+    def _walk(self, position: int, what: int, target: int) -> FoundBatch | None:
+        while self.size_bytes - position >= MAGIC:
+            window = padded_buffer(min(_WINDOW_BYTES, self.size_bytes - position))
+            filled = self.file.read_into(window.data[: window.size - PADDING_BYTES], position)
+            status, at, size_bytes = find_batch(window.ctypes.data, filled, what, target)
+            if status == OK:
+                base_offset = int.from_bytes(window[at : at + 8].tobytes(), "big", signed=True)
+                return FoundBatch(base_offset, position + at, size_bytes)
+            if status != INCOMPLETE:
+                raise batch_error(status, self.path(), position + at, window, at)
+            if at == 0:
+                return None
+            position += at
+        return None
+
+    def find_timestamp(self, target_ms: int, start_offset: int) -> FoundRecord | None:
+        """The first record at or above `start_offset` whose timestamp is at least `target_ms`.
+
+        Raises:
+            CorruptBatchError: a batch on the way is malformed.
+
+        Source: kafka-log 04 §9.
+        """
+        indexed = self.time_index.lookup(target_ms).offset
+        position = self.offset_index.lookup(max(indexed, start_offset)).position
+        while (batch := self._walk(position, BY_TIMESTAMP, target_ms)) is not None:
+            for record in self._records(batch):
+                if record.timestamp_ms >= target_ms and record.offset >= start_offset:
+                    return record
+            position = batch.position + batch.size_bytes
+        return None
+
+    def find_largest_timestamp(self) -> FoundRecord | None:
+        """The first record that has the largest timestamp.  Source: kafka-log 04 §9."""
+        largest = self.largest
+        position = self.offset_index.lookup(largest.offset).position
+        batch = self._walk(position, BY_EXACT_TIMESTAMP, largest.timestamp_ms)
+        if batch is None:
+            return None
+        records = self._records(batch)
+        return next((record for record in records if record.timestamp_ms == largest.timestamp_ms), None)
+
+    def _records(self, batch: FoundBatch) -> list[FoundRecord]:
+        """Timestamps and offsets of the records of a batch, in order."""
+        entry = self.file.read(batch.position, batch.size_bytes)
+        if entry[MAGIC] < _MAGIC:
+            return self._legacy_records(entry, batch)
+        head = BATCH_STRUCT.unpack_from(entry)
+        base_offset, _, epoch, _, _, attributes, _, base_timestamp, max_timestamp, *_, count = head
+        payload = memoryview(entry)[BATCH_HEADER_BYTES:]
+        if attributes & CODEC_MASK:
+            payload = memoryview(decompress(attributes & CODEC_MASK, payload, limit_bytes=INT32_MAX))
+        if not 0 <= count <= len(payload):
+            raise self._corrupt(batch, STATUS_TEXT[BAD_RECORD_COUNT])
+        padded = padded_buffer(len(payload))
+        padded[: len(payload)] = np.frombuffer(payload, dtype=np.uint8)
+        records = np.zeros((count, RECORD_FIELDS), dtype=np.int64)
+        status = decode_records(padded.ctypes.data, 0, len(payload), count, records)
+        if status != OK:
+            raise self._corrupt(batch, STATUS_TEXT[status])
+        timestamps = base_timestamp + records[:, TIMESTAMP_DELTA]
+        if attributes & TIMESTAMP_TYPE_BIT:
+            timestamps[:] = max_timestamp
+        offsets = base_offset + records[:, OFFSET_DELTA]
+        return [
+            FoundRecord(timestamp_ms, offset, epoch)
+            for timestamp_ms, offset in zip(timestamps.tolist(), offsets.tolist(), strict=True)
+        ]
+
+    def _legacy_records(self, entry: bytes, batch: FoundBatch) -> list[FoundRecord]:
+        if entry[legacy.LEGACY_ATTRIBUTES] & CODEC_MASK:
+            records = legacy.unwrap(entry, limit_bytes=INT32_MAX).records
+        else:
+            buffer = np.frombuffer(entry, dtype=np.uint8)
+            records = np.zeros((1, RECORD_FIELDS), dtype=np.int64)
+            status = legacy.decode_entry(buffer.ctypes.data, 0, batch.size_bytes, records[0])
+            if status != OK:
+                raise self._corrupt(batch, legacy.STATUS_TEXT[status])
+        return [
+            FoundRecord(timestamp_ms, offset, NO_LEADER_EPOCH)
+            for timestamp_ms, offset in records[:, [TIMESTAMP_DELTA, OFFSET_DELTA]].tolist()
+        ]
+
+    def _corrupt(self, batch: FoundBatch, what: str) -> CorruptBatchError:
+        return CorruptBatchError(
+            what,
+            path=str(self.path()),
+            position=batch.position,
+            offset=batch.base_offset,
+            advice="restore the segment from a replica or a backup",
+        )
+
+    def upper_bound(self, position: int) -> OffsetPosition | None:
+        """An offset that no record before byte `position` reaches, by the index; None where it does not tell."""
+        return self.offset_index.fetch_upper_bound(position)
+
+    # --------------------------------------------------------------------------------------------------------- truncate
+    def truncate_to(self, offset: int, *, now_ms: int) -> None:
+        """Cut the segment before the first batch that reaches `offset`, and make it ready for appends.
+
+        Source: kafka-log 04 §10 step 2.
+        """
+        batch = self.find(offset)
+        largest_known = self.largest.timestamp_ms >= 0
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.transaction_index.truncate_to(offset)
+        self.reserve_indexes()
+        if batch is not None:
+            self.size_bytes = batch.position
+            self.file.resize(batch.position)
+            self.file.sync()
+        if not self.size_bytes:
+            self.created_ms = now_ms
+            self._first_timestamp_ms = None
+        self._progress[SINCE_ENTRY_BYTES] = 0
+        if largest_known:
+            self._recompute_largest()
+
+    def _recompute_largest(self) -> None:
+        last = self.time_index.last_entry
+        largest = last
+        position = self.offset_index.lookup(last.offset).position
+        while (batch := self._walk(position, BY_TIMESTAMP, largest.timestamp_ms + 1)) is not None:
+            header = self.file.read(batch.position, BATCH_HEADER_BYTES)
+            if header[MAGIC] >= 2:
+                timestamp_ms = int.from_bytes(header[MAX_TIMESTAMP : MAX_TIMESTAMP + 8], "big", signed=True)
+                delta = int.from_bytes(header[LAST_OFFSET_DELTA : LAST_OFFSET_DELTA + 4], "big", signed=True)
+            else:
+                timestamp_ms = int.from_bytes(header[_LEGACY_TIMESTAMP : _LEGACY_TIMESTAMP + 8], "big", signed=True)
+                delta = 0
+            largest = TimestampOffset(timestamp_ms, batch.base_offset + delta)
+            position = batch.position + batch.size_bytes
+        self._progress[LARGEST_TIMESTAMP], self._progress[LARGEST_TIMESTAMP_OFFSET] = (
+            largest.timestamp_ms,
+            largest.offset,
+        )
+        self._progress[INDEXED_TIMESTAMP] = last.timestamp_ms
+
+    def next_offset(self) -> int:
+        """The offset behind the last batch; the base offset where there is none."""
+        position = self.offset_index.lookup(self.offset_index.last_offset).position
+        last_offset = self.base_offset - 1
+        while (batch := self._walk(position, BY_LAST_OFFSET, last_offset + 1)) is not None:
+            header = self.file.read(batch.position, BATCH_HEADER_BYTES)
+            delta = int.from_bytes(header[LAST_OFFSET_DELTA : LAST_OFFSET_DELTA + 4], "big", signed=True)
+            last_offset = batch.base_offset + (delta if header[MAGIC] >= 2 else 0)
+            position = batch.position + batch.size_bytes
+        return last_offset + 1
+
+    # -------------------------------------------------------------------------------------------------------------- end
+    def moved(self, directory: Path) -> None:
+        """The partition's directory has another name now."""
+        self.directory = directory
+        if self._file is not None:
+            self._file.path = self.path()
+        self.offset_index.moved(self.path(_OFFSET_INDEX))
+        self.time_index.moved(self.path(_TIME_INDEX))
+        self.transaction_index.moved(self.path(_TRANSACTION_INDEX))
+
+    def release(self) -> None:
+        """Let go of the files, so that each closes once nobody reads it any more."""
+        self._file = None
+        self.offset_index.release()
+        self.time_index.release()
+        self.transaction_index.release()

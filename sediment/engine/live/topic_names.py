@@ -1,0 +1,60 @@
+"""The names that a caller may give to a log: checked before they become names of files or lines of a checkpoint.
+
+Source: Kafka's Topic.validate.
+"""
+
+from __future__ import annotations
+
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.checkpoints import parse_uuid
+from sediment.segment_io.format.layout import INT32_MAX
+from sediment.segment_io.format.names import TopicPartition, is_topic_name
+
+LONGEST_FILE_NAME = 255
+"""Bytes that a filesystem takes for one name."""
+
+
+def check_topic(topic: str) -> None:
+    """Check the name of a topic.
+
+    Raises:
+        UsageError: Kafka allows no topic of that name.
+    """
+    if not is_topic_name(topic):
+        raise UsageError(
+            f"{topic!r} is not a name of a topic",
+            advice="use 1 to 249 letters, digits, dots, underscores and hyphens, and neither . nor ..",
+        )
+
+
+def check_partition(partition: TopicPartition) -> None:
+    """Check a topic and partition number, and that a directory can have their name.
+
+    Raises:
+        UsageError: Kafka allows no such topic or partition, or their name is too long for a directory.
+    """
+    check_topic(partition.topic)
+    if not 0 <= partition.partition <= INT32_MAX:
+        raise UsageError(
+            f"{partition.partition} is not a partition number of topic {partition.topic}",
+            advice=f"use a number from 0 to {INT32_MAX}",
+        )
+    if len(str(partition)) > LONGEST_FILE_NAME:
+        raise UsageError(
+            f"{partition} is longer than {LONGEST_FILE_NAME} characters, the most for a directory",
+            advice="use a shorter topic name",
+        )
+
+
+def check_topic_id(topic_id: str) -> None:
+    """Check a topic id.
+
+    Raises:
+        UsageError: it is not 22 characters of base64, or it is all zero.
+    """
+    try:
+        is_zero = not any(parse_uuid(topic_id))
+    except ValueError as error:
+        raise UsageError(f"the topic id is malformed: {error}", advice="give the id that Kafka shows") from error
+    if is_zero:
+        raise UsageError("the all-zero topic id stands for no topic", advice="give the topic's own id")

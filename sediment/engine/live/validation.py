@@ -1,0 +1,589 @@
+"""What may be appended, and what becomes of it: checks of batches and records, offsets, timestamps, codecs.
+
+    read_batches      bytes -> whole batches with right checksums                          kafka-log 04 §1.1
+    validate          batches of a leader -> batches with their place in the log           04 §2
+
+Invariants: nothing is written and the caller's bytes are not changed: work goes on in buffers of the thread's own.
+A batch that needs nothing but its place is stamped there, without a loop over its records in Python; every other one
+is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.engine.config import LogConfig
+from sediment.segment_io.errors import (
+    CorruptBatchError,
+    InvalidRecordError,
+    OffsetsOutOfOrderError,
+    RecordTooLargeError,
+    RecordValidationError,
+    SedimentError,
+    UnsupportedForFormatError,
+)
+from sediment.segment_io.format import legacy
+from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.decode import (
+    BAD_CONTROL_RECORD,
+    BAD_LAST_OFFSET,
+    BAD_RECORD_COUNT,
+    BATCH_ROW,
+    INCOMPLETE,
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    OK,
+    PADDING_BYTES,
+    RECORD_END,
+    RECORD_FIELDS,
+    RECORD_START,
+    ROWS_FULL,
+    STATUS_TEXT,
+    TIMESTAMP_DELTA,
+    VALUE_BYTES,
+    VALUE_START,
+    decode_records,
+)
+from sediment.segment_io.format.layout import (
+    BATCH_HEADER_BYTES,
+    CODEC_GZIP,
+    CODEC_LZ4,
+    CODEC_MASK,
+    CODEC_NAMES,
+    CODEC_NONE,
+    CODEC_ZSTD,
+    CONTROL_BIT,
+    INT32_MAX,
+    INT64_MAX,
+    MIN_RECORD_BYTES,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+)
+from sediment.segment_io.format.rebuild import rebuilt_bound, write_records
+from sediment.segment_io.format.record_batch import BatchHead, NewRecord, batch_of, build_batch
+from sediment.segment_io.fs import Buffer
+from sediment.segment_io.segment.append import (
+    KEY_IS_MISSING,
+    NO_EPOCH_LIMIT,
+    RECORD_IS_GOOD,
+    TIMESTAMP_IS_OUT_OF_RANGE,
+    TIMESTAMP_TYPE_IS_WRONG,
+    judge_records,
+    read_verified,
+    stamp_batch,
+)
+from sediment.segment_io.segment.reader import Rows, padded_buffer
+
+ByteArray = npt.NDArray[np.uint8]
+
+LOG_APPEND_TIME = "LogAppendTime"
+PRODUCER_CODEC = "producer"
+_UNCOMPRESSED = "uncompressed"
+_MAGIC = 2
+
+_VERDICT_TEXT = {
+    KEY_IS_MISSING: "it has no key, and the topic is compacted",
+    TIMESTAMP_IS_OUT_OF_RANGE: "its timestamp is out of the range that the topic takes",
+    TIMESTAMP_TYPE_IS_WRONG: "its timestamp type is LogAppendTime, which only a broker sets",
+}
+_INVALID_STATUSES = frozenset({BAD_RECORD_COUNT, BAD_LAST_OFFSET, BAD_CONTROL_RECORD})
+
+
+class AppendOrigin(Enum):
+    """Who appends (kafka-log 04)."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    """The group or transaction coordinator: its records, and transaction markers."""
+    REPLICATION = "replication"
+    """A follower, and recovery: what a leader has checked."""
+    RAFT_LEADER = "raft-leader"
+
+    @property
+    def assigns_offsets(self) -> bool:
+        """Whether batches get their offsets here."""
+        return self in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR)
+
+
+class BatchFields(NamedTuple):
+    """A row of `decode.BATCH_ROW` as plain numbers."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    magic: int
+    attributes: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+    control_type: int
+    coordinator_epoch: int
+    control_timestamp: int
+
+    @property
+    def codec(self) -> int:
+        """The codec of the batch's records."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it holds control records."""
+        return self.magic >= _MAGIC and bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction."""
+        return self.magic >= _MAGIC and bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_append_time(self) -> bool:
+        """Whether its timestamps are of type LogAppendTime."""
+        return self.magic > 0 and bool(self.attributes & TIMESTAMP_TYPE_BIT)
+
+
+assert BatchFields._fields == BATCH_ROW.names
+
+
+class Summary(NamedTuple):
+    """Several headers in one: the ends of their offsets, the largest timestamp, whether one has a producer."""
+
+    first_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    has_producer: bool
+
+
+@dataclass(slots=True, eq=False)
+class Batches:
+    """Whole batches in buffer[:size_bytes], with their header rows, BATCH_ROW[n]."""
+
+    buffer: ByteArray
+    size_bytes: int
+    rows: Rows
+
+    def fields(self) -> Iterator[BatchFields]:
+        """The headers as plain numbers, one by one."""
+        for row in self.rows.tolist():
+            yield BatchFields(*row)
+
+    def first(self) -> BatchFields:
+        """The header of the first batch."""
+        return BatchFields(*self.rows[0].item())
+
+    def summary(self) -> Summary:
+        """All headers in one; numpy's reductions cost more than a single row."""
+        first = self.first()
+        if len(self.rows) == 1:
+            return Summary(first.base_offset, first.last_offset, first.max_timestamp, first.producer_id >= 0)
+        return Summary(
+            first.base_offset,
+            int(self.rows["last_offset"][-1]),
+            int(self.rows["max_timestamp"].max()),
+            bool((self.rows["producer_id"] >= 0).any()),
+        )
+
+
+class AppendBuffers:
+    """The memory that appends of one thread work in, one at a time."""
+
+    def __init__(self) -> None:
+        self._buffer = padded_buffer(64 << 10)
+        self.rows = np.zeros(16, dtype=BATCH_ROW)
+        self._records = np.zeros((256, RECORD_FIELDS), dtype=np.int64)
+        self.verdicts = np.zeros(256, dtype=np.uint8)
+
+    def copy_of(self, records: Buffer) -> tuple[ByteArray, int]:
+        """`records` in memory that may be changed and read past, and their size."""
+        source = np.frombuffer(records, dtype=np.uint8)
+        if source.size > self._buffer.size - PADDING_BYTES:
+            self._buffer = padded_buffer(2 * source.size)
+        self._buffer[: source.size] = source
+        return self._buffer, source.size
+
+    def more_rows(self) -> None:
+        """Twice as many."""
+        self.rows = np.zeros(2 * self.rows.size, dtype=BATCH_ROW)
+
+    def records(self, count: int) -> npt.NDArray[np.int64]:
+        """Room for decoded records, int64[>= count, RECORD_FIELDS], and for their verdicts."""
+        if count > len(self._records):
+            self._records = np.zeros((2 * count, RECORD_FIELDS), dtype=np.int64)
+            self.verdicts = np.zeros(2 * count, dtype=np.uint8)
+        return self._records
+
+
+# -------------------------------------------------------------------------------------------------------- whole batches
+def read_batches(
+    records: Buffer, buffers: AppendBuffers, *, origin: AppendOrigin, leader_epoch: int, max_message_bytes: int
+) -> Batches:
+    """The whole batches of an append; what follows them and is no whole batch is left out.
+
+    A follower leaves out all from the first batch on whose leader epoch is above `leader_epoch`.
+
+    Raises:
+        CorruptBatchError: a checksum is wrong, or a length or magic is none.
+        InvalidRecordError: a header contradicts itself, a client gives offsets, or an epoch is not that of the leader.
+        RecordTooLargeError: a batch is above `max_message_bytes`; followers take it.
+        OffsetsOutOfOrderError: given offsets do not ascend.
+
+    Source: kafka-log 04 §1.1.
+    """
+    buffer, size_bytes = buffers.copy_of(records)
+    is_follower = origin is AppendOrigin.REPLICATION
+    epoch_limit = leader_epoch if is_follower else NO_EPOCH_LIMIT
+    while True:
+        status, count, behind, _ = read_verified(buffer.ctypes.data, size_bytes, epoch_limit, buffers.rows)
+        if status != ROWS_FULL or behind == size_bytes:
+            break
+        buffers.more_rows()
+    rows = buffers.rows[:count]
+    if status not in (INCOMPLETE, ROWS_FULL):
+        _refuse_batch(status, buffer, behind, origin)
+    if not is_follower and behind > max_message_bytes and int(rows["size_bytes"].max()) > max_message_bytes:
+        raise too_large(int(rows["size_bytes"].max()), max_message_bytes)
+    if origin is AppendOrigin.CLIENT:
+        _check_no_offsets(rows)
+    if origin is AppendOrigin.RAFT_LEADER and (rows["leader_epoch"] != leader_epoch).any():
+        raise InvalidRecordError(f"a batch is not of leader epoch {leader_epoch}")
+    if not origin.assigns_offsets and count > 1 and (np.diff(rows["last_offset"]) <= 0).any():
+        raise OffsetsOutOfOrderError(
+            "the offsets of the batches do not ascend",
+            offset=int(rows["base_offset"][0]),
+            advice="fetch from the leader again",
+        )
+    return Batches(buffer, behind, rows)
+
+
+def _check_no_offsets(rows: Rows) -> None:
+    for magic, base_offset in zip(rows["magic"].tolist(), rows["base_offset"].tolist(), strict=True):
+        if magic >= _MAGIC and base_offset != 0:
+            raise InvalidRecordError(
+                f"the batch of a client has base offset {base_offset}, not 0", advice="let the log assign the offsets"
+            )
+
+
+def _refuse_batch(status: int, buffer: ByteArray, position: int, origin: AppendOrigin) -> NoReturn:
+    what = STATUS_TEXT[status]
+    advice = "produce or fetch the batch again"
+    if status in _INVALID_STATUSES and origin.assigns_offsets:
+        raise InvalidRecordError(what, position=position, advice=advice)
+    offset = int.from_bytes(buffer[position : position + 8].tobytes(), "big", signed=True)
+    raise CorruptBatchError(what, position=position, offset=offset, advice=advice)
+
+
+def too_large(size_bytes: int, max_message_bytes: int) -> RecordTooLargeError:
+    """The error for a batch above the limit."""
+    return RecordTooLargeError(
+        f"a batch of {size_bytes} bytes is larger than max.message.bytes, {max_message_bytes}",
+        advice="produce smaller batches or raise max.message.bytes",
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- of leaders
+@dataclass(frozen=True, slots=True)
+class ValidatedAppend:
+    """Batches with their place in the log; `log_append_time_ms` is -1 for CreateTime topics."""
+
+    batches: Batches
+    max_timestamp_ms: int
+    log_append_time_ms: int
+
+
+def validate(
+    batches: Batches,
+    buffers: AppendBuffers,
+    config: LogConfig,
+    *,
+    first_offset: int,
+    leader_epoch: int,
+    origin: AppendOrigin,
+    now_ms: int,
+) -> ValidatedAppend:
+    """Give the batches of a leader's append their offsets from `first_offset` on; there is at least one batch.
+
+    Raises:
+        InvalidRecordError: a batch or record may not be appended; RecordValidationError lists records.
+        UnsupportedForFormatError: producer fields in a format that has none.
+        CorruptBatchError: compressed records are no stream, or an inner checksum is wrong.
+        RecordTooLargeError: a batch that was made anew is above max.message.bytes.
+
+    Source: kafka-log 04 §2.
+    """
+    first = batches.first()
+    source_codec = _source_codec(batches, first)
+    if len(batches.rows) > 1 and (first.magic >= _MAGIC or source_codec != CODEC_NONE):
+        raise InvalidRecordError("an append holds more than one batch", advice="append the batches one by one")
+    for fields in batches.fields() if len(batches.rows) > 1 else (first,):
+        _check_batch(fields, first, origin)
+    append_time_ms = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP
+    target_codec = _target_codec(config, source_codec)
+    if first.magic < _MAGIC:
+        made = _convert(batches, config, target_codec, append_time_ms, now_ms)
+        return _anew(made, config, buffers, first_offset, leader_epoch, append_time_ms)
+    payload = _payload(batches, first, config)
+    records = _decoded(payload, first.record_count, buffers)
+    largest_ms, consecutive = _judge(records, first, buffers, config, now_ms)
+    in_place = source_codec == target_codec and (consecutive or source_codec == CODEC_NONE)
+    if in_place or (first.is_control and source_codec == CODEC_NONE):
+        # A client of the log may give a base offset so large that the last one wrapped around; the mask undoes it.
+        last_delta = (first.last_offset - first.base_offset) & INT32_MAX
+        base_offset = first_offset + first.record_count - 1 - last_delta
+        max_timestamp_ms = largest_ms if append_time_ms == NO_TIMESTAMP else append_time_ms
+        return _stamped(batches, base_offset, leader_epoch, append_time_ms, max_timestamp_ms)
+    made = _rebuilt(batches, first, payload, records, config, target_codec, append_time_ms)
+    return _anew(made, config, buffers, first_offset, leader_epoch, append_time_ms)
+
+
+def _source_codec(batches: Batches, first: BatchFields) -> int:
+    if len(batches.rows) == 1:
+        return first.codec
+    codecs = batches.rows["attributes"] & CODEC_MASK
+    compressed = codecs[codecs != CODEC_NONE]
+    return int(compressed[-1]) if compressed.size else CODEC_NONE
+
+
+def _target_codec(config: LogConfig, source_codec: int) -> int:
+    if config.compression_type == PRODUCER_CODEC:
+        return source_codec
+    return CODEC_NONE if config.compression_type == _UNCOMPRESSED else CODEC_NAMES.index(config.compression_type)
+
+
+def _level(config: LogConfig, codec: int) -> int | None:
+    return {
+        CODEC_GZIP: config.compression_gzip_level,
+        CODEC_LZ4: config.compression_lz4_level,
+        CODEC_ZSTD: config.compression_zstd_level,
+    }.get(codec)
+
+
+def _check_batch(fields: BatchFields, first: BatchFields, origin: AppendOrigin) -> None:
+    """Source: kafka-log 04 §2.1."""
+    if fields.magic != first.magic:
+        raise InvalidRecordError(f"batches of magic {first.magic} and {fields.magic} are mixed in one append")
+    if origin is AppendOrigin.CLIENT and fields.magic >= _MAGIC:
+        span = fields.last_offset - fields.base_offset + 1
+        if fields.record_count <= 0 or span != fields.record_count:
+            raise InvalidRecordError(f"a batch of {fields.record_count} records spans {span} offsets")
+        if fields.is_control:
+            raise InvalidRecordError("a client may not write control records")
+        if fields.producer_id != NO_PRODUCER_ID and fields.base_sequence < 0:
+            raise InvalidRecordError(f"a batch of producer {fields.producer_id} has sequence {fields.base_sequence}")
+    if fields.magic < _MAGIC and fields.producer_id != NO_PRODUCER_ID:
+        raise UnsupportedForFormatError(f"messages of magic {fields.magic} have no producer")
+
+
+def _payload(batches: Batches, fields: BatchFields, config: LogConfig) -> ByteArray:
+    """The records of a batch of magic 2, uint8[n + PADDING_BYTES]."""
+    content = batches.buffer[fields.position + BATCH_HEADER_BYTES : fields.position + fields.size_bytes]
+    if fields.codec == CODEC_NONE:
+        start = fields.position + BATCH_HEADER_BYTES
+        return batches.buffer[start : fields.position + fields.size_bytes + PADDING_BYTES]
+    limit_bytes = config.compaction.max_decompressed_batch_bytes
+    inflated = np.frombuffer(decompress(fields.codec, content.data, limit_bytes=limit_bytes), dtype=np.uint8)
+    padded = padded_buffer(inflated.size)
+    padded[: inflated.size] = inflated
+    return padded
+
+
+def _decoded(payload: ByteArray, count: int, buffers: AppendBuffers) -> npt.NDArray[np.int64]:
+    if count * MIN_RECORD_BYTES > payload.size - PADDING_BYTES:
+        raise InvalidRecordError(STATUS_TEXT[BAD_RECORD_COUNT])
+    records = buffers.records(count)
+    status = decode_records(payload.ctypes.data, 0, payload.size - PADDING_BYTES, count, records)
+    if status != OK:
+        raise InvalidRecordError(STATUS_TEXT[status], advice="produce the batch again")
+    return records
+
+
+def _judge(
+    records: npt.NDArray[np.int64], fields: BatchFields, buffers: AppendBuffers, config: LogConfig, now_ms: int
+) -> tuple[int, bool]:
+    """(largest timestamp of the records, whether their offset deltas are 0, 1, 2 …).  Source: kafka-log 04 §2.2."""
+    base_timestamp = fields.base_timestamp
+    if fields.is_append_time:
+        base_timestamp = fields.max_timestamp
+        records[: fields.record_count, TIMESTAMP_DELTA] = 0
+    earliest_ms, latest_ms = _time_range(config, now_ms)
+    bad, largest_ms, consecutive = judge_records(
+        records,
+        fields.record_count,
+        base_timestamp,
+        config.compacts and not fields.is_control,
+        config.message_timestamp_type != LOG_APPEND_TIME,
+        fields.is_append_time,
+        earliest_ms,
+        latest_ms,
+        buffers.verdicts,
+    )
+    if bad:
+        raise _refused_records(buffers.verdicts[: fields.record_count].tolist())
+    return largest_ms, consecutive
+
+
+def _time_range(config: LogConfig, now_ms: int) -> tuple[int, int]:
+    earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, -INT64_MAX)
+    return earliest_ms, min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
+
+
+def _refused_records(verdicts: Sequence[int]) -> RecordValidationError:
+    errors = tuple((index, _VERDICT_TEXT[verdict]) for index, verdict in enumerate(verdicts) if verdict)
+    index, what = errors[0]
+    return RecordValidationError(
+        f"record {index} of the batch cannot be appended: {what}" + (f" ({len(errors)} such)" if errors[1:] else ""),
+        record_errors=errors,
+        has_invalid_timestamp=any(
+            verdict in (TIMESTAMP_IS_OUT_OF_RANGE, TIMESTAMP_TYPE_IS_WRONG) for verdict in verdicts
+        ),
+        advice="correct the records and append again",
+    )
+
+
+def _stamped(
+    batches: Batches, base_offset: int, leader_epoch: int, append_time_ms: int, max_timestamp_ms: int
+) -> ValidatedAppend:
+    """A single batch of magic 2 that stays as it is but for its place and times."""
+    row = batches.rows[0]
+    is_append_time = append_time_ms != NO_TIMESTAMP
+    stamp_batch(
+        batches.buffer.ctypes.data, batches.size_bytes, base_offset, leader_epoch, is_append_time, max_timestamp_ms
+    )
+    row["last_offset"] = base_offset + (int(row["last_offset"]) - int(row["base_offset"]) & INT32_MAX)
+    row["base_offset"] = base_offset
+    row["leader_epoch"] = leader_epoch
+    row["max_timestamp"] = max_timestamp_ms
+    if is_append_time:
+        row["attributes"] |= TIMESTAMP_TYPE_BIT
+    else:
+        row["attributes"] &= ~TIMESTAMP_TYPE_BIT
+    return ValidatedAppend(batches, max_timestamp_ms, append_time_ms)
+
+
+# ------------------------------------------------------------------------------------------------------------ made anew
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Encoded records with what the header of their batch is to say."""
+
+    payload: Buffer
+    count: int
+    base_timestamp_ms: int
+    largest_ms: int
+    head: BatchHead
+
+
+def _anew(
+    made: _Made, config: LogConfig, buffers: AppendBuffers, first_offset: int, leader_epoch: int, append_time_ms: int
+) -> ValidatedAppend:
+    """Source: kafka-log 04 §2.4, §2.5 step 4, §1 step 4."""
+    head = replace(made.head, base_offset=first_offset, leader_epoch=leader_epoch)
+    content = batch_of(made.payload, made.count, made.base_timestamp_ms, made.largest_ms, head)
+    if len(content) > config.compaction.max_message_bytes:
+        raise too_large(len(content), config.compaction.max_message_bytes)
+    buffer, size_bytes = buffers.copy_of(content)
+    _, count, _, _ = read_verified(buffer.ctypes.data, size_bytes, NO_EPOCH_LIMIT, buffers.rows)
+    max_timestamp_ms = made.largest_ms if append_time_ms == NO_TIMESTAMP else append_time_ms
+    return ValidatedAppend(Batches(buffer, size_bytes, buffers.rows[:count]), max_timestamp_ms, append_time_ms)
+
+
+def _rebuilt(
+    batches: Batches,
+    fields: BatchFields,
+    payload: ByteArray,
+    records: npt.NDArray[np.int64],
+    config: LogConfig,
+    codec: int,
+    append_time_ms: int,
+) -> _Made:
+    """The records of a batch of magic 2 under consecutive offsets, for another codec."""
+    count = fields.record_count
+    records[:count, OFFSET_DELTA] = np.arange(count)
+    stored = fields.max_timestamp if fields.is_append_time else fields.base_timestamp
+    timestamps = stored + records[:count, TIMESTAMP_DELTA]
+    base_timestamp_ms = int(timestamps[0]) if count else NO_TIMESTAMP
+    target = padded_buffer(rebuilt_bound(payload.size, count))
+    header = batches.buffer.ctypes.data + fields.position
+    end = write_records(target.ctypes.data, header, payload.ctypes.data, records, count, base_timestamp_ms)
+    head = BatchHead(
+        codec=codec,
+        level=_level(config, codec),
+        append_time_ms=None if append_time_ms == NO_TIMESTAMP else append_time_ms,
+        producer_id=fields.producer_id,
+        producer_epoch=fields.producer_epoch,
+        base_sequence=fields.base_sequence,
+        is_transactional=fields.is_transactional,
+        is_control=fields.is_control,
+    )
+    largest_ms = int(timestamps.max(initial=NO_TIMESTAMP))
+    return _Made(target[: end - target.ctypes.data].data, count, base_timestamp_ms, largest_ms, head)
+
+
+def _convert(batches: Batches, config: LogConfig, codec: int, append_time_ms: int, now_ms: int) -> _Made:
+    """Messages of magic 0 and 1 as the records of one batch of magic 2."""
+    earliest_ms, latest_ms = _time_range(config, now_ms)
+    new: list[NewRecord] = []
+    verdicts: list[int] = []
+    for fields in batches.fields():
+        for record in _legacy_records(batches, fields, config):
+            new.append(record)
+            verdict = RECORD_IS_GOOD
+            if config.compacts and record.key is None:
+                verdict = KEY_IS_MISSING
+            elif config.message_timestamp_type != LOG_APPEND_TIME and record.timestamp_ms != NO_TIMESTAMP:
+                if not earliest_ms <= record.timestamp_ms <= latest_ms:
+                    verdict = TIMESTAMP_IS_OUT_OF_RANGE
+            elif fields.is_append_time:
+                verdict = TIMESTAMP_TYPE_IS_WRONG
+            verdicts.append(verdict)
+    if any(verdicts):
+        raise _refused_records(verdicts)
+    head = BatchHead(codec=CODEC_NONE, append_time_ms=None if append_time_ms == NO_TIMESTAMP else append_time_ms)
+    payload = build_batch(new, head)[BATCH_HEADER_BYTES:]
+    largest_ms = max(record.timestamp_ms for record in new)
+    head = replace(head, codec=codec, level=_level(config, codec))
+    return _Made(payload, len(new), new[0].timestamp_ms, largest_ms, head)
+
+
+def _legacy_records(batches: Batches, fields: BatchFields, config: LogConfig) -> Iterator[NewRecord]:
+    """The messages of an entry of magic 0 or 1."""
+    if fields.codec == CODEC_NONE:
+        buffer = batches.buffer
+        records = np.zeros((1, RECORD_FIELDS), dtype=np.int64)
+        status = legacy.decode_entry(buffer.ctypes.data, fields.position, fields.size_bytes, records[0])
+        if status != OK:
+            raise InvalidRecordError(legacy.STATUS_TEXT[status])
+    else:
+        entry = batches.buffer[fields.position : fields.position + fields.size_bytes].tobytes()
+        unwrapped = legacy.unwrap(entry, limit_bytes=config.compaction.max_decompressed_batch_bytes)
+        buffer, records = unwrapped.buffer, unwrapped.records
+        for start, end in records[:, [RECORD_START, RECORD_END]].tolist():
+            if legacy.check_legacy_crc(buffer.ctypes.data + start, end - start) != OK:
+                raise CorruptBatchError("a message inside of a compressed one fails its checksum", position=start)
+    for record in records.tolist():
+        yield NewRecord(
+            record[TIMESTAMP_DELTA] if fields.magic > 0 else NO_TIMESTAMP,
+            _slice(buffer, record[KEY_START], record[KEY_BYTES]),
+            _slice(buffer, record[VALUE_START], record[VALUE_BYTES]),
+        )
+
+
+def _slice(buffer: ByteArray, start: int, count: int) -> bytes | None:
+    return None if count < 0 else buffer[start : start + count].tobytes()
+
+
+def placed(error: SedimentError, partition: str) -> SedimentError:
+    """`error` with the partition that it is about."""
+    error.partition = partition
+    return error

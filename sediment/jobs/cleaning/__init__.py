@@ -1,0 +1,1 @@
+"""Cleaning of partitions by Spark tasks, in place or into an output."""

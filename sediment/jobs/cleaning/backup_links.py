@@ -1,0 +1,93 @@
+"""Originals that a run keeps: the header of their catalogue, and its end."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from sediment.engine.directory.backup_catalogue import Catalogue, OriginalPartition, log_dir_before
+from sediment.engine.directory.backup_links import Originals
+from sediment.jobs.reporting.error_text import told
+from sediment.jobs.reporting.run_outputs import given_options
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.partition.log_dir import LogDirCheckpoints
+
+if TYPE_CHECKING:
+    from sediment.jobs.command_line.options import CommonOptions
+
+_LOGGER = logging.getLogger(__name__)
+
+_SECRET = re.compile(r"pass|secret|credential|token|jaas|sasl|private|keystore|access.?key", re.IGNORECASE)
+_HIDDEN = "(hidden)"
+_USER_OF_URI = re.compile(r"(?<=://)[^/@]*@")
+_QUERY_OF_URI = re.compile(r"(://[^?#]*)[?#].*", re.DOTALL)
+
+
+class Reported(Protocol):
+    """A report of one partition."""
+
+    @property
+    def partition(self) -> str:
+        """The name of the partition."""
+        ...
+
+    @property
+    def log_dir(self) -> str:
+        """The log directory."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """The outcome."""
+        ...
+
+
+def catalogue_of_run(
+    options: CommonOptions,
+    command: str,
+    run_id: str,
+    checkpoints: Mapping[Path, LogDirCheckpoints],
+    partitions: Iterable[OriginalPartition],
+) -> Catalogue:
+    """Return the catalogue of a run of `command` before anything goes; `checkpoints` are by log directory."""
+    return Catalogue(
+        run_id=run_id,
+        command=command,
+        arguments=arguments_without_secrets(options.log_dirs),
+        now_ms=options.now_ms,
+        started_ms=time.time_ns() // 1_000_000,
+        log_dirs=tuple(log_dir_before(path, found) for path, found in checkpoints.items()),
+        partitions=tuple(partitions),
+    )
+
+
+def end_originals(originals: Originals, reports: Iterable[Reported]) -> Path | None:
+    """Complete the catalogue of a run; return its path, or None if nothing went.
+
+    An error is logged and not raised: the run is done, and the planned catalogue stays true.
+    """
+    statuses = {(report.log_dir, report.partition): report.status for report in reports}
+    try:
+        return originals.end(statuses, time.time_ns() // 1_000_000)
+    except (SedimentError, OSError) as error:
+        _LOGGER.warning(
+            "%s: the catalogue stays as planned; it cannot be completed: %s", originals.path, told(error)[1]
+        )
+        return originals.path
+
+
+def arguments_without_secrets(log_dirs: Iterable[Path]) -> tuple[str, ...]:
+    """Return the log directories and the options that were given, with passwords and the like left out."""
+    options = [name if not value else f"{name}={without_secret(value)}" for name, value in given_options()]
+    return (*(without_secret(str(path)) for path in log_dirs), *options)
+
+
+def without_secret(value: str) -> str:
+    """Return the value of an option without a password, and a URI without its user and query."""
+    public = _QUERY_OF_URI.sub(r"\1", _USER_OF_URI.sub("", value))
+    key, is_pair, _ = public.partition("=")
+    return f"{key}={_HIDDEN}" if is_pair and _SECRET.search(key) else public

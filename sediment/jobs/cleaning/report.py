@@ -1,0 +1,154 @@
+"""The report of a partition, from what its task found and what was committed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sediment.compaction.prepared_swap import CleanStats, PreparedSwap, UnreadableBatch
+from sediment.engine.directory.uncleanable import Uncleanable
+from sediment.jobs.cleaning.task import CleaningResult, CleaningTask
+from sediment.jobs.reporting.run_report import (
+    ACTIVE_SEGMENT,
+    CLEAN_SEGMENT,
+    COMPACTED,
+    DIRTY_SEGMENT,
+    FAILED,
+    KEPT_SEGMENT,
+    QUARANTINED,
+    REWRITTEN_SEGMENT,
+    SKIPPED,
+    TOMBSTONES_KEPT,
+    PartitionReport,
+    StripSegment,
+    utc_time,
+)
+from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.partition.listing import LogListing
+
+if TYPE_CHECKING:
+    pass
+
+
+UNREADABLE_KEPT = "unreadable-kept"
+_MOST_NAMED = 20
+
+
+def untouched(listing: LogListing, status: str, code: str | None, reason: str | None) -> PartitionReport:
+    """The report of a partition that is as it was."""
+    size_bytes = listing.log_bytes()
+    return PartitionReport(
+        partition=str(listing.partition),
+        log_dir=str(listing.path.parent),
+        status=status,
+        reason_code=code,
+        reason=reason,
+        bytes_before=size_bytes,
+        bytes_after=size_bytes,
+        segments_before=len(listing.segments),
+        segments=tuple(segment.base_offset for segment in listing.segments),
+    )
+
+
+def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
+    """The report of a partition that `mark` keeps from being looked at."""
+    since = f"left alone since {utc_time(mark.since_ms)}: {mark.reason}"
+    again = "--retry-quarantined looks at the partition again"
+    return untouched(listing, QUARANTINED, mark.reason_code, f"{since}; {again}")
+
+
+def compacted(task: CleaningTask, result: CleaningResult) -> PartitionReport:
+    """The report that committing `result`, which has a swap, ends in."""
+    assert result.swap is not None
+    return with_swap(report_of(task, result), task.listing, result.swap)
+
+
+def report_of(task: CleaningTask, result: CleaningResult) -> PartitionReport:
+    """What a task found, before anything is committed."""
+    status = QUARANTINED if result.uncleanable is not None else FAILED if result.failed else SKIPPED
+    return replace(
+        untouched(task.listing, status, result.reason_code, result.reason),
+        strategy=result.strategy,
+        key_equality=task.options.key_equality.value if result.strategy else None,
+        first_dirty_offset=result.first_dirty_offset,
+        first_uncleanable_offset=result.first_uncleanable_offset,
+        dirty_ratio=result.dirty_ratio,
+        strip_before=_strip(task.listing, result.first_dirty_offset),
+        seconds_by_stage=result.seconds_by_stage,
+    )
+
+
+def _strip(listing: LogListing, first_dirty_offset: int | None) -> tuple[StripSegment, ...]:
+    """The segments of a log as they are; the one that contains the first dirty offset is dirty."""
+    bases = [segment.base_offset for segment in listing.segments]
+    dirty_from = 0 if first_dirty_offset is None else max(bisect_right(bases, first_dirty_offset) - 1, 0)
+    states = [CLEAN_SEGMENT] * dirty_from + [DIRTY_SEGMENT] * (len(bases) - dirty_from)
+    states[-1:] = [ACTIVE_SEGMENT]
+    return tuple(
+        (segment.base_offset, segment.log_bytes, state)
+        for segment, state in zip(listing.segments, states, strict=False)
+    )
+
+
+def with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap) -> PartitionReport:
+    """The report once `swap` is in place."""
+    replaced = {segment.base_offset for group in swap.groups if group.parts for segment in group.sources}
+    kept = [segment for segment in listing.segments if segment.base_offset not in replaced]
+    made = [(part.base_offset, part.files[0].size_bytes) for group in swap.groups for part in group.parts]
+    judged = {segment.base_offset for group in swap.groups if not group.parts for segment in group.sources}
+    strip = [
+        (base, size_bytes, KEPT_SEGMENT if base in judged else state)
+        for base, size_bytes, state in report.strip_before
+        if base not in replaced
+    ]
+    stats = sum((group.stats for group in swap.groups), CleanStats())
+    unreadable = [batch for group in swap.groups for batch in group.unreadable]
+    if unreadable:
+        report = replace(report, reason_code=report.reason_code or UNREADABLE_KEPT, reason=_unreadable(unreadable))
+    if stats.batches_without_horizon:
+        without = _without_horizon(listing.partition.topic, stats.batches_without_horizon)
+        reason = "; ".join(sentence for sentence in (report.reason, without) if sentence)
+        report = replace(report, reason_code=report.reason_code or TOMBSTONES_KEPT, reason=reason)
+    has_horizon = stats.first_horizon_ms <= stats.last_horizon_ms
+    return replace(
+        report,
+        status=COMPACTED,
+        next_dirty_offset=swap.next_dirty_offset,
+        messages_read=sum(group.stats.messages_read for group in swap.groups),
+        messages_written=sum(group.stats.messages_written for group in swap.groups),
+        bytes_after=sum(segment.log_bytes for segment in kept) + sum(size for _, size in made),
+        segments=tuple(sorted([segment.base_offset for segment in kept] + [base for base, _ in made])),
+        groups_rewritten=sum(bool(group.parts) for group in swap.groups),
+        groups_skipped=sum(not group.parts for group in swap.groups),
+        corrupt_batches=sum(group.stats.corrupt_batches for group in swap.groups),
+        tombstones_waiting=stats.tombstones_waiting,
+        first_delete_horizon_ms=stats.first_horizon_ms if has_horizon else None,
+        last_delete_horizon_ms=stats.last_horizon_ms if has_horizon else None,
+        strip_after=tuple(sorted([*strip, *((base, size_bytes, REWRITTEN_SEGMENT) for base, size_bytes in made)])),
+    )
+
+
+def _without_horizon(topic: str, batches: int) -> str:
+    """The sentence on tombstones and markers that stayed because delete.retention.ms is not stated."""
+    count, verb = ("1 batch", "keeps its") if batches == 1 else (f"{batches} batches", "keep their")
+    return (
+        f"delete.retention.ms is not stated, so {count} got no delete horizon and {verb} tombstones and markers; "
+        f"give --config FILE or --set {topic}:delete.retention.ms=MS"
+    )
+
+
+def _unreadable(batches: Sequence[UnreadableBatch]) -> str:
+    """The sentence that names what was kept unread."""
+    named = [
+        f"offset {batch.offset} at position {batch.position} of "
+        f"{segment_file_name(batch.segment, SegmentFileKind.LOG)}, {batch.size_bytes} bytes: {batch.what}"
+        for batch in batches[:_MOST_NAMED]
+    ]
+    if len(batches) > _MOST_NAMED:
+        named.append(f"and {len(batches) - _MOST_NAMED} more")
+    if len(batches) == 1:
+        return f"1 batch could not be read and stayed as it is ({named[0]}); restore it and run again"
+    where = "; ".join(named)
+    return f"{len(batches)} batches could not be read and stayed as they are ({where}); restore them and run again"

@@ -1,0 +1,105 @@
+"""`sediment NAME …`: each command is a module of this package, loaded when it is named."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sediment import __version__
+from sediment.jobs.command_line.examples import epilog
+from sediment.jobs.command_line.standard_output import help_in_one_sentence_if_not_printed, occupy_standard_descriptors
+from sediment.jobs.spark.cancellation import RunStopped, end_on_signals
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+COMMANDS = {
+    "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy has compact."),
+    "completion": ("sediment.jobs.completion", "Print the script for completion in bash, zsh or fish."),
+    "delta-jars": ("sediment.jobs.delta_jars", "Fetch the JARs that Delta tables need, once per machine."),
+    "dump": ("sediment.jobs.dump", "Show what segments and the files beside them hold."),
+    "expire": ("sediment.jobs.expire", "Delete segments that retention lets go."),
+    "history": ("sediment.jobs.history", "Show the runs that a ledger holds."),
+    "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
+    "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
+    "recover": ("sediment.jobs.recover", "Load partitions as a broker's start would and repair them."),
+    "warm-up": ("sediment.jobs.warm_up", "Do once what a machine's first run would wait for."),
+    "verify": ("sediment.jobs.verify", "Say whether one directory is a correct compaction of another."),
+}
+
+
+@contextmanager
+def _one_sentence_if_stopped() -> Iterator[None]:
+    """Before a command has begun, a signal is told here; click would say something of its own."""
+    try:
+        yield
+    except RunStopped as stopped:
+        click.echo("sediment: the run was stopped before it began", err=True)
+        raise SystemExit(1) from stopped
+
+
+class _Commands(click.Group):
+    """Loads a command's module only when it is used, so that help and completion start fast."""
+
+    def main(self, args: Sequence[str] | None = None, *positional: Any, **given: Any) -> Any:
+        """Run the command line `args`, or that of this process, which is then over."""
+        if args is None:
+            occupy_standard_descriptors()
+        try:
+            with end_on_signals(), _one_sentence_if_stopped(), help_in_one_sentence_if_not_printed():
+                return super().main(args, *positional, **given)
+        finally:
+            if args is None:
+                # The interpreter would answer a late Ctrl-C with a trace.
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, signal.SIG_DFL)
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        """Read the command line."""
+        with _one_sentence_if_stopped():
+            return super().make_context(*given, **more)
+
+    def invoke(self, context: click.Context) -> Any:
+        """Load the command and run it."""
+        with _one_sentence_if_stopped():
+            return super().invoke(context)
+
+    def list_commands(self, _context: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, _context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[name][0]).command
+        command.epilog = command.epilog or epilog(name)
+        return command
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, context, incomplete)
+        return [
+            CompletionItem(name, help=text)
+            for name, (_, text) in sorted(COMMANDS.items())
+            if name.startswith(incomplete)
+        ]
+
+    def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="sediment")
+def main() -> None:
+    """Compact, expire, repair and explain Kafka log directories on Spark, without a broker."""
+
+
+if __name__ == "__main__":
+    main()

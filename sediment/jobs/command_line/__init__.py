@@ -1,0 +1,1 @@
+"""Command line of every job: options, progress, standard output and logging."""

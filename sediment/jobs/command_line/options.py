@@ -1,0 +1,397 @@
+"""The options that commands share, how a command ends, and how its errors become exit statuses.
+
+Invariant: a run is in the ledger, on its page and in its metrics before anything of it goes to stdout.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import click
+from rich.console import Console
+
+from sediment.compaction.strategy import KeyEquality
+from sediment.jobs.command_line import stderr_log
+from sediment.jobs.command_line.standard_output import OutputError, as_text, error_console, write_result
+from sediment.jobs.completion import complete_partition
+from sediment.jobs.reporting import run_outputs
+from sediment.jobs.reporting.error_text import ending
+from sediment.jobs.reporting.run_report import result_console
+from sediment.jobs.settings.cluster_settings import open_directories
+from sediment.jobs.settings.directories import LogDirectory
+from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.unstated_settings import UNSTATED_CODES
+from sediment.jobs.spark.cancellation import end_on_signals, stop_on_signals
+from sediment.jobs.spark.session import under_spark_submit
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import METADATA_PARTITION
+from sediment.segment_io.fs import Fs
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_WRONG_USE = 2
+EXIT_READER_LEFT = 141  # as of a process that SIGPIPE ended
+TRACEBACK_VARIABLE = "SEDIMENT_TRACEBACK"
+
+_OF_CLICK = (click.ClickException, click.exceptions.Exit, click.Abort)
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Result(Protocol):
+    """What became of a command."""
+
+    def failed(self) -> bool:
+        """Whether the exit status says so."""
+        ...
+
+
+_Result = TypeVar("_Result", bound=Result)
+
+
+@dataclass(frozen=True, slots=True)
+class CommonOptions:
+    """What every command takes (commands.md); `now_ms` is fixed once, here."""
+
+    log_dirs: tuple[Path, ...]
+    partitions: tuple[str, ...]
+    settings: Settings
+    now_ms: int
+    as_json: bool
+    master: str | None
+    quiet: bool
+    ledger: str | None = None
+    report_file: Path | None = None
+    metrics_file: Path | None = None
+    given_log_dirs: tuple[str, ...] = ()
+    """`log_dirs` as they were given: a path does not keep a URI as it is."""
+
+    fail_on_unknown: bool = False
+    """The exit status is 1 if the result for a partition depends on a setting that no source states."""
+
+    allow_empty_selection: bool = False
+    """A `--partition` may match nothing."""
+
+    def open_directories(
+        self, fs: Fs, *, paths: Sequence[Path] | None = None, in_place: bool = False
+    ) -> list[LogDirectory]:
+        """`cluster_settings.open_directories` for this run, of `log_dirs` or of `paths` that stand in for them.
+
+        Raises:
+            UsageError, CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as there.
+        """
+        return open_directories(
+            self.log_dirs if paths is None else paths,
+            self.partitions,
+            self.settings,
+            fs,
+            names=self.given_log_dirs,
+            allow_empty=self.allow_empty_selection,
+            in_place=in_place,
+        )
+
+    def with_settings(self, settings: Settings) -> CommonOptions:
+        """Return the options with `settings`, and with the `log.dirs` of their `--config` file if no LOG_DIR was given.
+
+        Raises:
+            UsageError: no LOG_DIR was given, and the file names none.
+        """
+        if self.log_dirs:
+            return replace(self, settings=settings)
+        found = settings.log_dirs()
+        if not found:
+            raise UsageError(
+                "no LOG_DIR is given", advice="name a log directory, or give --config FILE with log.dirs in it"
+            )
+        return replace(
+            self,
+            settings=settings,
+            log_dirs=tuple(path.absolute() for path in found),
+            given_log_dirs=tuple(map(str, found)),
+        )
+
+    def messages(self) -> Console:
+        """Where people are told things: stderr, silent with --quiet and no terminal to draw on with --json."""
+        return _console(quiet=self.quiet, plain=self.as_json)
+
+    def conclude(
+        self, run: _Result, as_json: Callable[[_Result], str], show: Callable[[_Result, Console], None]
+    ) -> NoReturn:
+        """End a command: keep its `run` where that is wanted, print it, exit with what became of it.
+
+        A reader of stdout that has left changes nothing in the exit status; a stdout that is full makes it 1.
+        """
+        document = as_json(run)
+        self.account(document)
+        unknown = self.fail_on_unknown and _has_unstated(run)
+        status = EXIT_FAILED if run.failed() or unknown else EXIT_DONE
+        why = None
+        try:
+            write_result(f"{document}\n" if self.as_json else as_text(partial(show, run), result_console()))
+        except OutputError as error:
+            why = error.what
+            status = status if error.reader_left else EXIT_FAILED
+        except KeyboardInterrupt:
+            why, status = "a signal came meanwhile", EXIT_FAILED
+        if why is not None:
+            stderr_log.tell_error(f"the result could not be printed: {why}; the run itself is finished")
+        raise SystemExit(status)
+
+    def account(self, report: str) -> None:
+        """Keep the run whose JSON is `report` in the ledger, as a page and as metrics, where they are wanted.
+
+        What goes wrong is only told, and --quiet does not silence it.  A signal does not keep it from being finished.
+        """
+        # spark-submit sends stderr to stdout, where --json promises nothing but the object.
+        messages = _console(quiet=self.as_json and under_spark_submit())
+        with stop_on_signals():
+            if self.ledger is not None:
+                from sediment.jobs.delta_lake import ledger
+
+                ledger.record(report, self.ledger, messages)
+            self._write_files(report, messages)
+            stderr_log.log_run(report)
+
+    def account_of_error(self, error: BaseException) -> None:
+        """Keep a run that ended without a result as a page and as metrics, where they are wanted."""
+        context = click.get_current_context(silent=True)
+        command = context.command.name if context and context.command.name else ""
+        report = run_outputs.error_document(command, self.now_ms, error, ending(error).sentence)
+        with stop_on_signals():
+            self._write_files(report, _console(quiet=self.as_json and under_spark_submit()))
+
+    def _write_files(self, report: str, messages: Console) -> None:
+        if self.report_file is not None:
+            run_outputs.write_page(report, self.report_file, messages, options=self, given=run_outputs.given_options())
+        if self.metrics_file is not None:
+            run_outputs.write_metrics(report, self.metrics_file, messages)
+
+    def _check_accounts(self) -> None:
+        if self.ledger is not None:
+            from sediment.jobs.delta_lake import ledger
+
+            ledger.check(self.ledger, self.log_dirs)
+        for option, file in (("--report", self.report_file), ("--metrics", self.metrics_file)):
+            if file is not None:
+                run_outputs.check_place(file, option, self.log_dirs)
+
+
+def _has_unstated(run: Result) -> bool:
+    """True if the result for a partition depends on a setting that no source states."""
+    reports = [report for partition in getattr(run, "partitions", ()) for report in _with_retention(partition)]
+    return any(getattr(report, "reason_code", None) in UNSTATED_CODES for report in reports)
+
+
+def _with_retention(partition: object) -> tuple[object, ...]:
+    return partition, getattr(partition, "retention", None)
+
+
+def _console(*, quiet: bool, plain: bool = False) -> Console:
+    stream = stderr_log.stream_of_lines()
+    if stream is not None:
+        return Console(file=stream, quiet=quiet, soft_wrap=True)
+    return error_console(quiet=quiet, force_terminal=False if plain else None)
+
+
+key_equality_option = click.option(
+    "--key-equality",
+    type=click.Choice([equality.value for equality in KeyEquality]),
+    default=KeyEquality.HASH.value,
+    show_default=True,
+    help="When two keys are one: their 128-bit hashes are equal, or (exact) their bytes, by one task that holds them.",
+)
+
+
+def common_options(command: _Command) -> _Command:
+    """Add LOG_DIR... and the options, and pass them on as one `CommonOptions` named `options`."""
+    return _with_common_options(command, metavar="LOG_DIR...", nargs=-1)
+
+
+def options_of_two_directories(command: _Command) -> _Command:
+    """The same for a command that takes BEFORE and AFTER, the two `log_dirs` of its `CommonOptions`."""
+    return _with_common_options(command, metavar="BEFORE AFTER", nargs=2)
+
+
+def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Command:
+
+    @functools.wraps(command)  # also takes over the command's own options
+    def wrapped(
+        log_dirs: Sequence[str],
+        partitions: Sequence[str],
+        sets: Sequence[str],
+        config: Path | None,
+        now_ms: int | None,
+        as_json: bool,
+        master: str | None,
+        quiet: bool,
+        ledger_path: str | None,
+        report_file: Path | None,
+        metrics_file: Path | None,
+        log_format: str,
+        metadata_dir: Path | None,
+        broker_defaults: bool,
+        fail_on_unknown: bool,
+        allow_empty_selection: bool,
+        **own: Any,
+    ) -> Any:
+        # spark-submit sends a Python driver's stderr to stdout, where --json promises nothing but the object.
+        quiet = quiet or (as_json and under_spark_submit())
+        with stderr_log.lines_on_stderr(log_format, quiet=quiet), errors_as_exit_status():
+            options = CommonOptions(
+                log_dirs=tuple(map(_absolute, log_dirs)),
+                partitions=tuple(partitions),
+                settings=Settings(),
+                now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
+                as_json=as_json,
+                master=master,
+                quiet=quiet,
+                ledger=ledger_path,
+                report_file=report_file,
+                metrics_file=metrics_file,
+                given_log_dirs=tuple(log_dirs),
+                fail_on_unknown=fail_on_unknown,
+                allow_empty_selection=allow_empty_selection,
+            )
+            options._check_accounts()
+            try:
+                settings = Settings.load(
+                    config, sets, broker_defaults=broker_defaults, metadata_dir=_log_dir_of_metadata(metadata_dir)
+                )
+                options = options.with_settings(settings)
+                if not log_dirs:
+                    options._check_accounts()
+                return command(options=options, **own)
+            except _OF_CLICK:
+                raise
+            except (Exception, KeyboardInterrupt) as error:
+                options.account_of_error(error)
+                raise
+
+    decorated: Any = wrapped
+    for option in reversed(
+        (
+            click.argument("log_dirs", metavar=metavar, nargs=nargs, required=nargs > 0, type=click.Path()),
+            click.option(
+                "--partition",
+                "partitions",
+                multiple=True,
+                metavar="TOPIC-N",
+                shell_complete=complete_partition,
+                help="Only these; globs allowed.  A pattern that matches nothing is an error.",
+            ),
+            click.option(
+                "--allow-empty-selection", is_flag=True, help="Let a --partition match nothing, for schedulers."
+            ),
+            click.option(
+                "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="A topic or broker setting."
+            ),
+            click.option(
+                "--config",
+                type=click.Path(path_type=Path, dir_okay=False),
+                help="The broker's server.properties: its log.dirs if LOG_DIR is left out, and its static settings.",
+            ),
+            click.option(
+                "--metadata",
+                "metadata_dir",
+                type=click.Path(path_type=Path, file_okay=False),
+                metavar="DIR",
+                help="Read each topic's own configs from __cluster_metadata-0 in this log directory of the node.",
+            ),
+            click.option(
+                "--broker-defaults",
+                is_flag=True,
+                help="Use Kafka's default for every setting that is not given; without it nothing is deleted by one.",
+            ),
+            click.option(
+                "--fail-on-unknown", is_flag=True, help="Exit 1 if a partition was left alone for an unstated setting."
+            ),
+            click.option("--now-ms", type=click.IntRange(0, INT64_MAX), help="The clock of every rule (default: now)."),
+            click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
+            click.option("--master", metavar="URL", help="Spark master (default: local[*], or spark-submit's)."),
+            click.option("--quiet", is_flag=True, help="No progress, no warnings."),
+            click.option(
+                "--ledger",
+                "ledger_path",
+                metavar="PATH",
+                help="Append this run to the ledger at PATH, made if it is not there.",
+            ),
+            click.option(
+                "--report",
+                "report_file",
+                metavar="FILE",
+                type=click.Path(path_type=Path),
+                help="Write this run as one HTML page.",
+            ),
+            click.option(
+                "--metrics",
+                "metrics_file",
+                metavar="FILE",
+                type=click.Path(path_type=Path),
+                help="Write this run as Prometheus text, for a textfile collector.",
+            ),
+            click.option(
+                "--log-format",
+                type=click.Choice([stderr_log.TEXT, stderr_log.JSON]),
+                default=stderr_log.TEXT,
+                show_default=True,
+                help="stderr as sentences or as one JSON object a line.",
+            ),
+        )
+    ):
+        decorated = option(decorated)
+    result: _Command = decorated
+    return result
+
+
+def _log_dir_of_metadata(given: Path | None) -> Path | None:
+    """Return the log directory that `--metadata` names, by itself or by its `__cluster_metadata-0`."""
+    if given is None:
+        return None
+    path = given.absolute()
+    return path.parent if path.name == str(METADATA_PARTITION) else path
+
+
+def _absolute(log_dir: str) -> Path:
+    """The path as tasks need it: an executor has a working directory of its own."""
+    return Path(log_dir) if "://" in log_dir else Path(log_dir).absolute()
+
+
+class errors_as_exit_status:  # noqa: N801 - reads as a statement
+    """End the command on SIGINT and SIGTERM, and turn an error into one sentence on stderr and its exit status.
+
+    What only prints and has lost its reader ends silently.  An error that is none of ours, nor of the system or Spark,
+    is a fault of Sediment: its trace goes to a file, or with $SEDIMENT_TRACEBACK to stderr.
+    """
+
+    def __enter__(self) -> None:
+        self._signals = end_on_signals()
+        self._signals.__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            self._end(error)
+        finally:
+            self._signals.__exit__(kind, error, trace)
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is None or isinstance(error, _OF_CLICK) or not isinstance(error, Exception | KeyboardInterrupt):
+            return
+        if isinstance(error, OutputError) and error.reader_left:
+            sys.exit(EXIT_READER_LEFT)
+        found = ending(error)
+        if not found.is_fault:
+            stderr_log.tell_error(found.sentence, reason_code=found.reason_code)
+        elif os.environ.get(TRACEBACK_VARIABLE):
+            return
+        else:
+            stderr_log.tell_fault(found.sentence, error, reason_code=found.reason_code)
+        sys.exit(EXIT_WRONG_USE if isinstance(error, UsageError) else EXIT_FAILED)

@@ -1,0 +1,66 @@
+"""Completion in a shell: `sediment completion SHELL` prints the script, and what words can follow.
+
+The shell starts `sediment` anew at each Tab, so that nothing heavy may be imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+PROGRAM = "sediment"
+VARIABLE = "_SEDIMENT_COMPLETE"
+SHELLS = ("bash", "fish", "zsh")
+
+
+def complete_partition(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of the partitions in the directories that are on the command line so far."""
+    # click does not get to arguments where an option still lacks its value: those are left over.
+    places = [*(context.params.get("log_dirs") or context.params.get("paths") or ()), *context.args]
+    names = {name for place in places for name in _partitions(Path(str(place)).expanduser())}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_path(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files and directories, as the shell itself has them."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _partitions(directory: Path) -> Iterator[str]:
+    from sediment.segment_io.errors import UsageError
+    from sediment.segment_io.format.names import DirectoryState, parse_partition_directory
+    from sediment.segment_io.fs import Fs
+
+    with contextlib.suppress(OSError):
+        for entry in Fs().scan(directory):
+            if entry.is_directory:
+                with contextlib.suppress(UsageError):
+                    if parse_partition_directory(entry.name)[1] is DirectoryState.LIVE:
+                        yield entry.name
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def command(context: click.Context, shell: str) -> None:
+    """Print the script that lets SHELL complete commands, options, directories and partitions."""
+    from click.shell_completion import get_completion_class
+
+    completing = get_completion_class(shell)
+    assert completing is not None
+    main: Any = context.find_root().command
+    # Completion itself starts at each Tab and needs none of this.
+    from sediment.jobs.command_line.options import errors_as_exit_status
+    from sediment.jobs.command_line.standard_output import write_result
+
+    with errors_as_exit_status():
+        write_result(completing(main, {}, PROGRAM, VARIABLE).source() + "\n")

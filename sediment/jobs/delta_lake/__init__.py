@@ -1,0 +1,1 @@
+"""Delta tables: session, run ledger, archive of deleted records and snapshots."""

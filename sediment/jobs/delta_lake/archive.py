@@ -1,0 +1,632 @@
+"""Records of segments that are about to be deleted, as a Delta table: every one of them, once, and counted.
+
+    measure    count and digest of each segment                                       tasks
+    write      its records as Parquet files, topic=…/day=…/                           tasks, in bounded memory
+    commit     the files of many segments at once, each segment an application transaction       driver
+    verify     the table's rows of each segment are as many as the segment's records             driver
+
+The rows are those of the `records` table of the kafka-log source, aborted and control records included, with the
+`segment` and the `digest` of the file that held them.  `day` is that of the record's timestamp in UTC, null where it
+has none.
+
+Tasks write Parquet themselves and the driver commits with the deltalake library: values go from the disk that holds the
+log straight to the table, whatever their size; no JARs are needed; and one commit is what makes files part of a table.
+
+Invariants: a segment is in the table as a whole or not at all, and once: its transaction is named by its content, so
+that a run which was killed behind the commit finds it and one that was killed before it commits once; what a killed run
+wrote besides is no part of the table and goes with VACUUM.  Every file is durable before it is committed, and the
+commit before anything is told to be archived.
+
+Source: Delta transaction protocol, sections Add File and Transaction Identifiers.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sediment.engine.directory.lock import check_run_token, place_run_token, remove_run_token
+from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.command_line.progress import Progress
+from sediment.jobs.delta_lake.paths import check_table_path, is_uri, outside_log_dirs, table_filesystem
+from sediment.jobs.delta_lake.session import INSTALL
+from sediment.jobs.reporting.error_text import first_line, task_lost, told
+from sediment.jobs.spark.cancellation import RunStopped, cancel_when
+from sediment.jobs.spark.session import spark_context
+from sediment.jobs.spark.task_pool import spread
+from sediment.segment_io.errors import CorruptBatchError, SedimentError, UsageError
+from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.slices import ALL, plan_slices
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.tables.readers import TABLES, Piece, TableRequest, TableTask, arrow_schema, read_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LogKey = tuple[Path, TopicPartition]
+"""A log directory and a partition in it."""
+
+_PARTITION_COLUMNS = ("topic", "day")
+_STATISTICS = ("partition", "offset", "segment")
+_BUFFERED_BYTES = 64 << 20
+_OPEN_FILES = 32
+_GROUP_SEGMENTS = 256
+_COMMIT_ATTEMPTS = 5
+_LAST_DAY = 2_932_896  # 9999-12-31, the last one that a date of four digits can name
+_OTHER_PATH = "name another path for the archive"
+
+
+# ------------------------------------------------------------------------------------------------------------- checking
+def check(path: str, log_dirs: Iterable[Path]) -> None:
+    """Whether an archive can be kept at `path`, a directory or a URI; called before a run touches anything.
+
+    Raises:
+        UsageError: the package that writes it is missing, something else is at `path`, it is inside a log directory, or
+            no Delta table can have that path.
+    """
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+    except ImportError as error:
+        raise UsageError("an archive needs the Python package deltalake, which is missing", advice=INSTALL) from error
+    outside_log_dirs(path, log_dirs)
+    check_table_path(path)
+    try:
+        if not DeltaTable.is_deltatable(path):
+            place = Path(path)
+            if not is_uri(path) and place.exists() and not (place.is_dir() and not any(place.iterdir())):
+                raise UsageError("this is no Delta table", path=path, advice=_OTHER_PATH)
+            return
+        table = DeltaTable(path)
+        columns = [field.name for field in table.schema().fields]
+        partitions = tuple(table.metadata().partition_columns)
+    except (DeltaError, OSError) as error:
+        if (torn := _torn_commit(path)) is not None:
+            raise UsageError(
+                "the last commit of the archive was cut off, as by a loss of power",
+                path=str(torn),
+                advice="remove this file and run again: no segment was deleted for it",
+            ) from error
+        raise UsageError(f"the archive cannot be opened: {first_line(error)}", path=path, advice=_OTHER_PATH) from error
+    if not set(_schema().names) <= set(columns) or partitions != _PARTITION_COLUMNS:
+        raise UsageError("this Delta table is not an archive of segments", path=path, advice=_OTHER_PATH)
+
+
+def _torn_commit(path: str) -> Path | None:
+    """The newest commit of a table of this machine, if it is not whole: it was not durable, so nothing relies on it."""
+    if is_uri(path):
+        return None
+    fs, log = Fs(), Path(path) / "_delta_log"
+    commits = [log / entry.name for entry in fs.scan(log) if entry.name.endswith(".json")]
+    if not commits:
+        return None
+    try:
+        lines = [json.loads(line) for line in fs.read_bytes(commits[-1]).decode().splitlines()]
+    except ValueError:
+        return commits[-1]
+    return None if lines else commits[-1]
+
+
+def _schema() -> pa.Schema:
+    """Columns of the archive: those of `records`, and where they come from."""
+    import pyarrow as pa
+
+    records = arrow_schema(TABLES["records"])
+    return pa.schema([*records, ("segment", pa.int64()), ("digest", pa.string()), ("day", pa.date32())])
+
+
+# ------------------------------------------------------------------------------------------------------------ measuring
+@dataclass(frozen=True, slots=True)
+class SegmentWork:
+    """A segment to archive; `run_id` is that of the token by which a task knows the log directory."""
+
+    source: Source
+    size_bytes: int
+    run_id: str
+
+    def weight(self) -> int:
+        """Bytes to read."""
+        return self.size_bytes
+
+    @property
+    def key(self) -> LogKey:
+        """Whose segment it is."""
+        return self.source.directory.parent, self.source.partition
+
+    @property
+    def base_offset(self) -> int:
+        """That of the segment's name."""
+        assert self.source.base_offset is not None
+        return self.source.base_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Reason code and sentence of what went wrong in a task."""
+
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How many records a segment holds, and a digest of all its bytes, 32 hexadecimal digits."""
+
+    records: int
+    digest: str
+
+
+def measure(work: SegmentWork, _attempt: str) -> Measured | Failure:
+    """Count the records of a segment by its batch headers, those of old formats one by one; in a task."""
+    try:
+        check_run_token(work.source.directory.parent, work.run_id)
+        return _measure(work)
+    except (SedimentError, OSError) as error:
+        return Failure(*told(error))
+
+
+def _measure(work: SegmentWork) -> Measured:
+    import xxhash
+
+    from sediment.segment_io.segment.reader import HeaderWalk
+
+    path = work.source.directory / segment_file_name(work.base_offset, SegmentFileKind.LOG)
+    digest = xxhash.xxh3_128()
+    walk = HeaderWalk(path, size_bytes=work.size_bytes)
+    records, has_old = 0, False
+    for span in walk.spans():
+        digest.update(span.buffer.data[span.start : span.end])
+        records += int(span.rows["record_count"].sum())
+        has_old = has_old or bool((span.rows["magic"] < 2).any())
+    if walk.end_position < work.size_bytes:
+        raise CorruptBatchError(
+            "the segment ends in the middle of a batch",
+            partition=str(work.source.partition),
+            path=str(path),
+            position=walk.end_position,
+            advice="sediment recover cuts off what a crash left there",
+        )
+    if has_old:
+        request = TableRequest(columns=("offset",))
+        records = sum(batch.num_rows for batch in read_table(request, _task(work.source), Fs()))
+    return Measured(records, digest.hexdigest())
+
+
+def _task(source: Source) -> TableTask:
+    return TableTask(pieces=tuple(Piece(piece, ALL) for piece in plan_slices(source, ALL, Fs())))
+
+
+# -------------------------------------------------------------------------------------------------------------- writing
+@dataclass(frozen=True, slots=True)
+class WriteWork:
+    """A slice of a segment whose records are to be written below `table`, a directory or a URI."""
+
+    segment: SegmentWork
+    digest: str
+    piece: Piece
+    table: str
+
+    def weight(self) -> int:
+        """Bytes to read."""
+        return self.piece.slice.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A Parquet file at `path`, relative to the table; `day` None: of records without a timestamp.
+
+    `lowest` and `highest` are those of its values by column, for the statistics of the commit.
+    """
+
+    path: str
+    size_bytes: int
+    topic: str
+    day: str | None
+    rows: int
+    lowest: Mapping[str, int]
+    highest: Mapping[str, int]
+
+
+def write(work: WriteWork, attempt: str) -> tuple[WrittenFile, ...] | Failure:
+    """Write the records of a slice, in a task; every file is durable when it returns."""
+    try:
+        check_run_token(work.segment.source.directory.parent, work.segment.run_id)
+        with _Files(work, attempt) as files:
+            for batch in read_table(TableRequest(), TableTask(pieces=(work.piece,)), Fs()):
+                files.add(batch)
+        return tuple(files.written)
+    except (SedimentError, OSError) as error:
+        return Failure(*told(error))
+
+
+class _Files:
+    """The files of one slice, one for each day at a time; memory is bounded by `_BUFFERED_BYTES` and one batch."""
+
+    def __init__(self, work: WriteWork, attempt: str) -> None:
+        self.written: list[WrittenFile] = []
+        self._work = work
+        self._attempt = attempt
+        self._topic = work.segment.source.partition.topic
+        self._waiting: dict[str | None, list[pa.RecordBatch]] = {}
+        self._waiting_bytes = 0
+        self._open: dict[str | None, _DayFile] = {}
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
+        if kind is None:
+            self._flush()
+            self._close()
+        else:
+            for file in self._open.values():
+                file.abandon()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in rows of the `records` table."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        count = batch.num_rows
+        columns = [batch.column(name) for name in batch.schema.names if name != "topic"]
+        columns += [
+            pa.repeat(pa.scalar(self._work.segment.base_offset, pa.int64()), count),
+            pa.repeat(pa.scalar(self._work.digest), count),
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, schema=_file_schema())
+        numbers = pc.cast(pc.cast(batch.column("timestamp"), pa.timestamp("us")), pa.date32()).cast(pa.int32())
+        numbers = pc.if_else(pc.and_(pc.greater_equal(numbers, 0), pc.less_equal(numbers, _LAST_DAY)), numbers, None)
+        for number in numbers.unique().to_pylist():
+            wanted = pc.is_null(numbers) if number is None else pc.equal(numbers, number)
+            name = None if number is None else date.fromordinal(date(1970, 1, 1).toordinal() + number).isoformat()
+            self._waiting.setdefault(name, []).append(rows.filter(wanted))
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= _BUFFERED_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        for day, batches in self._waiting.items():
+            if day not in self._open:
+                if len(self._open) >= _OPEN_FILES:
+                    self._close()
+                self._open[day] = _DayFile(self._work.table, self._topic, day, self._attempt)
+            self._open[day].add(pa.Table.from_batches(batches))
+        self._waiting = {}
+        self._waiting_bytes = 0
+
+    def _close(self) -> None:
+        self.written += [file.finish() for file in self._open.values()]
+        self._open = {}
+
+
+class _DayFile:
+    """One Parquet file that is being written."""
+
+    def __init__(self, table: str, topic: str, day: str | None, attempt: str) -> None:
+        import pyarrow.parquet as pq
+
+        self._table, self._topic, self._day = table, topic, day
+        folder = f"topic={topic}/day={day or '__HIVE_DEFAULT_PARTITION__'}"
+        # Attempt-unique: an attempt that lost must not write over the one that won.
+        self.path = f"{folder}/part-{attempt}-{uuid.uuid4()}.parquet"
+        if not is_uri(table):
+            (Path(table) / folder).mkdir(parents=True, exist_ok=True)
+        self._sink = table_filesystem(table).open_output_stream(self.path)
+        self._writer = pq.ParquetWriter(self._sink, _file_schema(), compression="zstd", use_dictionary=["digest"])
+        self._rows = 0
+        self._lowest: dict[str, int] = {}
+        self._highest: dict[str, int] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        import pyarrow.compute as pc
+
+        self._writer.write_table(rows)
+        self._rows += rows.num_rows
+        for name in _STATISTICS:
+            bounds = pc.min_max(rows.column(name)).as_py()
+            self._lowest[name] = min(self._lowest.get(name, bounds["min"]), bounds["min"])
+            self._highest[name] = max(self._highest.get(name, bounds["max"]), bounds["max"])
+
+    def finish(self) -> WrittenFile:
+        """Complete the file and make it durable."""
+        self._writer.close()
+        self._sink.close()
+        size_bytes = table_filesystem(self._table).get_file_info(self.path).size
+        if not is_uri(self._table):
+            fs, file, top = Fs(), Path(self._table) / self.path, Path(self._table)
+            fs.sync_file(file)
+            for folder in file.parents:
+                fs.sync_directory(folder)
+                if folder == top:
+                    break
+        return WrittenFile(self.path, size_bytes, self._topic, self._day, self._rows, self._lowest, self._highest)
+
+    def abandon(self) -> None:
+        """Close the file unfinished; it is in no table."""
+        self._sink.close()
+
+
+def _file_schema() -> pa.Schema:
+    """What a file holds: the columns of the table but those that its folders say."""
+    import pyarrow as pa
+
+    return pa.schema([field for field in _schema() if field.name not in _PARTITION_COLUMNS])
+
+
+# ------------------------------------------------------------------------------------------------------------ the table
+class _Archive:
+    """The Delta table at a path."""
+
+    def __init__(self, path: str) -> None:
+        from deltalake import DeltaTable
+
+        self.path = path if is_uri(path) else str(Path(path).absolute())
+        self._table = DeltaTable.create(
+            self.path, _schema(), mode="ignore", partition_by=list(_PARTITION_COLUMNS), name="sediment archive"
+        )
+        self._make_durable()
+
+    def has(self, transaction: str) -> bool:
+        """Whether a commit of that name is part of the table."""
+        return self._table.transaction_version(transaction) is not None
+
+    def commit(self, files: Sequence[WrittenFile], transactions: Sequence[str], run_id: str) -> None:
+        """Make `files` part of the table, all of them or none.
+
+        Raises:
+            SedimentError: the commit failed or conflicts with that of another run.
+        """
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import DeltaError
+
+        once = CommitProperties(
+            app_transactions=[Transaction(name, 1) for name in transactions],
+            custom_metadata={"sediment.run_id": run_id},
+            max_commit_retries=_COMMIT_ATTEMPTS,
+        )
+        try:
+            self._table.create_write_transaction(
+                [_add_action(file) for file in files],
+                "append",
+                _schema(),
+                list(_PARTITION_COLUMNS),
+                commit_properties=once,
+            )
+            self._table.update_incremental()
+        except (DeltaError, OSError) as error:
+            raise SedimentError(
+                f"the archive cannot be written: {first_line(error)}",
+                path=self.path,
+                advice="nothing was deleted; run again",
+            ) from error
+        self._make_durable()
+
+    def counts(self, partition: TopicPartition, bases: Sequence[int]) -> Counter[tuple[int, str]]:
+        """Rows of `partition` by segment and digest, for the segments from the lowest to the highest of `bases`."""
+        import pyarrow as pa
+        from pyarrow.compute import field
+
+        found: Counter[tuple[int, str]] = Counter()
+        within = (field("segment") >= min(bases)) & (field("segment") <= max(bases))
+        wanted = (field("topic") == partition.topic) & (field("partition") == partition.partition) & within
+        dataset = self._table.to_pyarrow_dataset(filesystem=table_filesystem(self.path))
+        for batch in dataset.to_batches(
+            columns=["segment", "digest"], filter=wanted, batch_readahead=2, fragment_readahead=1
+        ):
+            grouped = pa.Table.from_batches([batch]).group_by(["segment", "digest"]).aggregate([([], "count_all")])
+            for row in grouped.to_pylist():
+                found[row["segment"], row["digest"]] += row["count_all"]
+        return found
+
+    def _make_durable(self) -> None:
+        """A local table's log reaches the disk: the library leaves that to the system."""
+        if is_uri(self.path):
+            return
+        fs, log = Fs(), Path(self.path) / "_delta_log"
+        newest = [entry.name for entry in fs.scan(log) if entry.name.endswith(".json")][-_COMMIT_ATTEMPTS:]
+        for name in newest:
+            fs.sync_file(log / name)
+        for folder in (log, log.parent, log.parent.parent):
+            fs.sync_directory(folder)
+
+
+def _add_action(file: WrittenFile) -> Any:
+    from deltalake.transaction import AddAction
+
+    statistics = {
+        "numRecords": file.rows,
+        "minValues": dict(file.lowest),
+        "maxValues": dict(file.highest),
+        "nullCount": dict.fromkeys(file.lowest, 0),
+    }
+    now_ms = time.time_ns() // 1_000_000
+    values = {"topic": file.topic, "day": file.day}
+    return AddAction(file.path, file.size_bytes, values, now_ms, True, json.dumps(statistics))
+
+
+# -------------------------------------------------------------------------------------------------------------- the run
+def archive_segments(
+    path: str,
+    wanted: Mapping[LogKey, Sequence[int]],
+    options: CommonOptions,
+    run_id: str,
+    stop: threading.Event,
+) -> dict[LogKey, int | tuple[str, str]]:
+    """Bring the records of the `wanted` segments, by base offset, into the archive at `path`, and count them there.
+
+    The locks of the log directories must be held.
+
+    Returns:
+        By log how many records of its segments the archive was seen to hold, or reason code and sentence of a failure;
+        what is not in the archive as a whole is a failure.
+
+    Raises:
+        UsageError: Spark cannot be started.
+    """
+    fs = Fs()
+    with ExitStack() as stack:
+        for log_dir in {log_dir for log_dir, _ in wanted}:
+            place_run_token(log_dir, run_id, fs)
+            stack.callback(remove_run_token, log_dir)
+        works = [work for key, bases in wanted.items() for work in _works(key, bases, run_id, fs)]
+        total_bytes = sum(work.size_bytes for work in works)
+        progress = stack.enter_context(Progress(options.messages(), len(works), total_bytes))
+        try:
+            sc = stack.enter_context(spark_context(options.master, "sediment expire"))
+        except RunStopped:
+            return dict.fromkeys(wanted, ("stopped", "the run was stopped before this partition"))
+        stack.enter_context(cancel_when(stop, sc, run_id))
+        return _Archiving(sc, path, run_id, stop, progress).archive(works)
+
+
+def _works(key: LogKey, bases: Sequence[int], run_id: str, fs: Fs) -> Iterator[SegmentWork]:
+    log_dir, partition = key
+    directory = log_dir / str(partition)
+    for base in bases:
+        entry = fs.entry(directory / segment_file_name(base, SegmentFileKind.LOG))
+        yield SegmentWork(Source(partition, directory, base), entry.size_bytes if entry else 0, run_id)
+
+
+class _Archiving:
+    """One run of the archive on the driver."""
+
+    def __init__(self, sc: Any, path: str, run_id: str, stop: threading.Event, progress: Progress) -> None:
+        self._sc = sc
+        self._path = path
+        self._run_id = run_id
+        self._stop = stop
+        self._progress = progress
+        self._failed: dict[LogKey, tuple[str, str]] = {}
+        self._totals: Counter[LogKey] = Counter()
+
+    def archive(self, works: Sequence[SegmentWork]) -> dict[LogKey, int | tuple[str, str]]:
+        """Archive the segments in groups of whole partitions, a commit each."""
+        keys = list(dict.fromkeys(work.key for work in works))
+        try:
+            table = _Archive(self._path)
+            for group in _groups(works):
+                if self._stop.is_set():
+                    self._fail({work.key for work in group}, "stopped", "the run was stopped before this partition")
+                    continue
+                self._archive_group(table, group)
+        except Exception as error:
+            if not isinstance(error, SedimentError | OSError):
+                error = SedimentError(f"the archive cannot be written: {first_line(error)}", path=self._path)
+            self._fail(set(keys) - self._totals.keys(), *told(error))
+        return {key: self._failed.get(key, self._totals[key]) for key in keys}
+
+    def _fail(self, keys: Iterable[LogKey], code: str, reason: str) -> None:
+        for key in keys:
+            self._failed.setdefault(key, (code, reason))
+
+    def _archive_group(self, table: _Archive, group: Sequence[SegmentWork]) -> None:
+        measured: dict[SegmentWork, Measured] = {}
+        for answers in spread(
+            self._sc, group, measure, SegmentWork.weight, group=self._run_id, is_stopped=self._stop.is_set
+        ):
+            for answer in answers:
+                match answer.result:
+                    case Measured() as found:
+                        measured[answer.work] = found
+                    case Failure(code, reason):
+                        self._fail([answer.work.key], code, reason)
+                    case None:
+                        self._lost(answer.work.key, answer.error)
+        good = {work: found for work, found in measured.items() if work.key not in self._failed}
+        # Of two copies of one log, as on two disks, the first one is archived.
+        unknown = {_transaction(work, found): (work, found) for work, found in reversed(good.items())}
+        new = dict(pair for name, pair in unknown.items() if not table.has(name))
+        files = self._write(table, new)
+        ready = [work for work in new if work.key not in self._failed]
+        if ready:
+            added = [file for work in ready for file in files.get(work, ())]
+            table.commit(added, [_transaction(work, new[work]) for work in ready], self._run_id)
+        self._verify(table, {work: found for work, found in good.items() if work.key not in self._failed})
+        for work in group:
+            self._progress.advance(work.size_bytes)
+
+    def _lost(self, key: LogKey, error: Exception | None) -> None:
+        if self._stop.is_set():
+            self._fail([key], "stopped", "the run was stopped before this partition was archived")
+        else:
+            self._fail([key], *task_lost(error))
+
+    def _write(
+        self, table: _Archive, new: Mapping[SegmentWork, Measured]
+    ) -> dict[SegmentWork, tuple[WrittenFile, ...]]:
+        """The files of each segment; where one of its slices failed, or rows are missing, its partition has failed."""
+        fs = Fs()
+        works = [
+            WriteWork(work, found.digest, Piece(piece, ALL), table.path)
+            for work, found in new.items()
+            for piece in plan_slices(work.source, ALL, fs)
+        ]
+        files: dict[SegmentWork, tuple[WrittenFile, ...]] = {}
+        if not works:
+            return files
+        for answers in spread(
+            self._sc, works, write, WriteWork.weight, group=self._run_id, is_stopped=self._stop.is_set
+        ):
+            for answer in answers:
+                segment = answer.work.segment
+                match answer.result:
+                    case tuple() as written:
+                        files[segment] = files.get(segment, ()) + written
+                    case Failure(code, reason):
+                        self._fail([segment.key], code, reason)
+                    case None:
+                        self._lost(segment.key, answer.error)
+        for work, found in new.items():
+            rows = sum(file.rows for file in files.get(work, ()))
+            if rows != found.records:
+                self._fail([work.key], *_short(work, rows, found.records, "were read"))
+        return files
+
+    def _verify(self, table: _Archive, good: Mapping[SegmentWork, Measured]) -> None:
+        """Count what the table holds of each segment, also of those that an earlier run brought."""
+        for key in dict.fromkeys(work.key for work in good):
+            mine = {work: found for work, found in good.items() if work.key == key}
+            counts = table.counts(key[1], [work.base_offset for work in mine])
+            for work, found in mine.items():
+                rows = counts[work.base_offset, found.digest]
+                if rows != found.records:
+                    self._fail([key], *_short(work, rows, found.records, f"are in the archive {table.path}"))
+            if key not in self._failed:
+                self._totals[key] = sum(found.records for found in mine.values())
+
+
+def _transaction(work: SegmentWork, found: Measured) -> str:
+    """The application transaction of a segment: by its place and its content."""
+    return f"sediment-archive/{work.source.partition}/{work.base_offset}/{found.digest}"
+
+
+def _short(work: SegmentWork, rows: int, records: int, where: str) -> tuple[str, str]:
+    name = segment_file_name(work.base_offset, SegmentFileKind.LOG)
+    return (
+        "archive-incomplete",
+        f"{name} of {work.source.partition} holds {records} records and {rows} {where}; nothing of it was deleted",
+    )
+
+
+def _groups(works: Sequence[SegmentWork]) -> Iterator[list[SegmentWork]]:
+    """Whole partitions together, until there are `_GROUP_SEGMENTS` segments."""
+    group: list[SegmentWork] = []
+    for index, work in enumerate(works):
+        if len(group) >= _GROUP_SEGMENTS and work.key != works[index - 1].key:
+            yield group
+            group = []
+        group.append(work)
+    if group:
+        yield group

@@ -1,0 +1,158 @@
+"""The latest record of each key in parts of partitions, as Spark rows: what a task of a snapshot does.
+
+    slices --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or when it is much
+                                                                             and an account: records read, or why not
+
+A part is some slices of one partition that follow each other.  Of one key each part, and each time that it has to emit
+early, may give a row; the one with the highest offset is the latest.  Tombstones are rows like others.  Records without
+a key have no latest value and are left out.
+
+Invariants: a part has exactly one account, after its records; a part that cannot be read fails alone, by its account;
+memory is bounded by a few times HELD_BYTES and the largest batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from sediment.jobs.reporting.error_text import told
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.tables.readers import READ_COMMITTED, Piece, TableRequest, TableTask, arrow_schema, read_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+REQUEST = TableRequest(
+    what="records",
+    columns=("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"),
+    isolation=READ_COMMITTED,
+)
+SPARK_SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+# An account is a row of this topic, which no topic can have: `partition` is the number of the part, `value` JSON.
+ACCOUNT_TOPIC = ""
+
+HELD_BYTES = 128 << 20
+_LOOK_ROWS = 1 << 18
+_EMITTED_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Slices of one partition, ascending; `number` is that of its account."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+
+    def size_bytes(self) -> int:
+        """Of the slices: what tasks are packed by."""
+        return sum(piece.slice.size_bytes for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What became of a part: its rows came in `emissions` times, each with a key once, or why they did not."""
+
+    messages_read: int = 0
+    emissions: int = 0
+    reason_code: str | None = None
+    reason: str | None = None
+
+
+def parse_account(value: bytes) -> Account:
+    """An account from the `value` of its row."""
+    return Account(**json.loads(value))
+
+
+class LatestPerKey:
+    """What `mapInArrow` runs on rows of task numbers: the rows of `tasks` with these numbers."""
+
+    def __init__(self, tasks: Sequence[Sequence[Part]]) -> None:
+        self._tasks = tasks
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of one column of numbers -> rows of SPARK_SCHEMA."""
+        fs = Fs()
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                for part in self._tasks[task]:
+                    yield from read_latest(part, fs)
+
+
+def read_latest(part: Part, fs: Fs) -> Iterator[pa.RecordBatch]:
+    """The rows of one part, of `arrow_schema(REQUEST.selected())`: its records, then its account."""
+    messages_read = 0
+    reason: tuple[str | None, str | None] = None, None
+    held = _Held()
+    try:
+        for batch in read_table(REQUEST, TableTask(pieces=part.pieces), fs):
+            messages_read += batch.num_rows
+            yield from held.add(batch)
+        yield from held.take()
+    except (SedimentError, OSError) as error:
+        reason = told(error)
+    yield _account_row(part.number, Account(messages_read, held.emissions, *reason))
+
+
+def _account_row(number: int, account: Account) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    row = {"value": json.dumps(asdict(account)).encode(), "topic": ACCOUNT_TOPIC, "partition": number}
+    return pa.RecordBatch.from_pylist([row], schema=arrow_schema(REQUEST.selected()))
+
+
+class _Held:
+    """Records in log order, of which only the latest of each key are kept whenever their number has doubled."""
+
+    def __init__(self) -> None:
+        self.emissions = 0
+        self._latest: list[pa.RecordBatch] = []
+        self._new: list[pa.RecordBatch] = []
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Hold `batch`; yields what becomes too much to hold."""
+        self._new.append(batch.filter(batch.column("key").is_valid()))
+        if _rows(self._new) >= max(_LOOK_ROWS, _rows(self._latest)) or _bytes(self._new) >= HELD_BYTES:
+            self._look()
+            if _bytes(self._latest) >= HELD_BYTES:
+                yield from self.take()
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """Yield all that is held."""
+        if self._new:
+            self._look()
+        latest, self._latest = self._latest, []
+        self.emissions += bool(latest)
+        yield from latest
+
+    def _look(self) -> None:
+        import pyarrow as pa
+
+        table = latest_of(pa.Table.from_batches([*self._latest, *self._new]))
+        self._latest = [batch for batch in table.to_batches(max_chunksize=_EMITTED_ROWS) if batch.num_rows]
+        self._new = []
+
+
+def _rows(batches: Sequence[pa.RecordBatch]) -> int:
+    return sum(batch.num_rows for batch in batches)
+
+
+def _bytes(batches: Sequence[pa.RecordBatch]) -> int:
+    return sum(batch.nbytes for batch in batches)
+
+
+def latest_of(table: pa.Table) -> pa.Table:
+    """The last row of each key, in the order of the rows."""
+    import numpy as np
+    import pyarrow as pa
+
+    numbered = pa.table({"key": table.column("key"), "row": np.arange(table.num_rows)})
+    last = numbered.group_by("key", use_threads=False).aggregate([("row", "max")]).column("row_max")
+    return table.take(np.sort(last.to_numpy()))

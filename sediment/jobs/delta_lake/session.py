@@ -1,0 +1,132 @@
+"""Delta tables on Spark: where they may lie, the JARs that they need, and a session that has them.
+
+The JARs are those of the installed Python package delta-spark.  They are not in it: Spark's own resolver (Ivy) fetches
+them once, and from then on they are taken from its folder as they are, which spares every run a resolution.
+
+Invariant: a session from `delta_session` reads and writes Delta; if it cannot, that is said before any work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sediment.jobs.spark.session import spark_context
+from sediment.segment_io.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+INSTALL = "pip install 'kafka-sediment[delta]'"
+FETCH = "sediment delta-jars"
+
+_SCALA = "2.13"
+_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_SETTINGS = {
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # A table's log is read by a Spark job of this many tasks; fifty, the default, take longer than most logs.
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+IVY_KEY = "spark.jars.ivy"
+_IVY_FOLDER = "~/.ivy2.5.2"
+
+
+# ----------------------------------------------------------------------------------------------------------------- JARs
+def coordinate() -> str:
+    """Maven coordinate of the JARs that belong to the installed delta-spark and pyspark.
+
+    Raises:
+        UsageError: delta-spark is not installed.
+    """
+    try:
+        delta = version("delta-spark")
+    except PackageNotFoundError as error:
+        raise UsageError(
+            "Delta tables need the Python package delta-spark, which is missing", advice=INSTALL
+        ) from error
+    spark = ".".join(version("pyspark").split(".")[:2])
+    return f"io.delta:delta-spark_{spark}_{_SCALA}:{delta}"
+
+
+def fetched_jars(ivy_folder: Path) -> tuple[Path, ...]:
+    """Delta's own JARs that Ivy has fetched for `coordinate()`; empty where they are not complete."""
+    group, artifact, release = coordinate().split(":")
+    folder = ivy_folder / "jars"
+    needed = {folder / f"{group}_{artifact}-{release}.jar", folder / f"{group}_delta-storage-{release}.jar"}
+    found = set(folder.glob(f"{group}_*-{release}.jar"))
+    return tuple(sorted(found)) if needed <= found else ()
+
+
+def ivy_folder(given: Mapping[str, str]) -> Path:
+    """Return the folder of Spark's resolver that the settings `given` name."""
+    return Path(given.get(IVY_KEY) or _IVY_FOLDER).expanduser()
+
+
+# -------------------------------------------------------------------------------------------------------------- session
+@contextmanager
+def delta_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
+    """A SparkSession that reads and writes Delta and knows `kafka-log`, on `spark_context`'s context.
+
+    Another session there stays as it is.
+
+    Raises:
+        UsageError: delta-spark or its JARs are missing, or Spark does not start.
+    """
+    from pyspark.sql import SparkSession
+
+    from sediment.jobs.datasource import register
+
+    coordinate()
+    with spark_context(master, app_name) as sc:
+        settings = dict(sc.getConf().getAll())
+        _load_jars(sc, ivy_folder(settings))
+        if _EXTENSION in settings.get("spark.sql.extensions", ""):
+            session = SparkSession.builder.getOrCreate()
+            register(session)
+            yield session
+            return
+        jvm: Any = sc._jvm
+        sessions = jvm.org.apache.spark.sql.classic.SparkSession
+        active, default = sessions.getActiveSession(), sessions.getDefaultSession()
+        sessions.clearActiveSession()
+        sessions.clearDefaultSession()
+        builder = sessions.builder().withExtensions(jvm.io.delta.sql.DeltaSparkSessionExtension())
+        for key, value in _SETTINGS.items():
+            if key not in settings:
+                builder.config(key, value)
+        try:
+            session = SparkSession(sc, builder.getOrCreate())
+            register(session)
+            yield session
+        finally:
+            if default.isDefined():
+                sessions.setDefaultSession(default.get())
+            if active.isDefined():
+                sessions.setActiveSession(active.get())
+
+
+def _load_jars(sc: Any, ivy_folder: Path) -> None:
+    """Give the driver and the executors Delta's classes unless they have them.
+
+    At run time rather than at launch, because spark-submit has launched the JVM before this program begins.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    jvm = sc._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        jvm.java.lang.Class.forName(_EXTENSION, False, loader)
+        return
+    except Py4JJavaError:
+        jars = fetched_jars(ivy_folder)
+    if not jars:
+        raise UsageError(
+            f"Spark has no Delta: the JARs of {coordinate()} are not on this machine",
+            advice=f"fetch them with: {FETCH}",
+        )
+    for jar in jars:
+        loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
+        sc._jsc.addJar(str(jar))

@@ -1,0 +1,472 @@
+"""`sediment dump PATH …`: what kafka-dump-log shows and more, as a table for people, JSON lines, or Parquet.
+
+What is printed is read here, without Spark, so that it starts at once; Spark writes Parquet when there is much of it,
+or where it is asked for by --master.  Either way the rows are those of `spark.read.format("kafka-log")`.
+
+Invariants: rows go to stdout as they are read, everything else to stderr; what is not finished leaves no directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+import logging
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sediment.jobs.command_line.options import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
+from sediment.jobs.command_line.standard_output import SafeConsole, as_text, error_console, write_result
+from sediment.jobs.completion import complete_partition, complete_path
+from sediment.jobs.settings.cluster_settings import check_patterns
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.coordinator_records import (
+    COORDINATOR_TOPICS,
+    decode_control_record,
+    decode_coordinator_record,
+)
+from sediment.segment_io.partition.slices import Bounds
+from sediment.segment_io.partition.sources import Source, locate
+from sediment.segment_io.tables.readers import (
+    FAIL,
+    ISOLATIONS,
+    ON_CORRUPTION,
+    READ_UNCOMMITTED,
+    SLICED_TABLES,
+    TABLES,
+    Damage,
+    TableRequest,
+    TableTask,
+    arrow_schema,
+    parse_range,
+    plan_table,
+    read_table,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SHOWN_ROWS = 1000
+SHOWN_CHARACTERS = 60
+DIRECT_BYTES = 1 << 30  # up to here a single process has written the Parquet before Spark has started
+
+_NAMED_TABLES = {
+    SegmentFileKind.LOG: "records",
+    SegmentFileKind.OFFSET_INDEX: "offset_index",
+    SegmentFileKind.TIME_INDEX: "time_index",
+    SegmentFileKind.TRANSACTION_INDEX: "transactions",
+    SegmentFileKind.SNAPSHOT: "producers",
+}
+_DIRECTORY_TABLE = "segments"
+
+# What a person is shown where no columns are asked for; the others have it all.
+_SHOWN = {
+    "records": ("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
+    "batches": (
+        "topic",
+        "partition",
+        "position",
+        "baseOffset",
+        "lastOffset",
+        "recordCount",
+        "magic",
+        "codec",
+        "maxTimestamp",
+        "producerId",
+        "producerEpoch",
+        "baseSequence",
+        "transactional",
+        "controlType",
+        "deleteHorizon",
+        "leaderEpoch",
+        "size",
+        "valid",
+    ),
+    "segments": (
+        "topic",
+        "partition",
+        "baseOffset",
+        "active",
+        "size",
+        "offsetIndexEntries",
+        "timeIndexEntries",
+        "abortedTransactions",
+        "largestTimestamp",
+    ),
+}
+_KEYS_ONLY = ("topic", "partition", "offset", "timestamp", "key", "size")
+
+
+@dataclass(frozen=True, slots=True)
+class DumpOptions:
+    """What `dump` takes; `limit` None: no limit."""
+
+    as_json: bool
+    to: Path | None
+    limit: int | None
+    quiet: bool
+    master: str | None
+
+    def messages(self) -> Console:
+        """Where people are told things: stderr, silent with --quiet."""
+        return error_console(quiet=self.quiet, soft_wrap=True, highlight=False)
+
+
+def dump(request: TableRequest, sources: Sequence[Source], options: DumpOptions) -> int:
+    """Show or write the rows of `request`; returns the exit status.
+
+    Raises:
+        SedimentError: something cannot be read, or `options.to` exists.
+    """
+    fs = Fs()
+    tasks = plan_table(request, sources, fs)
+    if options.to is not None:
+        if options.to.exists():
+            raise UsageError("the output exists", path=str(options.to), advice="name a directory that does not")
+        if options.master is not None or sum(task.size_bytes for task in tasks) > DIRECT_BYTES:
+            return _write_with_spark(request, sources, options, options.to)
+    elif options.master is not None:
+        raise UsageError("--master is of use only with --to", advice="what is printed is read without Spark")
+    damages: list[Damage] = []
+    if options.to is not None:
+        batches = _batches(request, tasks, fs, damages)
+        _write_parquet(batches, arrow_schema(request.selected()), options.to)
+        status = EXIT_DONE
+    else:
+        batches = _batches(_with_what_decoding_needs(request), tasks, fs, damages)
+        status = (_print_json if options.as_json else _print_table)(batches, request, options)
+    if damages:
+        count, size_bytes = len(damages), sum(damage.end_position - damage.position for damage in damages)
+        options.messages().print(
+            f"{count} unreadable batches, {size_bytes} bytes; the first: {damages[0].error}", markup=False
+        )
+    return status
+
+
+def _with_what_decoding_needs(request: TableRequest) -> TableRequest:
+    """`request` with the columns that tell how keys and values are to be decoded; they are not shown for that."""
+    names = tuple(column.name for column in request.selected())
+    if request.what != "records" or not {"key", "value"} & set(names):
+        return request
+    return replace(request, columns=(*names, *(name for name in ("key", "topic", "control") if name not in names)))
+
+
+def _batches(
+    request: TableRequest, tasks: Sequence[TableTask], fs: Fs, damages: list[Damage]
+) -> Iterator[pa.RecordBatch]:
+    for task in tasks:
+        yield from read_table(request, task, fs, on_damage=damages.append)
+
+
+# ------------------------------------------------------------------------------------------------------------- Parquet
+def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, to: Path) -> None:
+    import pyarrow.parquet as pq
+
+    to.mkdir(parents=True)
+    part = to / "part-00000.parquet"
+    try:
+        with pq.ParquetWriter(part, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+    except BaseException:
+        Fs().unlink(part, missing_ok=True)
+        to.rmdir()
+        raise
+
+
+def _write_with_spark(request: TableRequest, sources: Sequence[Source], options: DumpOptions, to: Path) -> int:
+    from sediment.jobs.command_line.progress import stages_of
+    from sediment.jobs.datasource import FORMAT
+    from sediment.jobs.spark.session import create_session
+
+    messages = error_console(quiet=options.quiet)
+    try:
+        with create_session(options.master, "sediment dump") as spark, stages_of(spark.sparkContext, messages):
+            spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+            reader = spark.read.format(FORMAT)
+            for name, value in _as_options(request).items():
+                reader = reader.option(name, value)
+            reader.load([_path(source) for source in sources]).write.parquet(str(to))
+    except BaseException:
+        # Nothing of what another process may have put there at the same moment.
+        with contextlib.suppress(OSError):
+            shutil.rmtree(to / "_temporary")
+            to.rmdir()
+        raise
+    return EXIT_DONE
+
+
+def _path(source: Source) -> str:
+    if source.base_offset is None:
+        return str(source.directory)
+    return str(source.directory / (source.log_name or segment_file_name(source.base_offset, SegmentFileKind.LOG)))
+
+
+def _as_options(request: TableRequest) -> dict[str, str]:
+    bounds, everything = request.bounds, Bounds()
+
+    def side(value: int, unbounded: int) -> str:
+        return "" if value == unbounded else str(value)
+
+    return {
+        "what": request.what,
+        "columns": ",".join(column.name for column in request.selected()),
+        "isolation": request.isolation,
+        "on_corruption": request.on_corruption,
+        "offsets": f"{side(bounds.first_offset, everything.first_offset)}:"
+        f"{side(bounds.end_offset, everything.end_offset)}",
+        "timestamps_ms": f"{side(bounds.first_timestamp_ms, everything.first_timestamp_ms)}:"
+        f"{side(bounds.end_timestamp_ms, everything.end_timestamp_ms)}",
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------- JSON lines
+def _print_json(batches: Iterator[pa.RecordBatch], request: TableRequest, options: DumpOptions) -> int:
+    names = [column.name for column in request.selected()]
+    rows = _Checked(_rows(batches))
+    for row in islice(rows, options.limit):
+        write_result(json.dumps(_plain(row, names), ensure_ascii=False, separators=(",", ":")) + "\n")
+    return rows.finish(request, options)
+
+
+class _Checked:
+    """Rows on their way, counted; `problems` are those that the table `indexes` finds."""
+
+    def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
+        self._rows = rows
+        self.count = 0
+        self.problems = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for row in self._rows:
+            self.count += 1
+            self.problems += row.get("problems") or 0
+            yield row
+
+    def finish(self, request: TableRequest, options: DumpOptions) -> int:
+        """The exit status; of `indexes` every row counts, shown or not."""
+        if request.what != "indexes":
+            return EXIT_DONE
+        for _ in self:
+            pass
+        options.messages().print(f"{self.count} files checked, {self.problems} problems")
+        return EXIT_FAILED if self.problems else EXIT_DONE
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Rows as dictionaries, timestamps as ms."""
+    import pyarrow as pa
+
+    for batch in batches:
+        columns = [
+            column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in batch.columns
+        ]
+        times = [field.name for field in batch.schema if pa.types.is_timestamp(field.type)]
+        for row in pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist():
+            for name in times:
+                row[name] = None if row[name] is None else row[name] // 1000
+            yield row
+
+
+def _plain(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A row for JSON: text where bytes are text, else their hexadecimal form in an object; known records decoded."""
+    decoded = _decoded(row)
+    return {name: decoded[name] if name in decoded else _plain_value(row[name]) for name in names}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        text = _text(value)
+        return {"hex": value.hex()} if text is None else text
+    if isinstance(value, list):
+        return [{name: _plain_value(part) for name, part in pair.items()} for pair in value]
+    return value
+
+
+def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Key and value of a record that a coordinator or the cluster itself wrote, else nothing."""
+    if "key" not in row:
+        return {}
+    key, value = row["key"], row.get("value")
+    if row["control"]:
+        marker = decode_control_record(key, value)
+        return {} if marker is None else {"key": marker, "value": None}
+    if row["topic"] in COORDINATOR_TOPICS:
+        record = decode_coordinator_record(row["topic"], key, value)
+        return {} if record is None else {"key": record.key, "value": record.value}
+    return {}
+
+
+def _text(value: bytes) -> str | None:
+    """UTF-8 that a terminal can show as it is, else None."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(character.isprintable() or character in "\t\n\r" for character in text) else None
+
+
+# ---------------------------------------------------------------------------------------------------- table for people
+def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, options: DumpOptions) -> int:
+    rows = _Checked(_rows(batches))
+    limit = options.limit
+    shown = list(islice(rows, limit))
+    is_more = limit is not None and any(True for _ in rows)
+    columns = request.selected()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        numeric = column.kind in ("int", "long", "timestamp")
+        table.add_column(column.name, justify="right" if numeric else "left", no_wrap=True)
+    for row in shown:
+        decoded = _decoded(row)
+        table.add_row(*(_cell(column.kind, decoded.get(column.name, row[column.name])) for column in columns))
+    # What a record holds must not be taken for markup, and a pipe has no width.
+    as_is = partial(SafeConsole, highlight=False, markup=False, emoji=False)
+    console = as_is() if as_is().is_terminal else as_is(width=1 << 14)
+    write_result(as_text(lambda shown: shown.print(table), console))
+    if is_more:
+        options.messages().print(f"these are the first {limit} rows; --limit 0 shows all, --json one a line")
+    return rows.finish(request, options)
+
+
+def _cell(kind: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if kind == "timestamp":
+        return "" if value < 0 else _time(value)
+    if kind == "bool":
+        return "yes" if value else "no"
+    if kind == "headers":
+        return _short(", ".join(f"{pair['key']}={_bytes_cell(pair['value'])}" for pair in value))
+    if isinstance(value, bytes):
+        return _short(_bytes_cell(value))
+    if isinstance(value, dict):
+        return _short(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return str(value)
+
+
+def _time(timestamp_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (OverflowError, ValueError):
+        return str(timestamp_ms)
+
+
+def _bytes_cell(value: bytes | None) -> str:
+    if value is None:
+        return ""
+    text = _text(value)
+    return f"0x{value.hex()}" if text is None else text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
+
+
+# -------------------------------------------------------------------------------------------------------- command line
+@click.command("dump")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_path)
+@click.option("--what", metavar="TABLE", help=f"One of {', '.join(TABLES)} (default: by the kind of PATH).")
+@click.option("--offsets", metavar="A:B", help="Only offsets from A to below B; either side may be empty.")
+@click.option("--timestamps-ms", metavar="A:B", help="Only timestamps from A to below B.")
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    metavar="TOPIC-N",
+    shell_complete=complete_partition,
+    help="Only these; globs allowed.  A pattern that matches nothing is an error.",
+)
+@click.option("--allow-empty-selection", is_flag=True, help="Let a --partition match nothing, for schedulers.")
+@click.option("--columns", metavar="NAME,...", help="These columns, in this order.")
+@click.option("--keys", is_flag=True, help="Records: keys without values.")
+@click.option("--isolation", type=click.Choice(ISOLATIONS), default=READ_UNCOMMITTED, help="As for a consumer.")
+@click.option("--on-corruption", type=click.Choice(ON_CORRUPTION), default=FAIL, help="What a bad batch does.")
+@click.option("--limit", type=click.IntRange(min=0), help=f"At most so many rows (table: {SHOWN_ROWS}; 0: all).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a row instead of a table.")
+@click.option("--to", type=click.Path(path_type=Path), help="Write Parquet into this directory instead.")
+@click.option("--master", metavar="URL", help="Spark master, for --to.")
+@click.option("--quiet", is_flag=True, help="No notes on stderr.")
+def command(**given: Any) -> None:
+    """Show what segments and the files beside them hold.
+
+    PATH is a log directory, a partition's directory, a segment's file, or a glob of them.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
+    with errors_as_exit_status():
+        sys.exit(_run(**given))
+
+
+def _run(
+    paths: Sequence[str],
+    what: str | None,
+    offsets: str | None,
+    timestamps_ms: str | None,
+    partitions: Sequence[str],
+    allow_empty_selection: bool,
+    columns: str | None,
+    keys: bool,
+    isolation: str,
+    on_corruption: str,
+    limit: int | None,
+    as_json: bool,
+    to: Path | None,
+    master: str | None,
+    quiet: bool,
+) -> int:
+    if as_json and to is not None:
+        raise UsageError("--json and --to exclude each other", advice="choose JSON lines or Parquet")
+    found = locate(paths, Fs())
+    if not allow_empty_selection:
+        check_patterns(partitions, [str(source.partition) for source in found], where=", ".join(paths))
+    sources = [s for s in found if not partitions or any(fnmatch.fnmatchcase(str(s.partition), p) for p in partitions)]
+    request = TableRequest(
+        what=what or _default_table(found),
+        bounds=Bounds(*parse_range(offsets, "--offsets"), *parse_range(timestamps_ms, "--timestamps-ms")),
+        isolation=isolation,
+        on_corruption=on_corruption,
+    )
+    request.selected()
+    if keys and request.what != "records":
+        raise UsageError("--keys is of use only for records", advice="add --what records")
+    if columns is not None:
+        request = replace(request, columns=tuple(name.strip() for name in columns.split(",")))
+    elif keys:
+        request = replace(request, columns=_KEYS_ONLY)
+    elif not as_json and to is None:
+        request = replace(request, columns=_shown(request))
+    if not as_json and to is None and limit is None:
+        limit = SHOWN_ROWS
+    return dump(request, sources, DumpOptions(as_json, to, limit or None, quiet, master))
+
+
+def _default_table(sources: Sequence[Source]) -> str:
+    kinds = {source.named for source in sources}
+    (kind,) = kinds if len(kinds) == 1 else (None,)
+    return _NAMED_TABLES[kind] if kind else _DIRECTORY_TABLE
+
+
+def _shown(request: TableRequest) -> tuple[str, ...] | None:
+    shown = _SHOWN.get(request.what)
+    if shown is None:
+        return None
+    extra = [column.name for column in request.selected() if column.name == "corruption"]
+    return (*shown, *extra) if request.what in SLICED_TABLES else shown
+
+
+if __name__ == "__main__":
+    command()

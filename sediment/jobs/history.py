@@ -1,0 +1,256 @@
+"""`sediment history LEDGER`: the runs that a ledger holds, the partitions of one, or one partition through all of them.
+
+Read without Spark: the newest runs first, and of their partitions only what is shown.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sediment.jobs.command_line.options import EXIT_DONE, errors_as_exit_status
+from sediment.jobs.command_line.standard_output import as_text, write_result
+from sediment.jobs.delta_lake import ledger
+from sediment.jobs.delta_lake.paths import check_table_path, table_filesystem
+from sediment.jobs.reporting.run_report import SCHEMA, human_bytes, result_console
+from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.printable import printable
+
+_BAD_STATUSES = ("failed", "quarantined")
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+def read_runs(path: str, last: int | None) -> list[dict[str, Any]]:
+    """Rows of `runs` as dicts by column, newest first; `last` limits how many.
+
+    Raises:
+        UsageError: there is no ledger at `path`, or there can be none.
+    """
+    rows = _rows(path, ledger.RUNS, None)
+    rows.sort(key=lambda row: (row["now_ms"], row["recorded_ms"]), reverse=True)
+    for row in rows:
+        row["statuses"] = dict(row["statuses"] or ())
+    return rows[:last]
+
+
+def read_partitions(path: str, run_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows of `partitions` of these runs as dicts by column, ordered by log directory and partition.
+
+    Raises:
+        UsageError: there is no ledger at `path`, or there can be none.
+    """
+    import pyarrow.dataset as ds
+
+    rows = _rows(path, ledger.PARTITIONS, ds.field("run_id").isin(list(run_ids)))
+    return sorted(rows, key=lambda row: (row["log_dir"] or "", row["partition"] or ""))
+
+
+def _rows(path: str, name: str, condition: Any) -> list[dict[str, Any]]:
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+    except ImportError as error:
+        raise ledger.package_missing() from error
+    check_table_path(path)
+    table = f"{path}/{name}"
+    try:
+        dataset = DeltaTable(table).to_pyarrow_dataset(filesystem=table_filesystem(table))
+        rows: list[dict[str, Any]] = dataset.to_table(filter=condition).to_pylist()
+        return rows
+    except TableNotFoundError as error:
+        raise UsageError(
+            "there is no ledger here", path=path, advice="a run with --ledger makes one; name the same path"
+        ) from error
+    except (DeltaError, OSError) as error:
+        raise SedimentError(f"the ledger cannot be read: {error}", path=table) from error
+
+
+# -------------------------------------------------------------------------------------------------------------- showing
+def _print_runs(runs: Sequence[dict[str, Any]], console: Console) -> None:
+    table = _table(("time (UTC)", "run", "command", "partitions", "bytes", "seconds"), right=2)
+    for run in runs:
+        command = f"{run['command']} (dry)" if run["dry_run"] else run["command"]
+        statuses = ", ".join(f"{count} {status}" for status, count in run["statuses"].items()) or "none"
+        table.add_row(
+            _time(run["now_ms"]),
+            run["run_id"],
+            command,
+            statuses,
+            _change(run, "bytes_before", "bytes_after", human_bytes),
+            _seconds(run),
+            style="red" if any(status in run["statuses"] for status in _BAD_STATUSES) else None,
+        )
+    console.print(table)
+
+
+def _print_one_run(run: dict[str, Any], partitions: Sequence[dict[str, Any]], console: Console) -> None:
+    console.print(f"{run['command']} at {_time(run['now_ms'])} UTC, {_seconds(run)} s, on {run['host']}", markup=False)
+    table = _table(("partition", "status", "dirty from", "to", "records", "bytes"), right=4)
+    for partition in partitions:
+        table.add_row(
+            partition["partition"] or "",
+            _status(partition),
+            _number(partition["first_dirty_offset"]),
+            _number(partition["next_dirty_offset"]),
+            _change(partition, "messages_read", "messages_written", "{:,}".format),
+            _change(partition, "bytes_before", "bytes_after", human_bytes),
+            style=_style(partition),
+        )
+    console.print(table)
+
+
+def _print_partitions(partitions: Sequence[dict[str, Any]], console: Console) -> None:
+    table = _table(("time (UTC)", "run", "partition", "status", "bytes"), right=1)
+    for partition in partitions:
+        table.add_row(
+            _time(partition["now_ms"]),
+            partition["run_id"],
+            partition["partition"] or "",
+            _status(partition),
+            _change(partition, "bytes_before", "bytes_after", human_bytes),
+            style=_style(partition),
+        )
+    console.print(table)
+
+
+def _table(columns: Sequence[str], *, right: int) -> Table:
+    """A table whose last `right` columns are numbers; what is too long goes on in the next line."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for index, column in enumerate(columns):
+        number = index >= len(columns) - right
+        table.add_column(
+            column, justify="right" if number else "left", no_wrap=column in ("time (UTC)", "run"), overflow="fold"
+        )
+    return table
+
+
+def _status(partition: dict[str, Any]) -> str:
+    return f"{partition['status']}: {partition['reason_code']}" if partition["reason_code"] else partition["status"]
+
+
+def _style(partition: dict[str, Any]) -> str | None:
+    return "red" if partition["status"] in _BAD_STATUSES else None
+
+
+def _time(now_ms: int) -> str:
+    """A moment to the second; the number itself where no calendar has it."""
+    try:
+        return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return str(now_ms)
+
+
+def _seconds(run: dict[str, Any]) -> str:
+    return "?" if run["seconds"] is None else f"{run['seconds']:.1f}"
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _change(row: dict[str, Any], before: str, after: str, text: Any) -> str:
+    if row[before] is None or row[after] is None:
+        return ""
+    return f"{text(row[before])} → {text(row[after])}" if row[before] != row[after] else str(text(row[before]))
+
+
+# -------------------------------------------------------------------------------------------------------------- command
+@click.command("history")
+@click.argument("path", metavar="LEDGER")
+@click.option("--run", "run_id", metavar="ID", help="The partitions of one run.")
+@click.option("--partition", "patterns", multiple=True, metavar="TOPIC-N", help="Only these partitions; globs allowed.")
+@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="How many runs to show.")
+@click.option(
+    "--replay",
+    multiple=True,
+    metavar="FILE",
+    help="First add the run whose --json report FILE holds (- is stdin); nothing happens if it is there.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def command(
+    path: str, run_id: str | None, patterns: Sequence[str], last: int, replay: Sequence[str], as_json: bool
+) -> None:
+    """Show the runs in the ledger at LEDGER, newest first."""
+    with errors_as_exit_status():
+        if replay:
+            ledger.check(path, ())
+        for file in replay:
+            added = _replay(file, path)
+            if not as_json:
+                click.echo(f"{printable(file)}: {'added' if added else 'is in the ledger already'}", err=True)
+        runs = read_runs(path, None if run_id else last)
+        if run_id is not None:
+            runs = [run for run in runs if run["run_id"] == run_id]
+            if not runs:
+                raise UsageError(f"the ledger holds no run {run_id}", path=path, advice="see all with --last 1000000")
+        wanted = _wanted_partitions(path, runs, patterns) if run_id or patterns or as_json else None
+        if as_json:
+            write_result(json.dumps(_document(path, runs, wanted or [], narrowed=bool(patterns))) + "\n")
+        elif run_id is not None:
+            write_result(as_text(partial(_print_one_run, runs[0], wanted or []), result_console()))
+        elif wanted is not None:
+            write_result(as_text(partial(_print_partitions, wanted), result_console()))
+        else:
+            write_result(as_text(partial(_print_runs, runs), result_console()))
+    raise SystemExit(EXIT_DONE)
+
+
+def _replay(file: str, path: str) -> bool:
+    try:
+        report = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise UsageError(f"the report cannot be read: {reason}", path=file, advice="name a file of --json") from error
+    try:
+        return ledger.append(report, path)
+    except UsageError as error:
+        raise UsageError(error.what, path=file, advice=error.advice) from error
+
+
+def _wanted_partitions(path: str, runs: Sequence[dict[str, Any]], patterns: Sequence[str]) -> list[dict[str, Any]]:
+    """The partitions of `runs` that a pattern matches, in the order of the runs."""
+    place = {run["run_id"]: index for index, run in enumerate(runs)}
+    found = read_partitions(path, list(place))
+    matching = [row for row in found if not patterns or _is_named(row["partition"] or "", patterns)]
+    return sorted(matching, key=lambda row: place[row["run_id"]])
+
+
+def _is_named(partition: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(partition, pattern) for pattern in patterns)
+
+
+def _document(
+    path: str, runs: Sequence[dict[str, Any]], partitions: Sequence[dict[str, Any]], *, narrowed: bool
+) -> dict[str, Any]:
+    shown = []
+    for run in runs:
+        own = [_without_run(row) for row in partitions if row["run_id"] == run["run_id"]]
+        if own or not narrowed:
+            shown.append({**_parsed(run), "partitions": own})
+    return {"schema": SCHEMA, "command": "history", "ledger": path, "runs": shown}
+
+
+def _without_run(partition: dict[str, Any]) -> dict[str, Any]:
+    shared = ("run_id", "command", "now_ms", "dry_run")
+    return {name: value for name, value in _parsed(partition).items() if name not in shared}
+
+
+def _parsed(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "other": json.loads(row["other"]) if row["other"] else {}}
+
+
+if __name__ == "__main__":
+    from sediment.jobs.history import command as importable
+
+    importable()

@@ -1,0 +1,1 @@
+"""Reports of a run: table, JSON, HTML page and metrics."""

@@ -1,0 +1,71 @@
+"""Errors as people and programs are told them: a reason code and one sentence."""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass
+
+from sediment.jobs.spark.cancellation import StoppedError, was_stopped
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.printable import printable
+
+TASK_LOST = "task-lost"
+_RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .+)?$")
+_OF_SPARK = ("py4j.", "pyspark.")
+_OF_THE_JVM = ("org.apache.spark.", "py4j.", "java.", "scala.")
+
+
+def told(error: SedimentError | OSError) -> tuple[str, str]:
+    """Reason code and sentence of an error: `CorruptBatchError` is `corrupt-batch`."""
+    if isinstance(error, SedimentError):
+        return error.reason_code, str(error)
+    name = None if error.filename is None else printable(str(error.filename))
+    where = "" if name is None else f" ({name})"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "no-space", f"the disk is full{where}; free some space and run again"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "no-permission", f"no permission{f' for {name}' if name else ''}; run as the broker's user or as root"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "io-error", f"too many open files{where}; raise the limit, as with: ulimit -n 65536"
+    return "io-error", f"{printable(error.strerror or str(error))}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a command ended without a result; `is_fault`: by an error that is not the user's or the machine's."""
+
+    reason_code: str
+    sentence: str
+    is_fault: bool = False
+
+
+def ending(error: BaseException) -> Ending:
+    """Return reason code and sentence of whatever ended a command."""
+    if was_stopped(error):
+        return Ending(*told(StoppedError()))
+    if isinstance(error, SedimentError | OSError):
+        return Ending(*told(error))
+    if isinstance(error, MemoryError):
+        return Ending("no-memory", "there is not enough memory; free some and run again")
+    if type(error).__module__.startswith(_OF_SPARK):
+        return Ending("spark-failed", f"Spark failed: {printable(_raised(error))}", is_fault=True)
+    return Ending("fault", f"Sediment failed: {type(error).__name__}: {printable(first_line(error))}", is_fault=True)
+
+
+def task_lost(error: Exception | None) -> tuple[str, str]:
+    """Reason code and sentence where Spark gave up on a task: what the worker raised, out of all that Spark tells."""
+    return TASK_LOST, f"Spark gave up on the task: {printable(_raised(error))}"
+
+
+def _raised(error: BaseException | None) -> str:
+    """What a worker raised, out of all that Spark tells; where none did, the first line."""
+    lines = [line.strip() for line in str(error or "no reason given").splitlines() if line.strip()]
+    raised = [line for line in lines if _RAISED.match(line) and not line.startswith(_OF_THE_JVM)]
+    return (raised or lines)[-1 if raised else 0]
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what a library's error says, or its name where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,521 @@
+"""A run as one self-contained HTML page, made from the run's JSON report: charts are labelled bars in inline SVG.
+
+    document (JSON report)  ->  Page (figures, widths, sentences)  ->  templates/report.html
+
+Invariants: the page loads nothing from anywhere; everything that came from a disk or a user is escaped by the template;
+a key that a command's report does not have leaves its part of the page out.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from sediment import __version__
+from sediment.jobs.reporting import run_report
+
+if TYPE_CHECKING:
+    from sediment.jobs.settings.resolve import Settings
+
+SHOWN_BARS = 20
+STRIP_UNITS = 1000
+"""Width of a strip in the units of its drawing; the longer of a partition's two strips fills it."""
+
+_BAD = ("failed", "quarantined", "wrong")
+_NEUTRAL = ("skipped",)
+_STATES = ("clean", "dirty", "active", "rewritten", "kept", "deleted", "archived")
+_DRAWN_SEGMENTS = 40_000
+_MOST_SEGMENTS, _LEAST_SEGMENTS = 200, 6
+_HOUR_MS = 3_600_000
+_WAITS = (
+    ("may go now", 0),
+    ("within an hour", _HOUR_MS),
+    ("within a day", 24 * _HOUR_MS),
+    ("within a week", 7 * 24 * _HOUR_MS),
+)
+_STAGES = {
+    "list": "read what the directories hold (driver)",
+    "spark": "start Spark (driver)",
+    "survey": "look at every partition first (tasks)",
+    "view": "read indexes, times and producers (tasks)",
+    "plan": "choose what is cleaned (tasks)",
+    "clean": "read, judge and write segments (tasks)",
+    "commit": "rename segments and write checkpoints (driver)",
+}
+_SHOWN_ELSEWHERE = frozenset(
+    {
+        "partition",
+        "log_dir",
+        "status",
+        "reason",
+        "reason_code",
+        "bytes_before",
+        "bytes_after",
+        "dirty_ratio",
+        "tombstones_waiting",
+        "first_delete_horizon_ms",
+        "last_delete_horizon_ms",
+        "strip_before",
+        "strip_after",
+        "seconds_by_stage",
+        "segments",
+        "repairs",
+        "damage",
+    }
+)
+_COMPACTION_KEYS = (
+    "cleanup.policy",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "max.compaction.lag.ms",
+    "delete.retention.ms",
+    "segment.bytes",
+    "retention.ms",
+    "retention.bytes",
+)
+
+
+# ------------------------------------------------------------------------------------------------------ what a page has
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A rectangle of a strip, in STRIP_UNITS: one segment, or neighbours of one state where there is no room."""
+
+    x: float
+    width: float
+    state: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A labelled bar; `width` and `inner` are in percent of the longest."""
+
+    label: str
+    width: float
+    text: str
+    inner: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One partition; texts are empty where the report does not say it, `sort` has the numbers behind them."""
+
+    partition: str
+    log_dir: str
+    status: str
+    tone: str
+    reason_code: str
+    reason: str
+    size_text: str
+    saved_text: str
+    size_bar: Bar | None
+    ratio_text: str
+    ratio_percent: float
+    tombstones_text: str
+    strips: tuple[tuple[str, str, tuple[Piece, ...]], ...]
+    time_text: str
+    sentences: tuple[str, ...]
+    extras: tuple[tuple[str, str], ...]
+    sort: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Partitions that were not done for one reason."""
+
+    status: str
+    tone: str
+    code: str
+    example: str
+    partitions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsGroup:
+    """Settings that hold alike for some topics: (key, value, origin)."""
+
+    topics: tuple[str, ...]
+    values: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Everything the template shows."""
+
+    command: str
+    version: str
+    run_id: str
+    time: str
+    seconds: str
+    dry_run: bool
+    error: str
+    log_dirs: tuple[str, ...]
+    counts: tuple[tuple[str, str, int], ...]
+    tiles: tuple[tuple[str, str, str], ...]
+    sizes: tuple[Bar, ...]
+    sizes_left_out: int
+    stages: tuple[Bar, ...]
+    waits: tuple[Bar, ...]
+    reasons: tuple[Reason, ...]
+    rows: tuple[Row, ...]
+    states: tuple[str, ...]
+    columns: frozenset[str]
+    options: tuple[tuple[str, str], ...]
+    settings: tuple[SettingsGroup, ...] = field(default_factory=tuple)
+
+
+def render_html(
+    document: Mapping[str, Any],
+    *,
+    options: Sequence[tuple[str, str]] = (),
+    settings: Mapping[str, Settings] = MappingProxyType({}),
+) -> str:
+    """The page of the run whose JSON report is `document`; with `error` in it, of a run that ended without a result.
+
+    `options` are what the command was called with, as name and text; `settings` are by log directory, those under ""
+    for the others.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    source = (
+        importlib.resources.files("sediment.jobs.reporting")
+        .joinpath("templates", "report.html")
+        .read_text(encoding="utf-8")
+    )
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    page = make_page(document, options=options, settings=settings)
+    return environment.from_string(source).render(page=page, units=STRIP_UNITS)
+
+
+# -------------------------------------------------------------------------------------------------------- making a page
+def make_page(
+    document: Mapping[str, Any],
+    *,
+    options: Sequence[tuple[str, str]] = (),
+    settings: Mapping[str, Settings] = MappingProxyType({}),
+) -> Page:
+    """The figures of `document` as the template shows them."""
+    partitions: list[Mapping[str, Any]] = sorted(
+        document.get("partitions", ()), key=lambda partition: _tone(str(partition["status"])) != "bad"
+    )
+    now_ms = int(document["now_ms"])
+    largest = max((_whole(p, "bytes_before") or _segment_bytes(p) or 0 for p in partitions), default=0)
+    only_would = bool(document.get("dry_run")) or document["command"] == "plan"
+    room = max(_LEAST_SEGMENTS, min(_MOST_SEGMENTS, _DRAWN_SEGMENTS // max(len(partitions), 1)))
+    rows = tuple(_row(partition, now_ms, largest, room) for partition in partitions)
+    counts = Counter(str(partition["status"]) for partition in partitions)
+    sizes = _sizes(partitions)
+    return Page(
+        command=str(document["command"]),
+        version=__version__,
+        run_id=str(document.get("run_id") or ""),
+        time=utc(now_ms),
+        seconds=duration(float(document["seconds"])) if "seconds" in document else "",
+        dry_run=bool(document.get("dry_run")),
+        error=str(document.get("error") or ""),
+        log_dirs=tuple(sorted({str(p["log_dir"]) for p in partitions if p.get("log_dir")})),
+        counts=tuple((status, _tone(status), count) for status, count in sorted(counts.items())),
+        tiles=_tiles(partitions, now_ms, only_would=only_would),
+        sizes=sizes[:SHOWN_BARS],
+        sizes_left_out=max(len(sizes) - SHOWN_BARS, 0),
+        stages=_stages(document.get("seconds_by_stage") or {}),
+        waits=_waits(partitions, now_ms),
+        reasons=_reasons(partitions),
+        rows=rows,
+        states=tuple(state for state in _STATES if any(state in _states_of(p) for p in partitions)),
+        columns=_columns(rows),
+        options=tuple(options),
+        settings=_settings(settings, partitions),
+    )
+
+
+def _tone(status: str) -> str:
+    return "bad" if status in _BAD else "neutral" if status in _NEUTRAL else "good"
+
+
+def _tiles(
+    partitions: Sequence[Mapping[str, Any]], now_ms: int, *, only_would: bool
+) -> tuple[tuple[str, str, str], ...]:
+    tiles = [("partitions", f"{len(partitions):,}", "")]
+    changed = [p for p in partitions if None not in (_whole(p, "bytes_before"), _whole(p, "bytes_after"))]
+    if changed:
+        before, after = (sum(p[key] for p in changed) for key in ("bytes_before", "bytes_after"))
+        share = f"{(before - after) / before:.0%} {'would be ' if only_would else ''}saved" if before else ""
+        tiles.append(("bytes", f"{human_bytes(before)} → {human_bytes(after)}", share))
+    done = [p for p in partitions if _whole(p, "messages_read")]
+    if done:
+        read, written = (sum(p[key] for p in done) for key in ("messages_read", "messages_written"))
+        tiles.append(("records", f"{read:,} → {written:,}", f"{read - written:,} superseded or expired"))
+    ratios = [p["dirty_ratio"] for p in partitions if p.get("dirty_ratio") is not None]
+    if ratios:
+        tiles.append(("dirtiest log before", f"{max(ratios):.0%}", "of its bytes not cleaned yet"))
+    waiting = sum(_whole(p, "tombstones_waiting") or 0 for p in partitions)
+    if any("tombstones_waiting" in p for p in partitions):
+        firsts = [p["first_delete_horizon_ms"] for p in partitions if p.get("first_delete_horizon_ms") is not None]
+        when = f"the first may go {_when(min(firsts), now_ms)}" if firsts else "none in what was cleaned"
+        tiles.append(("tombstones waiting", f"{waiting:,}", when))
+    repairs = sum(len(p["repairs"]) for p in partitions if p.get("repairs"))
+    if any("repairs" in p for p in partitions):
+        tiles.append(("repairs", f"{repairs:,}", "would be made" if only_would else "made"))
+    return tuple(tiles)
+
+
+def _sizes(partitions: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
+    sized = [p for p in partitions if None not in (_whole(p, "bytes_before"), _whole(p, "bytes_after"))]
+    changed = [p for p in sized if p["bytes_after"] != p["bytes_before"]]
+    changed.sort(key=lambda p: (-p["bytes_before"], str(p["partition"])))
+    largest = max((max(p["bytes_before"], p["bytes_after"]) for p in changed), default=0) or 1
+    return tuple(
+        Bar(
+            label=str(p["partition"]),
+            width=100 * p["bytes_before"] / largest,
+            inner=100 * p["bytes_after"] / largest,
+            text=f"{human_bytes(p['bytes_before'])} → {human_bytes(p['bytes_after'])}",
+        )
+        for p in changed
+    )
+
+
+def _stages(seconds_by_stage: Mapping[str, Any]) -> tuple[Bar, ...]:
+    longest = max(map(float, seconds_by_stage.values()), default=0.0) or 1.0
+    order = {stage: position for position, stage in enumerate(_STAGES)}
+    return tuple(
+        Bar(str(stage), 100 * float(seconds) / longest, duration(float(seconds)), note=_STAGES.get(str(stage), ""))
+        for stage, seconds in sorted(seconds_by_stage.items(), key=lambda item: order.get(item[0], len(order)))
+    )
+
+
+def _waits(partitions: Sequence[Mapping[str, Any]], now_ms: int) -> tuple[Bar, ...]:
+    """Tombstones by the moment at which the last of their partition may go."""
+    counts: Counter[str] = Counter()
+    for partition in partitions:
+        waiting, last = _whole(partition, "tombstones_waiting"), _whole(partition, "last_delete_horizon_ms")
+        if waiting and last is not None:
+            counts[next((name for name, wait in _WAITS if last <= now_ms + wait), "later")] += waiting
+    most = max(counts.values(), default=0) or 1
+    names = [name for name, _ in _WAITS] + ["later"]
+    return tuple(Bar(name, 100 * counts[name] / most, f"{counts[name]:,}") for name in names if counts[name])
+
+
+def _reasons(partitions: Sequence[Mapping[str, Any]]) -> tuple[Reason, ...]:
+    grouped: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for partition in partitions:
+        if partition.get("reason_code"):
+            grouped.setdefault((str(partition["status"]), str(partition["reason_code"])), []).append(partition)
+    ordered = sorted(grouped.items(), key=lambda item: (_tone(item[0][0]) != "bad", -len(item[1]), item[0]))
+    return tuple(
+        Reason(status, _tone(status), code, str(some[0].get("reason") or ""), tuple(str(p["partition"]) for p in some))
+        for (status, code), some in ordered
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- one partition
+def _row(partition: Mapping[str, Any], now_ms: int, largest: int, room: int) -> Row:
+    before, after = _whole(partition, "bytes_before"), _whole(partition, "bytes_after")
+    if before is None:
+        before = after = _segment_bytes(partition)
+    size_text = saved_text = ""
+    size_bar = None
+    if before is not None:
+        after = before if after is None else after
+        size_text = human_bytes(before) if after == before else f"{human_bytes(before)} → {human_bytes(after)}"
+        saved_text = f"{(before - after) / before:.0%}" if after != before and before else ""
+        size_bar = Bar("", 100 * before / (largest or before or 1), "", 100 * after / (largest or before or 1))
+    ratio = partition.get("dirty_ratio")
+    seconds = sum(map(float, (partition.get("seconds_by_stage") or {}).values()))
+    return Row(
+        partition=str(partition["partition"]),
+        log_dir=str(partition.get("log_dir") or ""),
+        status=str(partition["status"]),
+        tone=_tone(str(partition["status"])),
+        reason_code=str(partition.get("reason_code") or ""),
+        reason=str(partition.get("reason") or ""),
+        size_text=size_text,
+        saved_text=saved_text,
+        size_bar=size_bar,
+        ratio_text="" if ratio is None else f"{ratio:.0%}",
+        ratio_percent=100 * ratio if ratio is not None else 0.0,
+        tombstones_text=_tombstones(partition, now_ms),
+        strips=_strips(partition, room),
+        time_text=duration(seconds) if seconds else "",
+        sentences=_sentences(partition),
+        extras=tuple(_extras(partition, "")),
+        sort={
+            "size": float(before or 0),
+            "saved": float((before or 0) - (after or 0)),
+            "ratio": float(ratio or 0),
+            "tombstones": float(_whole(partition, "tombstones_waiting") or 0),
+            "time": seconds,
+        },
+    )
+
+
+def _sentences(partition: Mapping[str, Any]) -> tuple[str, ...]:
+    """What was noted of a partition, in the words of its command."""
+    deleted = (
+        f"segment {segment['base_offset']:,} ({human_bytes(segment['bytes'])}) goes by {segment['rule']}"
+        for segment in partition.get("deleted_segments") or ()
+    )
+    different = (f"{one['check']}: {one['what']}" for one in partition.get("differences") or ())
+    noted = (str(each) for name in ("repairs", "damage") for each in partition.get(name) or ())
+    return (*noted, *different, *deleted)
+
+
+def _extras(fields: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, str]]:
+    """Names and texts of what the page shows nowhere else; objects are gone into, lists are not."""
+    for name, value in fields.items():
+        label = f"{prefix}{name.replace('_', ' ')}"
+        if not prefix and name in _SHOWN_ELSEWHERE:
+            continue
+        if isinstance(value, Mapping):
+            yield from _extras(value, f"{label}: ")
+        elif isinstance(value, bool):
+            yield label, "yes" if value else "no"
+        elif isinstance(value, int):
+            is_size, is_moment = "bytes" in name.split("_"), name.endswith("_at_ms")
+            yield label, human_bytes(value) if is_size else utc(value) if is_moment else f"{value:,}"
+        elif isinstance(value, str | float) and value != "":
+            yield label, str(value)
+
+
+def _whole(partition: Mapping[str, Any], name: str) -> int | None:
+    value = partition.get(name)
+    return value if type(value) is int else None
+
+
+def _segment_bytes(partition: Mapping[str, Any]) -> int | None:
+    """The sum of the sizes of segments that are listed as objects."""
+    segments = partition.get("segments") or ()
+    sizes = [segment["bytes"] for segment in segments if isinstance(segment, Mapping) and "bytes" in segment]
+    return sum(sizes) if sizes else None
+
+
+def _tombstones(partition: Mapping[str, Any], now_ms: int) -> str:
+    waiting = _whole(partition, "tombstones_waiting")
+    if not waiting:
+        return "" if waiting is None else "0"
+    first, last = (_whole(partition, f"{which}_delete_horizon_ms") for which in ("first", "last"))
+    if first is None or last is None:
+        return f"{waiting:,}"
+    until = f" to {_when(last, now_ms)}" if last != first else ""
+    return f"{waiting:,}, {_when(first, now_ms)}{until}"
+
+
+def _states_of(partition: Mapping[str, Any]) -> set[str]:
+    return {str(state) for which in ("before", "after") for *_, state in partition.get(f"strip_{which}") or ()}
+
+
+def _strips(partition: Mapping[str, Any], room: int) -> tuple[tuple[str, str, tuple[Piece, ...]], ...]:
+    """(which, what it says in words, its pieces) of each strip that there is; both have the same scale."""
+    found = {which: partition.get(f"strip_{which}") or () for which in ("before", "after")}
+    longest = max(sum(size for _, size, _ in strip) for strip in found.values()) or 1
+    return tuple((which, _in_words(strip), _pieces(strip, longest, room)) for which, strip in found.items() if strip)
+
+
+def _in_words(strip: Sequence[Sequence[Any]]) -> str:
+    counts = Counter(str(state) for *_, state in strip)
+    return ", ".join(f"{count:,} {state}" for state, count in counts.items())
+
+
+def _pieces(strip: Sequence[Sequence[Any]], longest: int, room: int) -> tuple[Piece, ...]:
+    pieces = []
+    x = 0.0
+    for run in _merged(strip, room):
+        size = sum(size for _, size, _ in run)
+        width = STRIP_UNITS * size / longest
+        base, _, state = run[0]
+        what = f"segment {base:,}" if len(run) == 1 else f"{len(run):,} segments from {base:,}"
+        known = state if state in _STATES else "other"
+        pieces.append(Piece(round(x, 2), round(width, 2), known, f"{what}: {state}, {human_bytes(size)}"))
+        x += width
+    return tuple(pieces)
+
+
+def _merged(strip: Sequence[Sequence[Any]], room: int) -> Iterable[list[Sequence[Any]]]:
+    """Segments alone if there is room for all, else neighbours of one state together."""
+    each = max(1, -(-len(strip) // room))
+    run: list[Sequence[Any]] = []
+    for segment in strip:
+        if run and (len(run) == each or run[0][2] != segment[2]):
+            yield run
+            run = []
+        run.append(segment)
+    if run:
+        yield run
+
+
+def _columns(rows: Sequence[Row]) -> frozenset[str]:
+    """The columns for which some row has something."""
+    texts = {
+        "size": "size_text",
+        "saved": "saved_text",
+        "ratio": "ratio_text",
+        "tombstones": "tombstones_text",
+        "strips": "strips",
+        "time": "time_text",
+    }
+    return frozenset(column for column, name in texts.items() if any(getattr(row, name) for row in rows))
+
+
+# ------------------------------------------------------------------------------------------------------------- settings
+def _settings(settings: Mapping[str, Settings], partitions: Sequence[Mapping[str, Any]]) -> tuple[SettingsGroup, ...]:
+    """What holds for the topics, those with the same settings together: keys that were given, and those of cleaning."""
+    from sediment.segment_io.errors import SettingsError
+
+    grouped: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
+    places = {(str(p["partition"]).rpartition("-")[0], str(p.get("log_dir") or "")) for p in partitions}
+    for topic, log_dir in sorted(places):
+        theirs = settings.get(log_dir, settings.get(""))
+        if not topic or theirs is None:
+            continue
+        try:
+            in_force = theirs.in_force(topic)
+        except SettingsError as error:
+            values: tuple[tuple[str, str, str], ...] = (("", str(error), "error"),)
+        else:
+            shown = [name for name in in_force if name in _COMPACTION_KEYS or in_force[name][1] != "default"]
+            values = tuple((name, _text(in_force[name][0]), in_force[name][1]) for name in sorted(shown))
+        grouped.setdefault(values, []).append(topic)
+    return tuple(SettingsGroup(tuple(dict.fromkeys(some)), values) for values, some in grouped.items())
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# ---------------------------------------------------------------------------------------------------------------- texts
+def human_bytes(size_bytes: int) -> str:
+    """A size for people, in one piece."""
+    return run_report.human_bytes(size_bytes).replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def utc(time_ms: int) -> str:
+    """A moment for people, to the second; the number itself where no calendar has it."""
+    try:
+        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}\N{NO-BREAK SPACE}UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms:,} ms"
+
+
+def duration(seconds: float) -> str:
+    """A span for people."""
+    if seconds < 0.001:
+        return "<1 ms"
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 90:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _when(time_ms: int, now_ms: int) -> str:
+    return "now" if time_ms <= now_ms else f"on {utc(time_ms)}"

@@ -1,0 +1,117 @@
+"""The accounts of a run besides the ledger: an HTML page and a metrics file, both made from the run's JSON report.
+
+Invariants: a place that cannot be written is refused before the run touches anything, and never is one inside a log
+directory; after the run nothing raises, because what was done is done; each file is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from sediment.jobs.reporting.run_report import read_report
+from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.printable import encodable
+
+if TYPE_CHECKING:
+    from sediment.jobs.command_line.options import CommonOptions
+    from sediment.jobs.settings.resolve import Settings
+
+_ADVICE = "name a file outside the log directories, in a directory that is there"
+
+
+def check_place(file: Path, option: str, log_dirs: Iterable[Path]) -> None:
+    """Whether `file` can be written after the run.
+
+    Raises:
+        UsageError: it is a directory, its directory is missing, or it lies in a log directory or a partition of one.
+    """
+    if file.is_dir() or not file.parent.is_dir():
+        what = "this is a directory" if file.is_dir() else "its directory is missing"
+        raise UsageError(f"{option} cannot be written: {what}", path=str(file), advice=_ADVICE)
+    place = file.resolve()
+    for log_dir in log_dirs:
+        if place.is_relative_to(log_dir.resolve()):
+            raise UsageError(f"{option} may not lie inside a log directory", path=str(file), advice=_ADVICE)
+
+
+def error_document(command: str, now_ms: int, error: BaseException, sentence: str) -> str:
+    """The JSON of a run that ended without a result; only the page and the metrics know it."""
+    return json.dumps({"command": command, "now_ms": now_ms, "error": sentence, "kind": type(error).__name__})
+
+
+def write_page(
+    report: str, file: Path, messages: Console, *, options: CommonOptions, given: Sequence[tuple[str, str]]
+) -> None:
+    """Write the page of the run whose JSON is `report`; what goes wrong is told on `messages`.
+
+    `options` are those of the run, `given` what its user gave, as name and text.
+    """
+
+    def content() -> bytes:
+        from sediment.jobs.reporting.html_page import render_html
+
+        page = render_html(json.loads(report), options=given, settings=_settings_by_directory(options))
+        return encodable(page).encode()
+
+    _write(file, content, "the report", messages)
+
+
+def write_metrics(report: str, file: Path, messages: Console) -> None:
+    """Write the metrics of the run whose JSON is `report`; what goes wrong is told on `messages`."""
+
+    def content() -> bytes:
+        from sediment.jobs.reporting.metrics import last_success, metrics_text
+
+        document = read_report(report)
+        return metrics_text(
+            document, finished_s=time.time(), last_success_s=last_success(file, str(document["command"]))
+        )
+
+    _write(file, content, "the metrics", messages)
+
+
+def given_options() -> tuple[tuple[str, str], ...]:
+    """The options of the command that runs as its user gave them: name, and value unless it is a flag."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return ()
+    given = []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if not isinstance(parameter, click.Option) or source is not click.core.ParameterSource.COMMANDLINE:
+            continue
+        value: Any = context.params.get(parameter.name or "")
+        values = value if isinstance(value, tuple) else (value,)
+        given += [(max(parameter.opts, key=len), "" if parameter.is_flag else str(each)) for each in values]
+    return tuple(given)
+
+
+def _settings_by_directory(options: CommonOptions) -> dict[str, Settings]:
+    """The settings in force in each log directory, with what its cluster says; under "" those of the run."""
+    found = {"": options.settings}
+    with contextlib.suppress(SedimentError, OSError):
+        for directory in options.open_directories(Fs()):
+            found[str(directory.path)] = directory.settings
+    return found
+
+
+def _write(file: Path, content: Any, what: str, messages: Console) -> None:
+    try:
+        Fs().replace_file(file, content())
+    except Exception as error:
+        messages.print(
+            f"sediment: the run is done but {what} could not be written to {file}: {error}",
+            style="red",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )

@@ -1,0 +1,1 @@
+"""Settings of a run: option and file sources, cluster metadata and log directories."""

@@ -1,0 +1,233 @@
+"""The settings of each log directory, with what its cluster's own metadata says (commands.md, topic settings).
+
+    --config ──┐
+    --set ─────┼─> Settings of the run ──┐
+               ┘                         ├──> LogDirectory.settings ──> LogDirectory.settings_of(partition)
+    __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
+
+The metadata log lies in one of a node's log directories and speaks for all of them.  It is looked for
+1. where `--metadata` says,
+2. in the log directory itself,
+3. in the directories of the run that have the same cluster and node id in meta.properties,
+4. in `metadata.log.dir` and `log.dirs` of the `--config` file, under the same condition.
+
+Invariant: a run that changes a KRaft node's directory has its metadata, or a `--set topic:` for every selected topic.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sediment.jobs.settings.directories import LogDirectory, open_directory
+from sediment.jobs.settings.kafka_keys import BROKER_KEYS
+from sediment.jobs.settings.resolve import Settings
+from sediment.segment_io.errors import SettingsError, UsageError
+from sediment.segment_io.format.checkpoints import MetaProperties, read_meta_properties
+from sediment.segment_io.format.names import META_PROPERTIES_FILE, METADATA_PARTITION, TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.log_dir import LogDirCheckpoints
+
+if TYPE_CHECKING:
+    from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+
+_KRAFT_VERSION = 1  # of meta.properties
+_NEAREST_NAMES = 3
+
+
+# ----------------------------------------------------------------------------------------------------------- selections
+def check_patterns(patterns: Sequence[str], names: Iterable[str], *, where: str) -> None:
+    """Refuse a `--partition` that matches none of `names`.
+
+    Raises:
+        UsageError: a pattern matches nothing; names the nearest of `names`.
+    """
+    known = sorted(set(names))
+    for pattern in patterns:
+        if any(fnmatch.fnmatchcase(name, pattern) for name in known):
+            continue
+        nearest = difflib.get_close_matches(pattern, known, n=_NEAREST_NAMES, cutoff=0.0)
+        found = f"the nearest names are {', '.join(nearest)}" if nearest else "there are no partitions"
+        raise UsageError(
+            f"--partition {pattern!r} matches no partition of {where}",
+            advice=f"{found}; give --allow-empty-selection if a pattern may match nothing",
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------- settings
+def open_directories(
+    paths: Sequence[Path],
+    patterns: Sequence[str],
+    settings: Settings,
+    fs: Fs,
+    *,
+    names: Sequence[str] = (),
+    allow_empty: bool = False,
+    in_place: bool = False,
+) -> list[LogDirectory]:
+    """`open_directory` for each of `paths`, with the settings of the run as they hold there.
+
+    `names` are those under which the user knows the paths.  `in_place` says that the run changes data by these
+    settings, `allow_empty` that a pattern may match nothing.
+
+    Raises:
+        NotALogDirectoryError, CorruptCheckpointError: as `open_directory`.
+        CorruptBatchError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
+        UsageError: a pattern matches nothing, or `--metadata` names a directory without a metadata log.
+        SettingsError: a bare `--set cleanup.policy` for several topics without metadata, or a directory of a KRaft node
+            that a run would change without the metadata.
+    """
+    directories = [open_directory(path, patterns, fs) for path in paths]
+    if not allow_empty:
+        partitions = [str(partition) for directory in directories for partition in directory.all_partitions]
+        check_patterns(patterns, partitions, where=", ".join(names or map(str, paths)))
+    if settings.metadata_dir is not None and not _holds_metadata(settings.metadata_dir, fs):
+        raise UsageError(
+            f"--metadata {settings.metadata_dir} does not hold {METADATA_PARTITION}",
+            advice="name the log directory of the node that has it: metadata.log.dir, else the first of log.dirs",
+        )
+    known: dict[Path, ClusterMetadata | None] = {}
+    found = {directory.path: _metadata_of(directory, directories, settings, known, fs) for directory in directories}
+    topics = {partition.topic for directory in directories for partition in directory.partitions}
+    settings.check_selection(topics, have_metadata=all(metadata is not None for metadata in found.values()))
+    if in_place:
+        for directory in directories:
+            _check_known(directory, found[directory.path], settings)
+    return [_with_settings(directory, settings, found[directory.path], fs) for directory in directories]
+
+
+def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Settings, fs: Fs) -> list[Settings | None]:
+    """Return the settings of partitions by their directories; None where no metadata log is known.
+
+    Raises:
+        CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as `open_directories`.
+    """
+    opened: dict[Path, LogDirectory] = {}
+    known: dict[Path, ClusterMetadata | None] = {}
+    found: list[Settings | None] = []
+    for partition, path in logs:
+        log_dir = path.parent
+        if log_dir not in opened:
+            meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE)
+            checkpoints = LogDirCheckpoints(None, None, None, None, clean_shutdown=False)
+            alone = LogDirectory(log_dir, meta, (), checkpoints)
+            opened[log_dir] = _with_settings(alone, settings, _metadata_of(alone, [alone], settings, known, fs), fs)
+        has_metadata = opened[log_dir].topic_ids is not None
+        found.append(opened[log_dir].settings_of(partition, fs, name=path.name) if has_metadata else None)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------- metadata
+def _metadata_of(
+    directory: LogDirectory,
+    directories: Sequence[LogDirectory],
+    settings: Settings,
+    known: dict[Path, ClusterMetadata | None],
+    fs: Fs,
+) -> ClusterMetadata | None:
+    """Return what the metadata log of the directory's node says, or None; `known` keeps what was read."""
+    if settings.metadata_dir is not None:
+        _check_cluster(directory, settings.metadata_dir, fs)
+    for place in _metadata_places(directory, directories, settings, fs):
+        if place not in known:
+            known[place] = _metadata(place, fs)
+        if known[place] is not None:
+            return known[place]
+    return None
+
+
+def _metadata_places(
+    directory: LogDirectory, directories: Sequence[LogDirectory], settings: Settings, fs: Fs
+) -> Iterator[Path]:
+    if settings.metadata_dir is not None:
+        yield settings.metadata_dir
+        return
+    yield directory.path
+    for other in directories:
+        if _is_same_node(directory.meta, other.meta):
+            yield other.path
+    for place in settings.metadata_dirs():
+        if _holds_metadata(place, fs) and _is_same_node(
+            directory.meta, read_meta_properties(fs, place / META_PROPERTIES_FILE)
+        ):
+            yield place
+
+
+def _is_same_node(one: MetaProperties | None, other: MetaProperties | None) -> bool:
+    if one is None or other is None or one.cluster_id is None or one.node_id is None:
+        return False
+    return (one.cluster_id, one.node_id) == (other.cluster_id, other.node_id)
+
+
+def _check_cluster(directory: LogDirectory, metadata_dir: Path, fs: Fs) -> None:
+    theirs = read_meta_properties(fs, metadata_dir / META_PROPERTIES_FILE)
+    own_id, their_id = (None if meta is None else meta.cluster_id for meta in (directory.meta, theirs))
+    if own_id is not None and their_id is not None and own_id != their_id:
+        raise UsageError(
+            f"--metadata {metadata_dir} belongs to cluster {their_id}, and this directory to cluster {own_id}",
+            path=str(directory.path),
+            advice="name a directory of the same cluster",
+        )
+
+
+def _check_known(directory: LogDirectory, metadata: ClusterMetadata | None, settings: Settings) -> None:
+    """Refuse to change a KRaft node's directory by settings that may not be those of its topics.
+
+    Raises:
+        SettingsError: the file is of another node, or neither metadata nor `--set topic:` states the policy of a topic.
+    """
+    meta = directory.meta
+    if meta is None or meta.version != _KRAFT_VERSION:
+        return
+    if settings.node_id not in (None, meta.node_id):
+        raise SettingsError(
+            f"--config is the file of node {settings.node_id}, and this is a directory of node {meta.node_id}",
+            path=str(directory.path),
+            advice="give the file of this node",
+        )
+    if metadata is not None:
+        return
+    topics = {partition.topic for partition in directory.partitions}
+    uncovered = sorted(topic for topic in topics if "cleanup.policy" not in settings.topic_sets.get(topic, {}))
+    if uncovered:
+        raise SettingsError(
+            f"this is a directory of KRaft node {meta.node_id}, and its topics' configs are in {METADATA_PARTITION}, "
+            "which is elsewhere",
+            path=str(directory.path),
+            advice=f"name the node's directory that holds {METADATA_PARTITION} with --metadata DIR, give the broker's "
+            f"file with --config FILE, or give --set {uncovered[0]}:cleanup.policy=… and the same for each topic",
+        )
+
+
+def _holds_metadata(log_dir: Path, fs: Fs) -> bool:
+    return fs.is_directory(log_dir / str(METADATA_PARTITION))
+
+
+def _metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
+    if not _holds_metadata(log_dir, fs):
+        return None
+    # It loads compiled loops, which a directory without a metadata log need not wait for.
+    from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
+
+    return read_cluster_metadata(log_dir, fs)
+
+
+def _with_settings(
+    directory: LogDirectory, settings: Settings, metadata: ClusterMetadata | None, fs: Fs
+) -> LogDirectory:
+    if metadata is None:
+        return replace(directory, settings=settings)
+    meta = directory.meta
+    if meta is None and settings.metadata_dir is not None:
+        # A copy without meta.properties belongs to the node that --metadata names, and has its dynamic configs.
+        meta = read_meta_properties(fs, settings.metadata_dir / META_PROPERTIES_FILE)
+    # Dynamic broker configs hold passwords too; nothing but what says something about logs is kept.
+    broker = metadata.configs_of_broker(meta.node_id if meta else None)
+    known = {name: text for name, text in broker.items() if name in BROKER_KEYS}
+    return replace(
+        directory, settings=settings.with_metadata(metadata.topic_configs, known), topic_ids=metadata.topic_ids
+    )

@@ -1,0 +1,140 @@
+"""Log directories as a run sees them: which they are, which partitions are selected, what their checkpoints say.
+
+`jobs.cluster_settings.open_directories` adds what settings hold in them.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sediment.engine.config import LogConfig
+from sediment.jobs.settings.resolve import Settings
+from sediment.segment_io.errors import NotALogDirectoryError, UsageError
+from sediment.segment_io.format.checkpoints import MetaProperties, read_meta_properties, read_partition_metadata
+from sediment.segment_io.format.names import (
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_FILE,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    TopicPartition,
+    parse_segment_file,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.mounts import MOUNT_TABLE, filesystem_type, is_network_filesystem
+from sediment.segment_io.partition.log_dir import LogDirCheckpoints, read_checkpoints
+from sediment.segment_io.partition.partition_directories import find_live_partitions
+
+_LOGGER = logging.getLogger(__name__)
+
+_MARKS = frozenset({META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE})
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """One entry of a broker's `log.dirs`; `meta` is None where it has no meta.properties.
+
+    `settings` are those of the run as they hold here, `topic_ids` (22 characters, by name) what the cluster's metadata
+    says; None: there is no metadata.
+    """
+
+    path: Path
+    meta: MetaProperties | None
+    partitions: tuple[TopicPartition, ...]
+    checkpoints: LogDirCheckpoints
+    settings: Settings = field(default_factory=Settings)
+    topic_ids: Mapping[str, str] | None = None
+    all_partitions: tuple[TopicPartition, ...] = ()
+    """The live partitions of the directory, whatever the selection."""
+
+    @property
+    def is_unclean(self) -> bool:
+        """Whether a broker worked here and its last stop was not clean, or it still runs."""
+        return not self.checkpoints.clean_shutdown and self.checkpoints.recovery_point is not None
+
+    def settings_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> Settings:
+        """The settings for a partition, whose directory is `name` if that is not the usual one.
+
+        Of a topic that the cluster does not know, because it was deleted while the broker was down, nothing is to be
+        compacted or expired unless `--set` says so: a broker's start sets its directory aside.
+
+        Raises:
+            CorruptCheckpointError: the partition's partition.metadata cannot be read.
+        """
+        if self.topic_ids is None:
+            return self.settings
+        known = self.topic_ids.get(partition.topic)
+        own = read_partition_metadata(fs, self.path / (name or str(partition)) / PARTITION_METADATA_FILE)
+        if known is not None and own in (None, known):
+            return self.settings
+        _LOGGER.warning(
+            "%s: the cluster has no such topic%s; a broker's start would set the partition aside, and its "
+            "cleanup.policy is taken to be empty",
+            self.path / (name or str(partition)),
+            f" of id {own}" if own else "",
+        )
+        return self.settings.with_metadata({partition.topic: {"cleanup.policy": ""}}, self.settings.broker_overrides)
+
+    def config_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> LogConfig:
+        """The config for a partition, whose directory is `name` if that is not the usual one.
+
+        Raises:
+            CorruptCheckpointError: as `settings_of`.
+            SettingsError: values contradict each other, or the metadata holds one that Kafka would refuse.
+        """
+        return self.settings_of(partition, fs, name=name).for_topic(partition.topic)
+
+
+def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> LogDirectory:
+    """Read what a log directory says about itself and select its live partitions by name or glob.
+
+    Raises:
+        NotALogDirectoryError: `path` is missing, a partition's directory, or holds neither partitions nor checkpoints.
+        CorruptCheckpointError: a checkpoint file cannot be read; a broker would take the directory offline.
+    """
+    if not fs.is_directory(path):
+        raise NotALogDirectoryError(
+            "no such directory", path=str(path), advice="name an entry of the broker's log.dirs"
+        )
+    names = fs.scan(path)
+    if any(parse_segment_file(entry.name) for entry in names if entry.is_file):
+        raise NotALogDirectoryError(
+            "this is the directory of one partition",
+            path=str(path),
+            advice=f"name its parent and select it: {path.parent} --partition {path.name}",
+        )
+    found = find_live_partitions(path, (entry.name for entry in names if entry.is_directory))
+    if not found and not any(entry.name in _MARKS for entry in names):
+        raise NotALogDirectoryError(
+            "not a Kafka log directory: it holds neither topic-partition directories nor checkpoint files",
+            path=str(path),
+            advice="name an entry of the broker's log.dirs",
+        )
+    selected = tuple(sorted(p for p in found if not patterns or any(fnmatch.fnmatchcase(str(p), g) for g in patterns)))
+    return LogDirectory(
+        path,
+        read_meta_properties(fs, path / META_PROPERTIES_FILE),
+        selected,
+        read_checkpoints(path, fs),
+        all_partitions=tuple(sorted(found)),
+    )
+
+
+def check_filesystem(path: Path, *, allow_network: bool) -> None:
+    """Refuse to change a log directory on a network filesystem unless the user allows it.
+
+    Raises:
+        UsageError: it is on one; nothing was touched.
+    """
+    kind = filesystem_type(path, MOUNT_TABLE)
+    if kind is not None and is_network_filesystem(kind) and not allow_network:
+        raise UsageError(
+            f"the log directory is on a network filesystem ({kind}), where another host may use it at the same time",
+            path=str(path),
+            advice="make sure that no other host does, then allow it with --allow-network-fs",
+        )

@@ -1,0 +1,608 @@
+"""The settings of a run, parsed: which config each topic has, and where each value came from.
+
+Weakest first: Kafka's defaults, the `--config` file, what the cluster's own metadata says, `--set key=value`,
+`--set topic:key=value`.  In each of them a topic key wins over the broker keys that it takes its default from, and
+those win over each other in Kafka's order (kafka-log 06 §1).  This file only parses; the configs belong to the packages
+that use them.
+
+Invariants:
+- What a user wrote was checked when a `Settings` exists.  The metadata is checked for the topics that are asked for,
+  because a topic outside the selection must not fail a run.
+- No unstated value deletes data.  Without a stated `cleanup.policy` a topic has an empty one; without a stated limit it
+  has no limit; without a stated `delete.retention.ms` or `producer.id.expiration.ms` the config holds None.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from sediment.compaction.config import COMPACT, CompactionConfig
+from sediment.engine.config import LogConfig
+from sediment.jobs.settings.kafka_keys import (
+    BROKER_FILE_MARKS,
+    BROKER_KEYS,
+    INTERNAL_TOPIC_CONFIGS,
+    KRAFT_FILE_MARKS,
+    REMOVED_KEYS,
+    TOPIC_KEYS,
+    BrokerName,
+    Key,
+    Value,
+    ValueType,
+    is_other_broker_key,
+)
+from sediment.jobs.settings.properties_file import read_properties, shown_key
+from sediment.retention.config import RetentionConfig
+from sediment.segment_io.errors import SettingsError
+from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
+
+_LOGGER = logging.getLogger(__name__)
+
+_DEDUPE_SIZE = "log.cleaner.dedupe.buffer.size"
+_LOAD_FACTOR = "log.cleaner.io.buffer.load.factor"
+_MAP_SLOT_BYTES = 24
+_NO_RETENTION = -1
+_POLICY_KEYS = ("cleanup.policy", "log.cleanup.policy")
+_DELETING_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
+_SAME_AS_RETENTION = -2
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_COMMA = re.compile(r"\s*,\s*")
+_INT_BOUNDS = {ValueType.INT: INT32_MAX, ValueType.LONG: INT64_MAX}
+
+
+class Origin(StrEnum):
+    """Where a value came from, strongest last.
+
+    CREATION is the config with which Kafka creates an internal topic, where no metadata gives the topic's own.
+    """
+
+    DEFAULT = "default"
+    CREATION = "creation"
+    FILE = "file"
+    METADATA = "metadata"
+    SET = "--set"
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """One value as somebody wrote it, under `key`, which need not be the key that was asked for."""
+
+    key: Key
+    text: str
+    origin: Origin
+    unit_ms: int | None = None
+
+    def value(self) -> Value:
+        parsed = parse_value(self.key, self.text, self.origin)
+        return max(parsed * self.unit_ms, -1) if self.unit_ms and isinstance(parsed, int) else parsed
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What was given, by source; every mapping is from Kafka's key to the text of its value."""
+
+    config_file: Mapping[str, str] = field(default_factory=dict)
+    is_broker_file: bool = False
+    """True if `--config` gave a broker's own file: a key that it omits has Kafka's default on that broker."""
+
+    is_kraft_file: bool = False
+    """True if that broker is a KRaft node: its file holds defaults of topics whose own configs are in the metadata."""
+
+    node_id: int | None = None
+    """The KRaft node whose own file `--config` gave; None if the file names none."""
+
+    broker_defaults: bool = False
+    """True if `--broker-defaults` says that the broker leaves every key at Kafka's default."""
+
+    metadata_dir: Path | None = None
+    """What `--metadata` named: a log directory that holds `__cluster_metadata-0`."""
+
+    sets: Mapping[str, str] = field(default_factory=dict)
+    topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    broker_overrides: Mapping[str, str] = field(default_factory=dict)
+    """The broker's own dynamic configs from the cluster's metadata, those for all brokers underneath."""
+
+    topic_overrides: Mapping[str, Mapping[str, str]] | None = None
+    """Every topic's configs from the cluster's metadata; None: there is no metadata."""
+
+    _configs: dict[str, LogConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What `for_topic` answered: a directory may hold thousands of partitions of one topic."""
+
+    @classmethod
+    def load(
+        cls,
+        config_file: Path | None,
+        sets: Sequence[str],
+        *,
+        broker_defaults: bool = False,
+        metadata_dir: Path | None = None,
+        topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
+        broker_overrides: Mapping[str, str] | None = None,
+    ) -> Settings:
+        """Parse `--config` and the `--set` options; unknown keys in the file and unusual values are logged.
+
+        Raises:
+            SettingsError: the file cannot be read, or a key, value or combination is wrong.
+
+        Source: kafka-log 06.
+        """
+        file = _read_file(config_file) if config_file is not None else _ConfigFile({}, frozenset(), None)
+        for_all, for_topics = _read_sets(sets)
+        given = cls(
+            file.values,
+            is_broker_file=bool(file.marks),
+            is_kraft_file=not KRAFT_FILE_MARKS.isdisjoint(file.marks),
+            node_id=file.node_id,
+            broker_defaults=broker_defaults,
+            metadata_dir=metadata_dir,
+            sets=for_all,
+            topic_sets=for_topics,
+        )
+        given._check_map_size()
+        for topic in (None, *for_topics):
+            given._log_config(topic)
+        return given.with_metadata(topic_overrides, broker_overrides or {})
+
+    def with_metadata(
+        self, topic_overrides: Mapping[str, Mapping[str, str]] | None, broker_overrides: Mapping[str, str]
+    ) -> Settings:
+        """The same settings in a cluster whose metadata says this."""
+        return replace(self, topic_overrides=topic_overrides, broker_overrides=broker_overrides)
+
+    def for_topic(self, topic: str) -> LogConfig:
+        """The effective config of `topic`.
+
+        Raises:
+            SettingsError: values contradict each other, or the metadata holds one that Kafka would refuse.
+        """
+        if topic not in self._configs:
+            self._configs[topic] = self._log_config(topic)
+        return self._configs[topic]
+
+    def broker_value(self, name: str) -> Value | None:
+        """The value of a broker key of kafka-log 06 §2 to §4; None: unset."""
+        return self._resolve(BROKER_KEYS[name], None)[0]
+
+    def origin(self, topic: str, name: str) -> str:
+        """Return the `Origin` of a topic or broker key's value, as text.
+
+        Raises:
+            SettingsError: there is no such key.
+        """
+        key = TOPIC_KEYS.get(name) or BROKER_KEYS.get(name)
+        if key is None:
+            raise _unknown_key(name, [*TOPIC_KEYS, *BROKER_KEYS], "a question about settings")
+        return str(self._resolve(key, topic)[1])
+
+    def is_stated(self, topic: str, name: str) -> bool:
+        """True if a source states the value of `name`, so that compaction may act on it.
+
+        Kafka's default is stated by `--broker-defaults`, or by the broker's own file as `--config` where the cluster's
+        metadata shows that the topic leaves the key to the broker.  Likewise, the file of a KRaft node states none of
+        the keys that delete where the topic's own configs are not known.
+
+        Raises:
+            SettingsError: there is no such key.
+        """
+        origin = self.origin(topic, name)
+        if origin == Origin.FILE and name in _DELETING_KEYS and self._lacks_own_configs:
+            return self.broker_defaults
+        return origin != Origin.DEFAULT or self._states_defaults
+
+    def is_stated_for_retention(self, topic: str, name: str) -> bool:
+        """True if `is_stated` holds and the value is not merely one with which Kafka creates an internal topic.
+
+        Raises:
+            SettingsError: there is no such key.
+        """
+        return self.is_stated(topic, name) and self.origin(topic, name) != Origin.CREATION
+
+    def how_to_state(self, topic: str, name: str) -> str:
+        """Return the advice for a key that no source states."""
+        option = f"--set {topic}:{name}=…" if name in TOPIC_KEYS else f"--set {name}=…"
+        if self.topic_overrides is None:
+            where = "--metadata DIR (the directory with __cluster_metadata-0) together with --config FILE"
+            if self.is_broker_file:
+                where = "--metadata DIR (the directory with __cluster_metadata-0)"
+        else:
+            where = "--config FILE (the broker's server.properties)"
+        return f"give {where}, {option}, or --broker-defaults"
+
+    @property
+    def _lacks_own_configs(self) -> bool:
+        return self.is_kraft_file and self.topic_overrides is None
+
+    @property
+    def _states_defaults(self) -> bool:
+        return self.broker_defaults or (self.is_broker_file and self.topic_overrides is not None)
+
+    def log_dirs(self) -> tuple[Path, ...]:
+        """Return the entries of `log.dirs`, or of `log.dir`, in the `--config` file; empty if it has neither.
+
+        Raises:
+            SettingsError: an entry is not a path.
+        """
+        text = self.config_file.get("log.dirs") or self.config_file.get("log.dir") or ""
+        if "\0" in text:
+            raise SettingsError("log.dirs in --config holds a null character", advice="correct the file")
+        return tuple(dict.fromkeys(Path(name) for name in _COMMA.split(text.strip()) if name))
+
+    def metadata_dirs(self) -> tuple[Path, ...]:
+        """Return the directories that may hold `__cluster_metadata-0` by the `--config` file, likeliest first."""
+        named = self.config_file.get("metadata.log.dir", "").strip()
+        return ((Path(named),) if named else ()) + self.log_dirs()
+
+    def in_force(self, topic: str) -> dict[str, tuple[Value | None, str]]:
+        """Return the effective value of every topic key for `topic`, and where it comes from (see `origin`).
+
+        A key without which nothing is deleted has no value where no source states it, and comes from `not stated`.
+        """
+        found = {name: self._resolve(key, topic) for name, key in TOPIC_KEYS.items()}
+        unstated = {name for name in _DELETING_KEYS if not self.is_stated(topic, name)}
+        return {
+            name: (None, "not stated") if name in unstated else (value, str(origin))
+            for name, (value, origin) in found.items()
+        }
+
+    def check_selection(self, topics: Collection[str], have_metadata: bool) -> None:
+        """Refuse one cleanup policy for several topics, and warn of topics that were set but not selected.
+
+        Raises:
+            SettingsError: a bare `--set cleanup.policy` would say of several topics what is known of none.
+        """
+        bare = next((name for name in _POLICY_KEYS if name in self.sets), None)
+        if bare is not None and len(set(topics)) > 1 and not have_metadata:
+            raise SettingsError(
+                f"--set {bare}={self.sets[bare]} would hold for all of {len(set(topics))} topics, "
+                "and compacting a topic that is not meant for it loses data",
+                advice="say it of each topic with --set topic:cleanup.policy=…, or select one topic with --partition",
+            )
+        for topic in sorted(set(self.topic_sets) - set(topics)):
+            _LOGGER.warning("--set %s:… changes nothing: that topic is not among those selected", topic)
+
+    # ------------------------------------------------------------------------------------------------ finding a value
+    def _given(self, key: Key, topic: str | None) -> Iterator[_Given]:
+        """Every value that was given for `key`, strongest first."""
+        own = (*key.aliases, key.name) if key.name in TOPIC_KEYS else ()
+        own_in_file, names = own, key.broker_names if own else (BrokerName(key.name),)
+        created = self._created_with(key, topic)
+        if created is not None:
+            own_in_file, names = (), (created,) if isinstance(created, BrokerName) else ()
+
+        yield from _find_topic_keys(self.topic_sets.get(topic or "", {}), own, Origin.SET)
+        yield from _find_topic_keys(self.sets, own, Origin.SET)
+        yield from _find_broker_keys(self.sets, names, Origin.SET)
+        yield from _find_topic_keys((self.topic_overrides or {}).get(topic or "", {}), own, Origin.METADATA)
+        yield from _find_broker_keys(self.broker_overrides, names, Origin.METADATA)
+        yield from _find_topic_keys(self.config_file, own_in_file, Origin.FILE)
+        yield from _find_broker_keys(self.config_file, names, Origin.FILE)
+
+    def _resolve(self, key: Key, topic: str | None) -> tuple[Value | None, Origin]:
+        for given in self._given(key, topic):
+            value = given.value()
+            _check_range(key, value, f"{given.key.name}={given.text}", given.origin)
+            return value, given.origin
+        created = self._created_with(key, topic)
+        if created is None:
+            return key.default, Origin.DEFAULT
+        if isinstance(created, BrokerName):
+            return BROKER_KEYS[created.name].default, Origin.CREATION
+        return parse_value(key, created, Origin.CREATION), Origin.CREATION
+
+    def _created_with(self, key: Key, topic: str | None) -> str | BrokerName | None:
+        """What Kafka gives an internal topic when it creates it; the metadata, where there is any, says it itself."""
+        return INTERNAL_TOPIC_CONFIGS.get(topic or "", {}).get(key.name) if self.topic_overrides is None else None
+
+    # ----------------------------------------------------------------------------------------------- building configs
+    def _log_config(self, topic: str | None) -> LogConfig:
+        values = _Values({name: self._resolve(key, topic)[0] for name, key in TOPIC_KEYS.items()})
+        broker = _Values({name: self._resolve(key, topic)[0] for name, key in BROKER_KEYS.items()})
+        _check_together(values, topic)
+        bounded = _DEDUPE_SIZE in self.sets
+
+        policy = values.words("cleanup.policy") if self.is_stated(topic or "", "cleanup.policy") else ()
+
+        def stated_limit(name: str) -> int:
+            return values.whole(name) if self.is_stated_for_retention(topic or "", name) else _NO_RETENTION
+
+        def stated_ms(found: _Values, name: str) -> int | None:
+            return found.whole(name) if self.is_stated(topic or "", name) else None
+
+        return LogConfig(
+            compaction=CompactionConfig(
+                cleanup_policy=policy,
+                min_cleanable_dirty_ratio=values.real("min.cleanable.dirty.ratio"),
+                min_compaction_lag_ms=values.whole("min.compaction.lag.ms"),
+                max_compaction_lag_ms=values.whole("max.compaction.lag.ms"),
+                delete_retention_ms=stated_ms(values, "delete.retention.ms"),
+                segment_bytes=values.whole("segment.bytes"),
+                segment_index_bytes=values.whole("segment.index.bytes"),
+                index_interval_bytes=values.whole("index.interval.bytes"),
+                max_message_bytes=values.whole("max.message.bytes"),
+                dedupe_buffer_bytes=broker.whole(_DEDUPE_SIZE) if bounded else None,
+                dedupe_load_factor=broker.real(_LOAD_FACTOR),
+                producer_id_expiration_ms=stated_ms(broker, "producer.id.expiration.ms"),
+                io_max_bytes_per_second=broker.real("log.cleaner.io.max.bytes.per.second"),
+                max_decompressed_batch_bytes=broker.whole("sediment.max.decompressed.batch.bytes"),
+                task_memory_bytes=broker.whole("sediment.task.memory.bytes"),
+            ),
+            retention=RetentionConfig(
+                cleanup_policy=policy,
+                retention_ms=stated_limit("retention.ms"),
+                retention_bytes=stated_limit("retention.bytes"),
+                remote_storage_enable=values.truth("remote.storage.enable"),
+                remote_log_copy_disable=values.truth("remote.log.copy.disable"),
+            ),
+            segment_ms=values.whole("segment.ms"),
+            segment_jitter_ms=values.whole("segment.jitter.ms"),
+            flush_messages=values.whole("flush.messages"),
+            flush_ms=values.whole("flush.ms"),
+            compression_type=values.word("compression.type"),
+            compression_gzip_level=values.whole("compression.gzip.level"),
+            compression_lz4_level=values.whole("compression.lz4.level"),
+            compression_zstd_level=values.whole("compression.zstd.level"),
+            message_timestamp_type=values.word("message.timestamp.type"),
+            message_timestamp_before_max_ms=values.whole("message.timestamp.before.max.ms"),
+            message_timestamp_after_max_ms=values.whole("message.timestamp.after.max.ms"),
+            preallocate=values.truth("preallocate"),
+            file_delete_delay_ms=values.whole("file.delete.delay.ms"),
+            transaction_max_timeout_ms=broker.whole("transaction.max.timeout.ms"),
+        )
+
+    def _check_map_size(self) -> None:
+        """Kafka's own condition on its offset map: slots times load factor above 1 (02 §1)."""
+        values = _Values({name: self.broker_value(name) for name in (_DEDUPE_SIZE, _LOAD_FACTOR)})
+        size_bytes, load_factor = values.whole(_DEDUPE_SIZE), values.real(_LOAD_FACTOR)
+        if _DEDUPE_SIZE in self.sets and size_bytes // _MAP_SLOT_BYTES * load_factor <= 1:
+            raise SettingsError(
+                f"{_DEDUPE_SIZE}={size_bytes} holds too few keys, at {_MAP_SLOT_BYTES} bytes a slot of which "
+                f"{load_factor:g} may be filled",
+                advice=f"give at least {(int(1 / load_factor) + 1) * _MAP_SLOT_BYTES}",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Resolved values, by the type that a config field wants."""
+
+    by_name: Mapping[str, Value | None]
+
+    def whole(self, name: str) -> int:
+        value = self.by_name[name]
+        assert isinstance(value, int), name
+        return value
+
+    def real(self, name: str) -> float:
+        value = self.by_name[name]
+        assert isinstance(value, float), name
+        return value
+
+    def truth(self, name: str) -> bool:
+        return self.by_name[name] is True
+
+    def word(self, name: str) -> str:
+        value = self.by_name[name]
+        assert isinstance(value, str), name
+        return value
+
+    def words(self, name: str) -> tuple[str, ...]:
+        value = self.by_name[name]
+        assert isinstance(value, tuple), name
+        return value
+
+
+def _find_topic_keys(given: Mapping[str, str], names: Sequence[str], origin: Origin) -> Iterator[_Given]:
+    return (_Given(TOPIC_KEYS[name], given[name], origin) for name in names if name in given)
+
+
+def _find_broker_keys(given: Mapping[str, str], names: Sequence[BrokerName], origin: Origin) -> Iterator[_Given]:
+    return (
+        _Given(BROKER_KEYS[broker.name], given[broker.name], origin, broker.unit_ms)
+        for broker in names
+        if broker.name in given
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ reading sources
+@dataclass(frozen=True, slots=True)
+class _ConfigFile:
+    """The known keys of a properties file; `marks` are its `BROKER_FILE_MARKS`, none if it is not a broker's."""
+
+    values: dict[str, str]
+    marks: frozenset[str]
+    node_id: int | None
+
+
+def _read_file(path: Path) -> _ConfigFile:
+    found = read_properties(path)
+    marks = BROKER_FILE_MARKS.intersection(found)
+    is_brokers = bool(marks)
+    known = {}
+    for name, text in found.items():
+        shown = shown_key(name)
+        if name in BROKER_KEYS:
+            known[name] = text
+        elif name in TOPIC_KEYS and is_brokers:
+            _LOGGER.warning("%s: %s is ignored, as the broker ignores it in its file%s", path, name, _broker_hint(name))
+        elif name in TOPIC_KEYS:
+            known[name] = text
+        elif name in REMOVED_KEYS:
+            _LOGGER.warning("%s: %s is ignored, it changes nothing since Kafka 4.0", path, name)
+        elif not is_other_broker_key(name):
+            nearest = _nearest(name, [*BROKER_KEYS, *TOPIC_KEYS])
+            _LOGGER.warning("%s: unknown key %s is ignored; the nearest known key is %s", path, shown, nearest)
+    try:
+        for name, text in known.items():
+            _check_given(TOPIC_KEYS.get(name) or BROKER_KEYS[name], text, Origin.FILE)
+        _check_aliases(known, Origin.FILE)
+    except SettingsError as error:
+        raise SettingsError(error.what, path=str(path), advice=error.advice) from None
+    node_id = found.get("node.id", "").strip()
+    return _ConfigFile(known, marks, int(node_id) if _WHOLE_NUMBER.fullmatch(node_id) else None)
+
+
+def _read_sets(sets: Sequence[str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """What holds for all topics, and what holds for one."""
+    for_all: dict[str, str] = {}
+    for_topics: dict[str, dict[str, str]] = {}
+    for given in sets:
+        left, equals, text = given.partition("=")
+        if not equals or not left.strip():
+            raise SettingsError(
+                f"--set {given} has no key=value", advice="write --set key=value or --set topic:key=value"
+            )
+        topic, colon, name = left.rpartition(":")
+        topic, name, text = topic.strip(), name.strip(), text.strip()
+        key = _topic_key(topic, name, given) if colon else _any_key(name)
+        _check_given(key, text, Origin.SET)
+        if not key.applies:
+            _LOGGER.warning("--set %s changes nothing here: Kafka has that key, but no command depends on it", given)
+        target = for_topics.setdefault(topic, {}) if colon else for_all
+        if target.get(name, text) != text:
+            prefix = f"{topic}:" if colon else ""
+            raise _contradiction(f"{prefix}{name}={target[name]}", f"{prefix}{name}={text}", Origin.SET)
+        target[name] = text
+    for given_keys in (for_all, *for_topics.values()):
+        _check_aliases(given_keys, Origin.SET)
+    return for_all, for_topics
+
+
+def _any_key(name: str) -> Key:
+    key = TOPIC_KEYS.get(name) or BROKER_KEYS.get(name)
+    if key is None:
+        raise _unknown_key(name, [*TOPIC_KEYS, *BROKER_KEYS], "--set")
+    return key
+
+
+def _topic_key(topic: str, name: str, given: str) -> Key:
+    if not _TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
+        raise SettingsError(
+            f"--set {given} names no topic: {topic!r} is not a topic's name", advice="write --set topic:key=value"
+        )
+    if name not in TOPIC_KEYS and name in BROKER_KEYS:
+        own = next((key.name for key in TOPIC_KEYS.values() if name in (b.name for b in key.broker_names)), None)
+        raise SettingsError(
+            f"--set {given} gives a broker key to one topic",
+            advice=f"the topic's key is {own}" if own else f"write --set {name}=… without a topic",
+        )
+    if name not in TOPIC_KEYS:
+        raise _unknown_key(name, list(TOPIC_KEYS), "--set")
+    return TOPIC_KEYS[name]
+
+
+def _unknown_key(name: str, known: Sequence[str], where: str) -> SettingsError:
+    if name in REMOVED_KEYS:
+        return SettingsError(f"key {name} in {where} changes nothing since Kafka 4.0", advice="leave it out")
+    return SettingsError(f"unknown key {name!r} in {where}", advice=f"the nearest known key is {_nearest(name, known)}")
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+
+
+def _broker_hint(name: str) -> str:
+    names = TOPIC_KEYS[name].broker_names
+    return f"; its key for that is {names[0].name}" if names else ""
+
+
+# ------------------------------------------------------------------------------------------------------ checking values
+def parse_value(key: Key, text: str, origin: Origin) -> Value:
+    """`text` as Kafka reads it (ConfigDef.parseType, and the key's range).
+
+    Raises:
+        SettingsError: the type or the range is another one; names key, value and range.
+    """
+    text = text.strip()
+    value = _read_as(key.type, text)
+    if value is None:
+        raise _bad_value(key, f"{key.name}={text}", origin)
+    _check_range(key, value, f"{key.name}={text}", origin)
+    return value
+
+
+def _read_as(kind: ValueType, text: str) -> Value | None:
+    match kind:
+        case ValueType.INT | ValueType.LONG:
+            whole = int(text) if _WHOLE_NUMBER.fullmatch(text) else None
+            bound = _INT_BOUNDS[kind]
+            return whole if whole is not None and -bound - 1 <= whole <= bound else None
+        case ValueType.DOUBLE:
+            return float(text) if _NUMBER.fullmatch(text) else None
+        case ValueType.BOOLEAN:
+            return {"true": True, "false": False}.get(text.lower())
+        case ValueType.STRING:
+            return text
+        case ValueType.LIST:
+            return tuple(dict.fromkeys(_COMMA.split(text))) if text else ()
+
+
+def _check_range(key: Key, value: Value, given: str, origin: Origin) -> None:
+    if isinstance(value, int | float):
+        low = key.at_least is None or value >= key.at_least
+        high = key.at_most is None or value <= key.at_most
+        fits = low and high and value not in key.refused
+    else:
+        fits = not key.one_of or set((value,) if isinstance(value, str) else value) <= set(key.one_of)
+    if not fits:
+        raise _bad_value(key, given, origin)
+
+
+def _bad_value(key: Key, given: str, origin: Origin) -> SettingsError:
+    where = {Origin.SET: "--set", Origin.FILE: "--config", Origin.METADATA: "the cluster's metadata"}.get(origin)
+    return SettingsError(
+        f"{given} in {where} is not a value that Kafka accepts", advice=f"{key.name} takes {key.range_text()}"
+    )
+
+
+def _check_given(key: Key, text: str, origin: Origin) -> None:
+    value = parse_value(key, text, origin)
+    if key.warn_below is not None and isinstance(value, int) and value < key.warn_below:
+        _LOGGER.warning("%s=%s is below Kafka's minimum of %s; accepted", key.name, value, key.warn_below)
+
+
+def _check_aliases(given: Mapping[str, str], origin: Origin) -> None:
+    for key in TOPIC_KEYS.values():
+        for alias in key.aliases:
+            if key.name in given and alias in given and given[key.name] != given[alias]:
+                raise _contradiction(f"{key.name}={given[key.name]}", f"{alias}={given[alias]}", origin)
+
+
+def _contradiction(one: str, other: str, origin: Origin) -> SettingsError:
+    where = "--config" if origin is Origin.FILE else "--set"
+    return SettingsError(f"{one} and {other} in {where} contradict each other", advice="give one of them")
+
+
+def _check_together(values: _Values, topic: str | None) -> None:
+    """LogConfig.validateValues and the rules of tiered storage (06 §1)."""
+    of_topic = f" of topic {topic}" if topic else ""
+    min_lag_ms, max_lag_ms = values.whole("min.compaction.lag.ms"), values.whole("max.compaction.lag.ms")
+    if min_lag_ms > max_lag_ms:
+        raise SettingsError(
+            f"min.compaction.lag.ms={min_lag_ms}{of_topic} is above max.compaction.lag.ms={max_lag_ms}",
+            advice="lower the one or raise the other",
+        )
+    if not values.truth("remote.storage.enable"):
+        return
+    if COMPACT in values.words("cleanup.policy"):
+        raise SettingsError(
+            f"remote.storage.enable=true{of_topic} contradicts cleanup.policy="
+            f"{','.join(values.words('cleanup.policy'))}: Kafka has no tiered storage for compacted topics",
+            advice="set one of them otherwise",
+        )
+    for unit in ("ms", "bytes"):
+        local, total = values.whole(f"local.retention.{unit}"), values.whole(f"retention.{unit}")
+        limits = total > _NO_RETENTION and local != _SAME_AS_RETENTION
+        if limits and (local == _NO_RETENTION or local > total):
+            raise SettingsError(
+                f"local.retention.{unit}={local}{of_topic} keeps more than retention.{unit}={total}",
+                advice=f"give at most {total}, or {_SAME_AS_RETENTION} for the same",
+            )

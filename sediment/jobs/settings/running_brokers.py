@@ -1,0 +1,44 @@
+"""Log directories in which a broker, or another run, is at work while a command only reads them.
+
+Such a directory has no marker of a clean stop either, and the advice to repair it would be wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from sediment.engine.directory.lock import lock_holder
+from sediment.jobs.settings.directories import LogDirectory
+
+_LOGGER = logging.getLogger(__name__)
+
+UNCLEAN = "unclean"
+
+
+def warn_of_running(directories: Iterable[LogDirectory]) -> dict[str, str]:
+    """Warn of directories whose lock another process holds; for a command that takes no lock.
+
+    Returns:
+        By path, for each of these, why segments beyond the recovery point are not cleaned.
+    """
+    running = {}
+    for directory in directories:
+        worker = _at_work(directory.path)
+        if worker is not None:
+            _LOGGER.warning("%s: a broker or another run is at work here (%s)", directory.path, worker)
+            running[str(directory.path)] = (
+                f"a broker or another run is at work here ({worker}); nothing beyond its recovery point is cleaned "
+                "until it has stopped"
+            )
+    return running
+
+
+def _at_work(directory: Path) -> str | None:
+    with contextlib.suppress(OSError):
+        holder = lock_holder(directory)
+        if holder is not None:
+            return f"process {holder}" if holder else "the system does not say which process"
+    return None

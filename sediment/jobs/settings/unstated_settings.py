@@ -1,0 +1,92 @@
+"""Decisions for partitions whose settings no source states: what is left alone, and the option that states it.
+
+Nothing is deleted, and no tombstone gets a delete horizon, by a setting that is not stated (`Settings.is_stated`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from sediment.engine.config import LogConfig
+from sediment.jobs.reporting.run_report import TOMBSTONES_KEPT
+from sediment.jobs.settings.directories import LogDirectory
+from sediment.jobs.settings.resolve import Origin, Settings
+from sediment.segment_io.errors import SettingsError
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+
+POLICY_UNKNOWN = "policy-unknown"
+RETENTION_UNKNOWN = "retention-unknown"
+UNSTATED_CODES = frozenset({POLICY_UNKNOWN, RETENTION_UNKNOWN, TOMBSTONES_KEPT})
+"""Reason codes of partitions whose result depends on a setting that no source states."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def why_not_compacted(partition: TopicPartition, settings: Settings, config: LogConfig) -> tuple[str, str] | None:
+    """Return the reason code and sentence for a partition that `compact` leaves alone by its policy; None if it works.
+
+    Raises:
+        SettingsError: the metadata holds a value that Kafka would refuse.
+    """
+    if config.compacts:
+        return None
+    topic = partition.topic
+    if not settings.is_stated(topic, "cleanup.policy"):
+        return POLICY_UNKNOWN, f"cleanup.policy is not stated; {settings.how_to_state(topic, 'cleanup.policy')}"
+    return "not-compacted", f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}"
+
+
+def why_not_expired(
+    partition: TopicPartition, checkpoints: PartitionCheckpoints, settings: Settings, config: LogConfig
+) -> tuple[str, str] | None:
+    """Return the reason code and sentence for a partition that `expire` cannot decide about; None if it can.
+
+    Raises:
+        SettingsError: the metadata holds a value that Kafka would refuse.
+    """
+    topic = partition.topic
+    if config.retention.is_tiered:
+        return "tiered", (
+            "the topic is tiered: only its broker knows which segments remote storage holds, and applies "
+            "local.retention.ms and local.retention.bytes"
+        )
+    if checkpoints.high_watermark is None and checkpoints.high_watermark_file:
+        return "no-high-watermark", "the replication checkpoint does not list the partition"
+    if not settings.is_stated_for_retention(topic, "cleanup.policy"):
+        return POLICY_UNKNOWN, f"cleanup.policy is not stated; {settings.how_to_state(topic, 'cleanup.policy')}"
+    weak = {Origin.DEFAULT: "only Kafka's default", Origin.FILE: "only that of --config, for all topics"}
+    whose = weak.get(Origin(settings.origin(topic, "cleanup.policy")))
+    if whose and not config.compacts and checkpoints.first_dirty is not None and settings.topic_overrides is None:
+        return POLICY_UNKNOWN, (
+            f"the cleaner checkpoint lists the partition as compacted, and cleanup.policy is {whose}; "
+            f"give --set {topic}:cleanup.policy=…"
+        )
+    has_limit = config.retention.retention_ms >= 0 or config.retention.retention_bytes >= 0
+    if config.retention.deletes and not has_limit and not settings.is_stated_for_retention(topic, "retention.ms"):
+        return RETENTION_UNKNOWN, f"retention.ms is not stated; {settings.how_to_state(topic, 'retention.ms')}"
+    return None
+
+
+def warn_of_unstated_lag(directories: Iterable[LogDirectory]) -> None:
+    """Log how many compacted topics have no stated `min.compaction.lag.ms`, which then counts as 0."""
+    unstated: dict[str, Settings] = {}
+    for directory in directories:
+        for topic in {partition.topic for partition in directory.partitions}:
+            if _lacks_lag(directory.settings, topic):
+                unstated[topic] = directory.settings
+    if unstated:
+        topic = min(unstated)
+        _LOGGER.warning(
+            "min.compaction.lag.ms is not stated for %s and counts as 0; %s",
+            f"topic {topic}" if len(unstated) == 1 else f"{len(unstated)} topics, such as {topic}",
+            unstated[topic].how_to_state(topic, "min.compaction.lag.ms"),
+        )
+
+
+def _lacks_lag(settings: Settings, topic: str) -> bool:
+    try:
+        return settings.for_topic(topic).compacts and not settings.is_stated(topic, "min.compaction.lag.ms")
+    except SettingsError:
+        return False  # the partition's own report says so

@@ -1,0 +1,874 @@
+"""`sediment snapshot LOG_DIR --to PATH`: the latest value of each key as a Delta table, refreshed from where it ended.
+
+    driver    progress of the table · plan                      · check files · merge: rows and progress in one commit
+    tasks                                  · latest of each key
+
+Exactly once: one MERGE brings the rows, and the metadata of its commit say up to which offset of each partition.  So a
+killed run has either not happened or happened as a whole, and the next one goes on from what is true.  Of two runs that
+read the same progress one is refused: their commits are the same numbered refresh, a Delta application transaction.
+
+Invariants: nothing is written but the table; it never holds what a consumer of committed data is not given; a partition
+that cannot be read keeps its rows and its progress, the others go on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sediment.jobs.command_line.options import CommonOptions, common_options
+from sediment.jobs.command_line.progress import stages_of
+from sediment.jobs.delta_lake.latest_per_key import (
+    ACCOUNT_TOPIC,
+    SPARK_SCHEMA,
+    Account,
+    LatestPerKey,
+    Part,
+    parse_account,
+)
+from sediment.jobs.delta_lake.paths import is_delta_table, is_uri, outside_log_dirs
+from sediment.jobs.delta_lake.refresh_plan import (
+    AS_OF,
+    LATEST,
+    LogFacts,
+    PartitionProgress,
+    Progress,
+    Rebuild,
+    Refresh,
+    parse_progress,
+    plan_refresh,
+    progress_after,
+    progress_json,
+)
+from sediment.jobs.delta_lake.session import delta_session
+from sediment.jobs.reporting.error_text import first_line, told
+from sediment.jobs.reporting.run_report import FAILED, SCHEMA, SKIPPED
+from sediment.jobs.settings.directories import LogDirectory
+from sediment.jobs.spark.cancellation import stop_on_signals
+from sediment.jobs.spark.task_pool import pack_by_weight
+from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
+from sediment.segment_io.format.checkpoints import read_leader_epochs, read_partition_metadata
+from sediment.segment_io.format.names import INTERNAL_TOPICS, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.slices import Bounds, plan_slices
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.tables.readers import Piece
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaTable
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from sediment.segment_io.partition.read_committed import CommittedRange
+
+REFRESHED = "refreshed"
+REBUILT = "rebuilt"
+UNCHANGED = "unchanged"
+
+_KIND_PROPERTY = "sediment.snapshot"
+_DELETION_VECTORS_PROPERTY = "delta.enableDeletionVectors"
+_DELTA_LOG = "_delta_log"
+_UNFINISHED_COMMIT = re.compile(r"\..*\.tmp")  # written before it gets its name
+_APPLICATION = "sediment-snapshot"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+_SOURCE_CHANGED = "source-changed"
+_ATTEMPTS = 3
+_LIKELY_COMMITS = 10
+_PART_BYTES = 64 << 20
+_SHUFFLED_BYTES = 64 << 20
+_TASKS_PER_SLOT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """The moment whose state is wanted: after `offset` of each partition, and of records up to `timestamp_ms`."""
+
+    offsets: Mapping[str, int]
+    timestamp_ms: int | None
+
+    def bounds(self, partition: str) -> Bounds:
+        """What a record of that moment lies within."""
+        bounds = Bounds()
+        if partition in self.offsets:
+            bounds &= Bounds(end_offset=self.offsets[partition] + 1)
+        if self.timestamp_ms is not None:
+            bounds &= Bounds(end_timestamp_ms=self.timestamp_ms + 1)
+        return bounds
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOptions:
+    """What `snapshot` itself takes; `as_of` None: the latest."""
+
+    to: str
+    as_of: AsOf | None
+    from_start: bool
+    deletion_vectors: bool = False
+
+
+# --------------------------------------------------------------------------------------------------------------- report
+@dataclass(frozen=True, slots=True)
+class PartitionSnapshot:
+    """One partition: offsets [`first_offset`, `next_offset`) were read, `messages_read` records of them."""
+
+    partition: str
+    log_dir: str
+    status: str
+    reason_code: str | None = None
+    reason: str | None = None
+    first_offset: int | None = None
+    next_offset: int | None = None
+    messages_read: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReport:
+    """One run.  `version` is the table's afterwards; rows are those of the table, None where Delta did not say."""
+
+    run_id: str
+    command: str
+    now_ms: int
+    seconds: float
+    to: str
+    version: int | None
+    rows_inserted: int | None
+    rows_updated: int | None
+    rows_deleted: int | None
+    partitions: tuple[PartitionSnapshot, ...]
+
+    def failed(self) -> bool:
+        """Whether the exit status is to be 1."""
+        return any(partition.status == FAILED for partition in self.partitions)
+
+
+def report_json(report: SnapshotReport) -> str:
+    """The one JSON object of `--json`."""
+    return json.dumps({"schema": SCHEMA, **asdict(report), "seconds": round(report.seconds, 3)})
+
+
+def print_report(report: SnapshotReport, console: Console) -> None:
+    """The table for people."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, justify in (("partition", "left"), ("status", "left"), ("from", "right"), ("to", "right")):
+        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
+    table.add_column("records", justify="right")
+    for partition in report.partitions:
+        status = f"{partition.status}: {partition.reason_code}" if partition.reason_code else partition.status
+        offsets = [
+            "" if offset is None else f"{offset:,}" for offset in (partition.first_offset, partition.next_offset)
+        ]
+        table.add_row(partition.partition, status, *offsets, f"{partition.messages_read:,}")
+    console.print(table)
+    rows = [
+        f"{count:,} {what}"
+        for count, what in (
+            (report.rows_inserted, "inserted"),
+            (report.rows_updated, "updated"),
+            (report.rows_deleted, "deleted"),
+        )
+        if count
+    ]
+    version = "" if report.version is None else f", version {report.version}"
+    console.print(
+        f"rows: {', '.join(rows) or 'no change'}{version} in {report.seconds:.1f} s (run {report.run_id})",
+        highlight=False,
+    )
+    for partition in report.partitions:
+        if partition.reason:
+            style = "red" if partition.status == FAILED else None
+            console.print(f"{partition.partition}: {partition.reason}", style=style, soft_wrap=True, markup=False)
+
+
+# ------------------------------------------------------------------------------------------------------------- the logs
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """A partition to look at."""
+
+    partition: TopicPartition
+    log_dir: Path
+    checkpoints: PartitionCheckpoints
+    cleaner_unknown: bool
+    delete_retention_ms: int | None
+
+    def source(self) -> Source:
+        return Source(self.partition, self.log_dir / str(self.partition))
+
+    def report(self, status: str, code: str | None = None, reason: str | None = None) -> PartitionSnapshot:
+        return PartitionSnapshot(str(self.partition), str(self.log_dir), status, code, reason)
+
+    def failure(self, error: SedimentError | OSError) -> PartitionSnapshot:
+        return self.report(FAILED, *told(error))
+
+
+def _logs(options: CommonOptions, fs: Fs) -> list[_Log]:
+    """The selected partitions; the cluster's own topics only where they are named."""
+    found: dict[TopicPartition, _Log] = {}
+    for directory in options.open_directories(fs):
+        for partition in directory.partitions:
+            if partition.topic in INTERNAL_TOPICS and not options.partitions:
+                continue
+            if partition in found:
+                raise UsageError(
+                    f"{partition} is both in {found[partition].log_dir} and in {directory.path}",
+                    advice="choose one with --partition, or name one log directory",
+                )
+            found[partition] = _log(directory, partition, fs)
+    return [found[partition] for partition in sorted(found)]
+
+
+def _log(directory: LogDirectory, partition: TopicPartition, fs: Fs) -> _Log:
+    config = directory.config_of(partition, fs).compaction
+    return _Log(
+        partition,
+        directory.path,
+        directory.checkpoints.of(partition),
+        directory.checkpoints.first_dirty is None,
+        config.delete_retention_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A partition and what is to be read of it."""
+
+    log: _Log
+    facts: LogFacts
+    refresh: Refresh
+    committed: CommittedRange
+    pieces: tuple[Piece, ...]
+
+
+def _facts(log: _Log, committed: CommittedRange, fs: Fs) -> LogFacts:
+    directory = log.source().directory
+    return LogFacts(
+        log_start_offset=committed.first_offset,
+        end_offset=committed.end_offset,
+        first_dirty_offset=log.checkpoints.first_dirty,
+        cleaner_unknown=log.cleaner_unknown,
+        topic_id=read_partition_metadata(fs, directory / PARTITION_METADATA_FILE),
+        leader_epochs=read_leader_epochs(fs, directory / LEADER_EPOCH_FILE) or (),
+    )
+
+
+def _plan(
+    log: _Log, progress: PartitionProgress | None, own: SnapshotOptions, now_ms: int, fs: Fs
+) -> _Planned | PartitionSnapshot:
+    """What is to be read of a partition, or the report of one of which nothing can be."""
+    from sediment.segment_io.partition.read_committed import committed_range
+
+    if log.checkpoints.high_watermark is None and log.checkpoints.high_watermark_file:
+        return log.report(SKIPPED, "no-high-watermark", "the replication checkpoint does not list the partition")
+    try:
+        source = log.source()
+        committed = committed_range(source, log.checkpoints, fs)
+        facts = _facts(log, committed, fs)
+        refresh = plan_refresh(
+            facts, progress, now_ms=now_ms, delete_retention_ms=log.delete_retention_ms, from_start=own.from_start
+        )
+        bounds = Bounds(first_offset=refresh.first_offset, end_offset=refresh.end_offset)
+        if own.as_of is not None:
+            bounds &= own.as_of.bounds(str(log.partition))
+            refresh = replace(refresh, end_offset=max(min(refresh.end_offset, bounds.end_offset), refresh.first_offset))
+        slices = plan_slices(source, bounds, fs)
+    except (SedimentError, OSError) as error:
+        return log.failure(error)
+    pieces = tuple(
+        Piece(piece, bounds, True, committed.aborted_within(piece.start_offset, piece.end_offset)) for piece in slices
+    )
+    return _Planned(log, facts, refresh, committed, pieces)
+
+
+def _check_unchanged(planned: Sequence[_Planned]) -> None:
+    """Whether what the tasks read still is the log: a replacement may have mixed two states of it.
+
+    Raises:
+        SourceChangedError: a segment that was to be read was replaced or removed.
+    """
+    for piece in (piece for partition in planned for piece in partition.pieces):
+        try:
+            same = piece.slice.path.stat().st_ino == piece.slice.inode
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise _changed(str(piece.slice.source.partition), str(piece.slice.path))
+
+
+def _changed(partition: str, path: str | None) -> SourceChangedError:
+    return SourceChangedError(
+        "the log was cleaned or its segments went away while it was read",
+        partition=partition,
+        path=path,
+        advice="run again when the broker is less busy; the table is as it was",
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ the table
+class _SnapshotTable:
+    """The Delta table at a path and what its last commit of ours says."""
+
+    def __init__(self, spark: SparkSession, path: str, deletion_vectors: bool) -> None:
+        self._spark = spark
+        self._deletion_vectors = deletion_vectors
+        self.path = path if is_uri(path) else str(Path(path).absolute())
+
+    def open(self, kind: str) -> Progress:
+        """Make the table if there is none; how far it is.
+
+        Raises:
+            UsageError: another table is at the path.
+        """
+        from delta.tables import DeltaTable
+
+        if not DeltaTable.isDeltaTable(self._spark, self.path):
+            return self._create(kind)
+        progress = _first_progress(self._commits(_LIKELY_COMMITS)) or _first_progress(self._commits(None))
+        if progress is None:
+            progress = self._forgotten_progress()
+        if progress.kind != kind:
+            raise UsageError(
+                "this table holds the latest values and is refreshed from where it ended"
+                if progress.kind == LATEST
+                else "this table holds the state at a moment and cannot be refreshed",
+                path=self.path,
+                advice="name another path",
+            )
+        return progress
+
+    def _create(self, kind: str) -> Progress:
+        from delta.tables import DeltaTable
+        from pyspark.sql.types import StructType
+
+        self._remove_unborn_log()
+        columns = cast("StructType", StructType.fromDDL(SPARK_SCHEMA))
+        progress = Progress(kind, "", 0, {})
+        with _commit_settings(self._spark, progress):
+            (
+                DeltaTable.createIfNotExists(self._spark)
+                .location(self.path)
+                .addColumns(columns)
+                .partitionedBy("topic")
+                .property(_KIND_PROPERTY, kind)
+                # Stated either way: a session may have a default of its own.
+                .property(_DELETION_VECTORS_PROPERTY, "true" if self._deletion_vectors else "false")
+                .execute()
+            )
+        return progress
+
+    def _remove_unborn_log(self) -> None:
+        """Remove a table's log that holds no commit: a creation that failed left it, and Delta takes it for a table."""
+        context = self._spark.sparkContext
+        assert context._jvm is not None
+        folder = context._jvm.org.apache.hadoop.fs.Path(self.path, _DELTA_LOG)
+        files = folder.getFileSystem(context._jsc.hadoopConfiguration())
+        if not files.exists(folder):
+            return
+
+        def holds_nothing(status: Any) -> bool:
+            if status.isDirectory():
+                return len(files.listStatus(status.getPath())) == 0
+            return _UNFINISHED_COMMIT.fullmatch(status.getPath().getName()) is not None
+
+        left = files.listStatus(folder)
+        if all(map(holds_nothing, left)):
+            # Each by itself, and none with what is in it: somebody else may create the table at this moment.
+            for path in [*(status.getPath() for status in left), folder]:
+                files.delete(path, False)
+
+    def _forgotten_progress(self) -> Progress:
+        """That of a table whose log no longer reaches back to a commit of ours: all has to be read again.
+
+        The number of a refresh never exceeds the version of its commit, so the table's version is one not used before.
+        """
+        properties = self._table().detail().select("properties").first()
+        kind = (properties[0] if properties else {}).get(_KIND_PROPERTY)
+        if kind is None:
+            raise UsageError(
+                "this Delta table was not made by snapshot", path=self.path, advice="name a path that does not exist"
+            )
+        return Progress(kind, "", self._commits(1)[0].version, {})
+
+    def _commits(self, limit: int | None) -> list[Any]:
+        """Newest first."""
+        table = self._table()
+        history = table.history() if limit is None else table.history(limit)
+        commits = history.select("version", "userMetadata", "operationMetrics").collect()
+        return sorted(commits, key=lambda commit: int(commit.version), reverse=True)
+
+    def _table(self) -> DeltaTable:
+        from delta.tables import DeltaTable
+
+        return DeltaTable.forPath(self._spark, self.path)
+
+    def fill(self, rows: DataFrame, progress: Progress) -> None:
+        """One commit: `rows` into the empty table."""
+        with _commit_settings(self._spark, progress):
+            rows.where("value is not null").write.format("delta").mode("append").save(self.path)
+
+    def replace(self, rows: DataFrame, progress: Progress) -> None:
+        """One commit: `rows` become the table."""
+        with _commit_settings(self._spark, progress):
+            rows.where("value is not null").write.format("delta").mode("overwrite").save(self.path)
+
+    def merge(self, rows: DataFrame, stale: Column | None, topics: Sequence[str], progress: Progress) -> None:
+        """One commit: `rows` are the latest of their keys, `stale` which rows go when none of `rows` has their key."""
+        from pyspark.sql import functions as f
+
+        same_key = (
+            f.col("t.topic").isin(list(topics))
+            & (f.col("t.topic") == f.col("s.topic"))
+            & (f.col("t.partition") == f.col("s.partition"))
+            & (f.col("t.key") == f.col("s.key"))
+        )
+        is_tombstone = f.col("s.value").isNull()
+        is_other = f.struct("t.offset", "t.timestamp", "t.value") != f.struct("s.offset", "s.timestamp", "s.value")
+        merge = (
+            self._table()
+            .alias("t")
+            .merge(rows.alias("s"), same_key)
+            .whenMatchedDelete(is_tombstone)
+            .whenMatchedUpdateAll(is_other)
+            .whenNotMatchedInsertAll(~is_tombstone)
+        )
+        if stale is not None:
+            merge = merge.whenNotMatchedBySourceDelete(stale)
+        with _commit_settings(self._spark, progress):
+            merge.execute()
+
+    def outcome(self, run_id: str) -> tuple[int, Mapping[str, str]] | None:
+        """Version and metrics of the commit of a run, None where it did not commit."""
+        for commit in self._commits(_LIKELY_COMMITS):
+            progress = parse_progress(commit.userMetadata)
+            if progress is not None:
+                return (commit.version, commit.operationMetrics or {}) if progress.run_id == run_id else None
+        return None
+
+
+def _first_progress(commits: Sequence[Any]) -> Progress | None:
+    return next((found for commit in commits if (found := parse_progress(commit.userMetadata)) is not None), None)
+
+
+def _holds_something(path: Path) -> bool:
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
+
+
+@contextmanager
+def _commit_settings(spark: SparkSession, progress: Progress) -> Iterator[None]:
+    """What the commits within are to be marked with."""
+    settings = {
+        _USER_METADATA: progress_json(progress),
+        _TXN_APPLICATION: _APPLICATION,
+        _TXN_VERSION: str(progress.sequence),
+    }
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+
+
+def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
+    """Rows of the table that go when nothing read has their key; None where there are none."""
+    from pyspark.sql import functions as f
+
+    rebuilt: dict[str, list[int]] = {}
+    conditions = []
+    for partition in planned:
+        name = partition.log.partition
+        if partition.refresh.rebuild is not None:
+            rebuilt.setdefault(name.topic, []).append(name.partition)
+        elif partition.refresh.drop_below_offset is not None:
+            conditions.append(
+                (f.col("t.topic") == name.topic)
+                & (f.col("t.partition") == name.partition)
+                & (f.col("t.offset") < partition.refresh.drop_below_offset)
+            )
+    conditions += [
+        (f.col("t.topic") == topic) & f.col("t.partition").isin(numbers) for topic, numbers in rebuilt.items()
+    ]
+    stale = None
+    for condition in conditions:
+        stale = condition if stale is None else stale | condition
+    return stale
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the tasks read: `rows` of all partitions, held by Spark, and the accounts of each by its parts."""
+
+    rows: DataFrame
+    accounts: tuple[tuple[Account, ...], ...]
+
+
+def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
+    """Read what is planned; the rows of a partition with an error are incomplete."""
+    from pyspark.sql import functions as f
+
+    slots = spark.sparkContext.defaultParallelism
+    parts: list[Part] = []
+    owners: list[int] = []
+    for owner, pieces in _cut(planned, slots):
+        parts.append(Part(len(parts), pieces))
+        owners.append(owner)
+    tasks = pack_by_weight(parts, Part.size_bytes, slots * _TASKS_PER_SLOT)
+    rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
+    # Held without a way to compute it anew: what the table gets is what the accounts are about.
+    held = rows.localCheckpoint()
+    accounts: list[list[Account]] = [[] for _ in planned]
+    for row in held.where(f.col("topic") == ACCOUNT_TOPIC).select("partition", "value").collect():
+        accounts[owners[row.partition]].append(parse_account(bytes(row.value)))
+    return _Read(held, tuple(map(tuple, accounts)))
+
+
+def _cut(planned: Sequence[_Planned], slots: int) -> Iterator[tuple[int, tuple[Piece, ...]]]:
+    """(index of the partition, slices that one task reads together); few, because each gives a row for a key."""
+    total_bytes = sum(piece.slice.size_bytes for partition in planned for piece in partition.pieces)
+    part_bytes = max(total_bytes // slots, _PART_BYTES)
+    for owner, partition in enumerate(planned):
+        pieces: list[Piece] = []
+        size_bytes = 0
+        for piece in partition.pieces:
+            if pieces and size_bytes + piece.slice.size_bytes > part_bytes:
+                yield owner, tuple(pieces)
+                pieces, size_bytes = [], 0
+            pieces.append(piece)
+            size_bytes += piece.slice.size_bytes
+        if pieces:
+            yield owner, tuple(pieces)
+
+
+def _latest(read: _Read, planned: Sequence[_Planned]) -> DataFrame:
+    """The rows of `planned`, one a key."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    rows = read.rows.where(_of_partitions(planned))
+    if all(sum(account.emissions for account in accounts) <= 1 for accounts in read.accounts):
+        return rows
+    newest = Window.partitionBy("topic", "partition", "key").orderBy(f.col("offset").desc())
+    return rows.withColumn("place", f.row_number().over(newest)).where("place = 1").drop("place")
+
+
+def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
+    """As many shuffle partitions as the bytes to read need; Spark's default suits other sizes."""
+    size_bytes = sum(piece.slice.size_bytes for partition in planned for piece in partition.pieces)
+    slots = spark.sparkContext.defaultParallelism
+    spark.conf.set(_SHUFFLE_PARTITIONS, str(max(slots, size_bytes // _SHUFFLED_BYTES)))
+
+
+# ----------------------------------------------------------------------------------------------------------- refreshing
+def snapshot(options: CommonOptions, own: SnapshotOptions, spark: SparkSession) -> SnapshotReport:
+    """Bring the table at `own.to` to what the selected partitions of `options.log_dirs` hold now.
+
+    Raises:
+        UsageError: a directory or option is wrong, or something else is at `own.to`; nothing was changed.
+        SourceChangedError: the logs are replaced, or the table is refreshed by others, faster than this run can work.
+        SedimentError: Spark or Delta gave up, on a full disk above all; the refresh has happened as a whole or not.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            with _failures_told(own.to):
+                return _Run(options, own, spark).refresh()
+        except SourceChangedError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
+@contextmanager
+def _failures_told(to: str) -> Iterator[None]:
+    """What Spark and Delta fail with, as one sentence."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        raise SedimentError(
+            f"the table cannot be read or written: {_root_cause(error)}",
+            path=to,
+            advice="run again: a refresh that did not happen is made up for, one that did is not repeated",
+        ) from error
+
+
+def _root_cause(error: Exception) -> str:
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while cause is not None and cause.getCause() is not None:
+        cause = cause.getCause()
+    said = None if cause is None else cause.getMessage() or cause.toString()
+    return first_line(Exception(said) if said else error)
+
+
+class _Run:
+    """One attempt."""
+
+    def __init__(self, options: CommonOptions, own: SnapshotOptions, spark: SparkSession) -> None:
+        self._options = options
+        self._own = own
+        self._spark = spark
+        self._run_id = uuid.uuid4().hex[:12]
+        self._started = time.monotonic()
+        self._fs = Fs()
+        self._table = _SnapshotTable(spark, own.to, own.deletion_vectors)
+
+    def refresh(self) -> SnapshotReport:
+        as_of = self._own.as_of is not None
+        logs = _logs(self._options, self._fs)
+        before = self._table.open(AS_OF if as_of else LATEST)
+        known = {} if as_of else before.partitions
+        planned: list[_Planned] = []
+        reports: list[PartitionSnapshot] = []
+        for log in logs:
+            found = _plan(log, known.get(str(log.partition)), self._own, self._options.now_ms, self._fs)
+            if isinstance(found, _Planned):
+                planned.append(found)
+            else:
+                reports.append(found)
+        idle = [] if as_of else [partition for partition in planned if not partition.refresh.is_needed()]
+        wanted = [partition for partition in planned if partition not in idle]
+        reports += [_unchanged(partition) for partition in idle]
+        outcome = None
+        if wanted:
+            _shuffle_by_size(self._spark, wanted)
+            read = _read(self._spark, wanted)
+            good, failed = _settled(wanted, read.accounts)
+            _check_unchanged(good)
+            reports += failed
+            for partition, accounts in zip(wanted, read.accounts, strict=True):
+                if partition in good:
+                    reports.append(_refreshed(partition, sum(a.messages_read for a in accounts), self._own))
+            if good:
+                with stop_on_signals():  # what is committed is reported; a second signal does not wait
+                    outcome = self._commit(_latest(read, good), good, [*idle, *good], before, known)
+        return self._report(reports, outcome)
+
+    def _commit(
+        self,
+        rows: DataFrame,
+        good: Sequence[_Planned],
+        looked_at: Sequence[_Planned],
+        before: Progress,
+        known: Mapping[str, PartitionProgress],
+    ) -> tuple[int, Mapping[str, str]]:
+        from delta.exceptions import DeltaConcurrentModificationException
+
+        reached = {
+            str(partition.log.partition): progress_after(partition.refresh, partition.facts, self._options.now_ms)
+            for partition in looked_at
+        }
+        progress = Progress(before.kind, self._run_id, before.sequence + 1, {**known, **reached})
+        try:
+            if before.kind == AS_OF:
+                self._table.replace(rows, progress)
+            elif before.sequence == 0:
+                self._table.fill(rows, progress)
+            else:
+                self._table.merge(rows, _stale_rows(good), sorted(_by_topic(good)), progress)
+        except DeltaConcurrentModificationException as error:
+            raise _refreshed_by_another(self._own.to) from error
+        outcome = self._table.outcome(self._run_id)
+        if outcome is None:
+            raise _refreshed_by_another(self._own.to)
+        return outcome
+
+    def _report(
+        self, reports: Sequence[PartitionSnapshot], outcome: tuple[int, Mapping[str, str]] | None
+    ) -> SnapshotReport:
+        version, metrics = outcome or (None, {})
+
+        def rows(*names: str) -> int | None:
+            if outcome is None:
+                return 0
+            return next((int(metrics[name]) for name in names if name in metrics), None)
+
+        return SnapshotReport(
+            run_id=self._run_id,
+            command="snapshot",
+            now_ms=self._options.now_ms,
+            seconds=time.monotonic() - self._started,
+            to=self._own.to,
+            version=version,
+            rows_inserted=rows("numTargetRowsInserted", "numOutputRows"),
+            rows_updated=rows("numTargetRowsUpdated"),
+            rows_deleted=rows("numTargetRowsDeleted"),
+            partitions=tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition))),
+        )
+
+
+def _by_topic(planned: Sequence[_Planned]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for partition in planned:
+        topics.setdefault(partition.log.partition.topic, []).append(partition.log.partition.partition)
+    return topics
+
+
+def _of_partitions(planned: Sequence[_Planned]) -> Column:
+    from pyspark.sql import functions as f
+
+    chosen = f.lit(False)
+    for topic, numbers in _by_topic(planned).items():
+        chosen = chosen | ((f.col("topic") == topic) & f.col("partition").isin(numbers))
+    return chosen
+
+
+def _unchanged(partition: _Planned) -> PartitionSnapshot:
+    refresh = partition.refresh
+    report = partition.log.report(UNCHANGED)
+    return replace(report, first_offset=refresh.first_offset, next_offset=refresh.first_offset)
+
+
+def _refreshed(partition: _Planned, messages_read: int, own: SnapshotOptions) -> PartitionSnapshot:
+    refresh, log = partition.refresh, partition.log
+    is_rebuilt = refresh.rebuild not in (None, Rebuild.FIRST_TIME)
+    report = log.report(REBUILT, refresh.rebuild) if is_rebuilt else log.report(REFRESHED)
+    if own.as_of is not None:
+        report = _told_what_is_gone(report, partition)
+    return replace(
+        report,
+        first_offset=refresh.first_offset,
+        next_offset=refresh.end_offset,
+        messages_read=messages_read,
+    )
+
+
+def _told_what_is_gone(report: PartitionSnapshot, partition: _Planned) -> PartitionSnapshot:
+    """Say so where the log cannot tell the moment any more."""
+    cleaned_to = partition.facts.first_dirty_offset or 0
+    if partition.refresh.end_offset >= cleaned_to:
+        return report
+    return replace(
+        report,
+        reason_code="compacted",
+        reason=f"the log is compacted up to offset {cleaned_to}: of keys that were written again before it, the values "
+        "of this moment are gone and the table has no row",
+    )
+
+
+def _settled(
+    planned: Sequence[_Planned], accounts: Sequence[Sequence[Account]]
+) -> tuple[list[_Planned], list[PartitionSnapshot]]:
+    """The partitions that were read, and reports of those that could not be.
+
+    Raises:
+        SourceChangedError: a log changed while it was read.
+    """
+    good, failed = [], []
+    for partition, parts in zip(planned, accounts, strict=True):
+        broken = next((account for account in parts if account.reason_code is not None), None)
+        if broken is None:
+            good.append(partition)
+        elif broken.reason_code == _SOURCE_CHANGED:
+            raise _changed(str(partition.log.partition), None)
+        else:
+            failed.append(partition.log.report(FAILED, broken.reason_code, broken.reason))
+    return good, failed
+
+
+def _refreshed_by_another(path: str) -> SourceChangedError:
+    return SourceChangedError(
+        "another run changed the table at the same time", path=path, advice="run again when the other one is done"
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- command
+def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Sequence[str]) -> AsOf | None:
+    """The moment of `--as-of-offset [TOPIC-N:]OFFSET …` and `--as-of-ms`; None where neither is given.
+
+    Raises:
+        UsageError: malformed, or a bare offset where not exactly one of `partitions` is selected.
+    """
+    if not offsets and timestamp_ms is None:
+        return None
+    found: dict[str, int] = {}
+    for text in offsets:
+        partition, colon, number = text.rpartition(":")
+        if not number.isascii() or not number.isdigit():
+            raise UsageError(f"--as-of-offset {text} is not [TOPIC-N:]OFFSET", advice="name an offset of the log")
+        if not colon:
+            if len(partitions) != 1:
+                raise UsageError(
+                    f"--as-of-offset {text} is for one partition and {len(partitions)} are selected",
+                    advice="select one with --partition, or write TOPIC-N:OFFSET, repeated",
+                )
+            partition = partitions[0]
+        if partition not in partitions:
+            raise UsageError(
+                f"--as-of-offset names {partition}, which is not selected", advice=f"it is one of {_named(partitions)}"
+            )
+        found[partition] = int(number)
+    return AsOf(found, timestamp_ms)
+
+
+def _named(partitions: Sequence[str]) -> str:
+    return ", ".join(partitions[:5]) + (" …" if len(partitions) > 5 else "") or "none"
+
+
+def _check_place(to: str, log_dirs: Sequence[Path]) -> None:
+    outside_log_dirs(to, log_dirs)
+    if not is_uri(to) and not is_delta_table(to) and _holds_something(Path(to)):
+        raise UsageError("this is no Delta table and not empty", path=to, advice="name a path that does not exist")
+
+
+@click.command("snapshot")
+@common_options
+@click.option("--to", required=True, metavar="PATH", help="The Delta table, made if it is not there.")
+@click.option(
+    "--as-of-offset",
+    "as_of_offsets",
+    multiple=True,
+    metavar="[TOPIC-N:]OFFSET",
+    help="The state right after this offset, in a table of its own.",
+)
+@click.option("--as-of-ms", type=click.IntRange(min=0), help="The state of records up to this timestamp.")
+@click.option("--from-start", is_flag=True, help="Read the selected partitions anew from their start.")
+@click.option(
+    "--enable-deletion-vectors",
+    is_flag=True,
+    help="Set delta.enableDeletionVectors on a table that this run makes. Refreshes rewrite less; delta-rs cannot "
+    "read the table. An existing table keeps its setting.",
+)
+def command(
+    options: CommonOptions,
+    to: str,
+    as_of_offsets: Sequence[str],
+    as_of_ms: int | None,
+    from_start: bool,
+    enable_deletion_vectors: bool,
+) -> None:
+    """Keep the latest value of each key in the log directories LOG_DIR... as a Delta table."""
+    if to.startswith("file:///"):
+        to = to.removeprefix("file://")
+    _check_place(to, options.log_dirs)
+    selected = [str(log.partition) for log in _logs(options, Fs())]
+    own = SnapshotOptions(to, parse_as_of(as_of_offsets, as_of_ms, selected), from_start, enable_deletion_vectors)
+    with (
+        delta_session(options.master, "sediment snapshot") as spark,
+        stages_of(spark.sparkContext, options.messages()),
+    ):
+        report = snapshot(options, own, spark)
+    options.conclude(report, report_json, print_report)
+
+
+if __name__ == "__main__":
+    # Tasks are pickled by the name of their module, which `__main__` is not on an executor.
+    from sediment.jobs.snapshot import command as importable
+
+    importable()

@@ -1,0 +1,1 @@
+"""Spark: session, task pool, cancellation and worker processes."""

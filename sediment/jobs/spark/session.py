@@ -1,0 +1,379 @@
+"""Spark as a command needs it: started when it is needed, with as little as it needs, and quiet.
+
+A SparkContext is enough for a run; a SparkSession costs a second more and is made where DataFrames are.  Settings given
+to spark-submit or in `spark-defaults.conf` win over those made here.
+
+Invariants: an active context is used as it is and left running; one made here is stopped, with every task of it, when
+the `with` block ends.  What Spark says while it starts is shown only if it does not start, and what it says once a
+signal ended the run is not shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sediment.jobs.command_line.stderr_log import as_line
+from sediment.jobs.spark.cancellation import interruptible, is_stopping
+from sediment.jobs.spark.cds_archive import archive_options
+from sediment.segment_io.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER = "local[*]"
+
+MoreSettings = Callable[[Mapping[str, str]], Mapping[str, str]]
+
+_INSTALL_JAVA = "install it (for example: sudo apt-get install openjdk-17-jre-headless) or point JAVA_HOME at it"
+_MIN_JAVA = 17
+_UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
+_STDERR = 2
+_LEAST_FILES, _ENOUGH_FILES = 512, 65536
+_WANTED_BY_CONVERTERS = "pyspark.testing.utils"  # by PySpark at the first call of the JVM; it brings pandas and pyarrow
+_CAUSE = re.compile(r"(?:Exception|Error): (.+)")
+_JAVA_GONE = re.compile("JAVA_GATEWAY_EXITED")
+_KNOWN_CAUSES = (
+    (
+        re.compile("Too many open files"),
+        "too many open files",
+        "raise the limit, as with: ulimit -n 65536",
+    ),
+    (
+        re.compile(
+            "Could not reserve enough space|insufficient memory|Cannot allocate memory|unable to create native thread|"
+            "Initial heap size|Too small (?:initial|maximum) heap|Could not allocate"
+        ),
+        "Java does not get the memory that it asks for",
+        "free some memory, lower spark.driver.memory, or raise ulimit -v",
+    ),
+)
+
+# The driver is a short-lived JVM that waits for Python: an optimising compiler and a parallel collector only delay it.
+QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+_EVERYWHERE = {
+    "spark.log.level": "ERROR",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+# Rows by the million pay for an optimising compiler: with the quick one a scan takes more than twice as long.  Over
+# Unix domain sockets the Python processes that planned a query leave a traceback on stderr when Spark stops.
+_FOR_ROWS = {
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.python.unix.domain.socket.enabled": "false",
+}
+
+# A cluster's executors may get this package only with the application's files, after the daemon has started.
+_LOCALLY = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
+    "spark.driver.host": "127.0.0.1",
+    "spark.python.daemon.module": "sediment.jobs.spark.worker_daemon",
+}
+
+
+@contextmanager
+def spark_context(master: str | None, app_name: str, more: MoreSettings | None = None) -> Iterator[SparkContext]:
+    """The active SparkContext, or a new one on `master`; None: spark-submit's, `spark-defaults.conf`'s or local[*].
+
+    `more` makes settings that this use of Spark needs from those that are given; they win over the given ones.
+
+    Raises:
+        UsageError: Spark does not start: no Java, an old one, or what Spark itself said.
+        RunStopped: a signal came before it had started.
+    """
+    from pyspark import SparkContext
+
+    finish_stopping()
+    active = SparkContext._active_spark_context
+    if active is not None:
+        yield active
+        return
+    with interruptible():
+        sc = _start(master, app_name, more)
+    try:
+        yield sc
+    finally:
+        _stop(sc)
+
+
+@contextmanager
+def create_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
+    """A SparkSession on `spark_context`'s context, for what needs DataFrames; the same errors.
+
+    `spark.read.format("kafka-log")` is known to it.
+    """
+    from pyspark.sql import SparkSession
+
+    from sediment.jobs.datasource import register
+
+    with spark_context(master, app_name, _for_rows):
+        session = SparkSession.builder.getOrCreate()
+        register(session)
+        yield session
+
+
+def under_spark_submit() -> bool:
+    """Whether spark-submit started this process."""
+    return _UNDER_SPARK_SUBMIT in os.environ
+
+
+def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The Spark settings to add to those `given` for a run on `master`."""
+    wanted = _EVERYWHERE | (_LOCALLY if master.startswith("local") else {})
+    if "spark.driver.extraJavaOptions" in wanted:
+        wanted["spark.driver.extraJavaOptions"] = f"{QUICK_JVM} {archive_options()}".strip()
+    return {key: value for key, value in wanted.items() if key not in given}
+
+
+def _for_rows(given: Mapping[str, str]) -> dict[str, str]:
+    wanted = {key: given.get(key, value) for key, value in _FOR_ROWS.items()}
+    if "spark.driver.extraJavaOptions" not in given:
+        wanted["spark.driver.extraJavaOptions"] += f" {archive_options()}"
+    return wanted
+
+
+# ------------------------------------------------------------------------------------------------ starting and stopping
+def _start(master: str | None, app_name: str, more: MoreSettings | None) -> SparkContext:
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    logging.getLogger().addFilter(_unless_stopping)
+    interrupt = signal.getsignal(signal.SIGINT)
+    chatter = _Chatter()
+    try:
+        if SparkContext._gateway is not None or under_spark_submit():
+            gateway = SparkContext._gateway or launch_gateway()  # type: ignore[no-untyped-call]
+            conf = SparkConf(_jvm=gateway.jvm)
+            _complete(conf, master, app_name, dict(conf.getAll()), more)
+        else:
+            _check_java()
+            _check_open_files()
+            defaults = _spark_defaults()
+            conf = SparkConf(loadDefaults=False)
+            _complete(conf, master, app_name, defaults, more)
+            _complete_environment(conf.get("spark.master", defaults.get("spark.master", "")), defaults)
+            _check_python(conf.get("spark.master", defaults.get("spark.master", "")), defaults)
+            outputs = {"stdout": chatter.pipe, "stderr": chatter.pipe}
+            _import_meanwhile(_WANTED_BY_CONVERTERS)
+            gateway = launch_gateway(conf, outputs)  # type: ignore[no-untyped-call]
+        chatter.close_pipe()
+        sc = SparkContext(conf=conf, gateway=gateway)
+    except (PySparkException, Py4JError) as error:
+        chatter.close_pipe()
+        raise _not_started(error, chatter.heard()) from error
+    chatter.pass_on()
+    if threading.current_thread() is threading.main_thread():
+        # SparkContext takes the handler for itself and leaves no way to finish what is under way.
+        signal.signal(signal.SIGINT, interrupt)
+    return sc
+
+
+def _unless_stopping(_record: logging.LogRecord) -> bool:
+    """Py4J logs an interruption with its trace, by the root logger itself."""
+    return not is_stopping()
+
+
+def _import_meanwhile(module: str) -> None:
+    """Import a module that is needed soon while the JVM starts; what goes wrong with it is met where it is used."""
+
+    def load() -> None:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+
+    threading.Thread(target=load, name="sediment-import", daemon=True).start()
+
+
+def _complete(
+    conf: SparkConf, master: str | None, app_name: str, given: Mapping[str, str], more: MoreSettings | None
+) -> None:
+    conf.setAppName(app_name)
+    if master is not None:
+        conf.setMaster(master)
+    elif "spark.master" not in given:
+        conf.setMaster(DEFAULT_MASTER)
+    effective = master or given.get("spark.master", DEFAULT_MASTER)
+    conf.setAll(list(spark_settings(effective, given).items()))
+    if more is not None:
+        conf.setAll(list(more(given).items()))
+
+
+def _complete_environment(master: str, given: Mapping[str, str]) -> None:
+    if "spark.pyspark.python" not in given:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JVM)
+
+
+def _spark_defaults() -> dict[str, str]:
+    """The user's `spark-defaults.conf`, which settings on a command line would silently override."""
+    import javaproperties
+    from pyspark.find_spark_home import _find_spark_home
+
+    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(_find_spark_home()) / "conf")
+    try:
+        with (Path(folder) / "spark-defaults.conf").open("rb") as source:
+            found: dict[str, str] = javaproperties.load(source)
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+_stopping: list[threading.Thread] = []
+
+
+def _stop(sc: SparkContext) -> None:
+    """End Spark's side now and Python's in the background, which waits a second for its accumulator server."""
+    from py4j.protocol import Py4JError
+
+    address = sc._accumulatorServer.server_address
+    with contextlib.suppress(Py4JError):
+        if is_stopping():
+            sc.setLogLevel("OFF")  # tasks that are still running end with errors
+        sc._jsc.stop()
+    if isinstance(address, str):
+        Path(address).unlink(missing_ok=True)  # the process may end before the background gets to it
+    thread = threading.Thread(target=_stop_in_background, args=(sc,), name="sediment-spark-stop", daemon=True)
+    thread.start()
+    _stopping.append(thread)
+
+
+def _stop_in_background(sc: SparkContext) -> None:
+    # A JVM that has gone is as good as one that was stopped.
+    with contextlib.suppress(Exception):
+        sc.stop()
+
+
+def finish_stopping() -> None:
+    """Wait for contexts that are being stopped in the background."""
+    while _stopping:
+        _stopping.pop().join()
+
+
+class _Chatter:
+    """What the JVM and its launcher write: kept while Spark starts, afterwards passed on to stderr."""
+
+    def __init__(self) -> None:
+        self._source, self.pipe = os.pipe()
+        self._lines: list[bytes] = []
+        self._passing_on = False
+        self._thread = threading.Thread(target=self._listen, name="sediment-spark-stderr", daemon=True)
+        self._thread.start()
+
+    def close_pipe(self) -> None:
+        """Leave the JVM as the only writer."""
+        if self.pipe >= 0:
+            os.close(self.pipe)
+            self.pipe = -1
+
+    def pass_on(self) -> None:
+        """Forget what was said and show what will be."""
+        self._passing_on = True
+
+    def heard(self) -> str:
+        """What was said; waits a little for the writer to end."""
+        self._thread.join(timeout=2)
+        return b"".join(self._lines).decode(errors="replace")
+
+    def _listen(self) -> None:
+        with os.fdopen(self._source, "rb") as source:
+            for line in source:
+                if is_stopping():
+                    continue
+                if self._passing_on:
+                    # Not through sys.stderr, whose lock this thread might hold when the interpreter ends.
+                    with contextlib.suppress(OSError):
+                        os.write(_STDERR, as_line(line))
+                else:
+                    self._lines.append(line)
+
+
+# ----------------------------------------------------------------------------------------------------------------- Java
+def _java_command() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else "java"
+
+
+def _check_java() -> None:
+    if shutil.which(_java_command()) is None:
+        where = "JAVA_HOME names none" if os.environ.get("JAVA_HOME") else "none is on the PATH"
+        raise UsageError(f"Spark needs Java {_MIN_JAVA} or newer and {where}", advice=_INSTALL_JAVA)
+
+
+def _check_open_files() -> None:
+    """Let Spark open as many files as the hard limit allows.
+
+    Raises:
+        UsageError: they are too few for a JVM with Spark's JARs.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < _LEAST_FILES:
+        raise UsageError(
+            f"Spark needs some {_LEAST_FILES} open files and this process may have {wanted}",
+            advice=f"raise the limit, as with: ulimit -n {_ENOUGH_FILES}",
+        )
+
+
+def _check_python(master: str, given: Mapping[str, str]) -> None:
+    """Refuse a Python for the workers of this machine that is not there.
+
+    Raises:
+        UsageError: it cannot be run.
+    """
+    python = given.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    if master.startswith("local") and shutil.which(python) is None:
+        raise UsageError(
+            f"the Python for Spark's workers cannot be run: {python}", advice="correct PYSPARK_PYTHON or leave it out"
+        )
+
+
+def _java_version() -> int | None:
+    """The major version of the Java that Spark would run; None: it does not say."""
+    try:
+        said = subprocess.run([_java_command(), "-version"], capture_output=True, text=True, check=False).stderr
+    except OSError:
+        return None
+    match = re.search(r'version "(?:1\.)?([0-9]+)', said)
+    return int(match[1]) if match else None
+
+
+def _not_started(error: Exception, heard: str) -> UsageError:
+    version = _java_version()
+    if version is not None and version < _MIN_JAVA:
+        return UsageError(f"Spark needs Java {_MIN_JAVA} or newer and this is Java {version}", advice=_INSTALL_JAVA)
+    for said, what, advice in _KNOWN_CAUSES:
+        if said.search(heard):
+            return UsageError(f"Spark does not start: {what}", advice=advice)
+    cause = _CAUSE.search(f"{error}\n{heard}")
+    if cause and not _JAVA_GONE.search(cause[1]):
+        return UsageError(f"Spark does not start: {cause[1]}", advice="correct the --master or Spark's settings")
+    lines = [line.strip() for line in heard.splitlines() if line.strip() and not line.startswith("WARN")]
+    if lines:
+        return UsageError(f"Spark does not start: {lines[0]}", advice="correct JAVA_HOME or Spark's settings")
+    return UsageError("Spark does not start: Java ended at once", advice="look at JAVA_HOME, and at the memory")

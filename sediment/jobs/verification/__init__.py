@@ -1,0 +1,1 @@
+"""Rules and reports of `sediment verify`.  Never imports the cleaner."""

@@ -1,0 +1,268 @@
+"""Up to where a log could be cleaned, by its own files, and what of two logs can be told from their segments alone.
+
+    log start    first dirty              cleaner checkpoint     end          active segment
+        |------------|---------------------------|----------------|----------------|-------->
+         clean       ^ keys are mapped from here ^ up to here      ^ segments from here on are not touched
+
+Pure: nothing here opens a file.  Without a cleaner checkpoint in AFTER nobody says how far it was cleaned; then what
+was dropped must have been allowed to go, and nothing has to have been dropped.
+
+Source: kafka-log 02 §2.1, §2.2, §3, §6.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sediment.jobs.verification.report import Difference
+from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """A segment; offsets and `largest_ms` are of its batches, None and -1 where it has none.
+
+    `disorder` counts the batches that do not lie above the one before.  `has_legacy`: some are of magic 0 or 1.
+    """
+
+    base_offset: int
+    size_bytes: int
+    modified_ms: int
+    first_offset: int | None = None
+    last_offset: int | None = None
+    largest_ms: int = -1
+    disorder: int = 0
+    has_legacy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """A log: segments ascending, the first offset of a transaction that is open or None, and its checkpoints.
+
+    `first_damaged` is the base offset of the first segment with batches that cannot be read, None where there is none.
+    """
+
+    segments: tuple[SegmentFacts, ...]
+    first_open_offset: int | None
+    checkpoints: PartitionCheckpoints
+    first_damaged: int | None = None
+
+    @property
+    def log_start_offset(self) -> int:
+        """As a broker takes it."""
+        return max(self.checkpoints.log_start or 0, self.segments[0].base_offset if self.segments else 0)
+
+    @property
+    def log_end_offset(self) -> int:
+        """Behind the last batch; an empty active segment begins there."""
+        ends = [segment.last_offset + 1 for segment in self.segments if segment.last_offset is not None]
+        return max([*ends, *(segment.base_offset for segment in self.segments)], default=0)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below the high watermark and the first open transaction; the log start where no high watermark is known."""
+        end = self.log_end_offset
+        if self.checkpoints.high_watermark is not None:
+            end = min(end, max(self.checkpoints.high_watermark, self.log_start_offset))
+        elif self.checkpoints.high_watermark_file:
+            return self.log_start_offset
+        return end if self.first_open_offset is None else min(end, self.first_open_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedRange:
+    """What may have been cleaned, and what must have been.
+
+    Keys of [`first_dirty`, `limit`) supersede; records from `limit` on live, but aborted ones only from `end` on, the
+    first segment that no cleaning touched.  `is_claimed`: a cleaner checkpoint says that it was cleaned up to `limit`;
+    that of a damaged log says nothing, because it stays below the damage however far the log was cleaned.
+    """
+
+    first_dirty: int
+    limit: int
+    end: int
+    first_uncleanable: int
+    is_claimed: bool
+    legacy_expired: tuple[int, ...]
+
+
+def cleaned_range(
+    before: LogFacts, after: LogFacts, *, now_ms: int, min_lag_ms: int, delete_retention_ms: int | None
+) -> CleanedRange:
+    """The range of BEFORE that was, or could be, cleaned until AFTER; `now_ms` may be later than it was.
+
+    `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 may go: none where no setting
+    states `delete_retention_ms`.
+    """
+    start, end = before.log_start_offset, before.log_end_offset
+    checkpoint = before.checkpoints.first_dirty
+    first_dirty = checkpoint if checkpoint is not None and start <= checkpoint <= end else start
+    bases = [segment.base_offset for segment in before.segments]
+    if _is_rolled(before, after):
+        bases.append(end)
+    bound = min([before.last_stable_offset, *bases[-1:], *_young(before, first_dirty, now_ms, min_lag_ms)])
+    first_uncleanable = max((base for base in bases if base <= bound), default=start)
+    claimed = after.checkpoints.first_dirty if before.first_damaged is None else None
+    limit = first_uncleanable if claimed is None else min(claimed, first_uncleanable)
+    touched_end = min((base for base in bases if base >= limit), default=first_uncleanable)
+    return CleanedRange(
+        first_dirty,
+        limit,
+        min(touched_end, first_uncleanable),
+        first_uncleanable,
+        claimed is not None,
+        _legacy_expired(before, first_dirty, delete_retention_ms),
+    )
+
+
+def _is_rolled(before: LogFacts, after: LogFacts) -> bool:
+    """Whether the active segment was rolled, so that it could be cleaned as well."""
+    if not before.segments or not after.segments:
+        return False
+    return after.segments[-1].base_offset == before.log_end_offset > before.segments[-1].base_offset
+
+
+def _young(before: LogFacts, first_dirty: int, now_ms: int, min_lag_ms: int) -> Iterator[int]:
+    if min_lag_ms <= 0:
+        return
+    for segment, following in pairwise(before.segments):
+        largest_ms = segment.largest_ms if segment.largest_ms >= 0 else segment.modified_ms
+        if following.base_offset > first_dirty and largest_ms > now_ms - min_lag_ms:
+            yield segment.base_offset
+
+
+def _legacy_expired(before: LogFacts, first_dirty: int, delete_retention_ms: int | None) -> tuple[int, ...]:
+    clean = [segment for segment in before.segments if segment.base_offset < first_dirty]
+    if not clean or delete_retention_ms is None:
+        return ()
+    horizon_ms = clean[-1].modified_ms - delete_retention_ms
+    return tuple(segment.base_offset for segment in before.segments if segment.modified_ms <= horizon_ms)
+
+
+def segment_differences(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> list[Difference]:
+    """What is wrong with log start and end, the list of segments, their offsets and the cleaner checkpoint."""
+    return [
+        *_ends(before, after),
+        *_names(before, after, cleaned),
+        *_order(before, after.segments),
+        *_modified(before, after),
+        *_checkpoint(before, after, cleaned),
+        *_high_watermark(before.checkpoints, after.checkpoints),
+    ]
+
+
+def _ends(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
+    if after.log_start_offset != before.log_start_offset:
+        yield Difference(
+            "log_start",
+            after.log_start_offset,
+            f"the log starts at offset {after.log_start_offset}, in BEFORE at {before.log_start_offset}",
+        )
+    if after.log_end_offset != before.log_end_offset:
+        yield Difference(
+            "log_end",
+            after.log_end_offset,
+            f"the log ends at offset {after.log_end_offset}, in BEFORE at {before.log_end_offset}",
+        )
+
+
+def _names(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> Iterator[Difference]:
+    ours = [segment.base_offset for segment in after.segments]
+    theirs = [segment.base_offset for segment in before.segments]
+    if theirs and ours[:1] != theirs[:1]:
+        yield Difference("segments", theirs[0], f"the first segment, {theirs[0]}, is gone")
+    for base in ours:
+        if base not in theirs and not _may_be_new(base, before, after):
+            yield Difference("segments", base, f"segment {base} is none of BEFORE's")
+    for base in theirs:
+        if base >= cleaned.end and base not in ours:
+            yield Difference("untouched", base, f"segment {base} above the cleaned range is gone")
+
+
+def _may_be_new(base: int, before: LogFacts, after: LogFacts) -> bool:
+    """A rolled active segment, or part of one that held more offsets than an index can tell."""
+    if base == before.log_end_offset:
+        return _is_rolled(before, after)
+    return any(
+        segment.base_offset < base <= (segment.last_offset or 0)
+        and (segment.last_offset or 0) - segment.base_offset > INT32_MAX
+        for segment in before.segments
+    )
+
+
+def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Difference]:
+    if any(segment.disorder for segment in before.segments):
+        return  # what was out of order in BEFORE is kept where it is
+    for segment in segments:
+        if segment.disorder:
+            yield Difference(
+                "order",
+                segment.base_offset,
+                f"in segment {segment.base_offset} {segment.disorder} batches do not lie above the one before",
+            )
+        if (segment.last_offset or 0) - segment.base_offset > INT32_MAX and segment not in before.segments:
+            yield Difference(
+                "order",
+                segment.base_offset,
+                f"segment {segment.base_offset} reaches to offset {segment.last_offset}, more than an index can tell",
+            )
+        if segment.first_offset is not None and segment.first_offset < segment.base_offset:
+            yield Difference(
+                "order",
+                segment.first_offset,
+                f"segment {segment.base_offset} holds offset {segment.first_offset}, which is below its name",
+            )
+    for segment, following in pairwise(segments):
+        if segment.last_offset is not None and segment.last_offset >= following.base_offset:
+            yield Difference(
+                "order",
+                segment.last_offset,
+                f"segment {segment.base_offset} reaches to offset {segment.last_offset}, "
+                f"and segment {following.base_offset} begins below it",
+            )
+
+
+def _modified(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
+    """A cleaned segment has the modification time of the last segment that it was made of.
+
+    Only where something goes by it: retention in a segment without timestamps, tombstones where old formats are left.
+    """
+    if not after.segments:
+        return
+    has_legacy = any(segment.has_legacy for segment in after.segments)
+    ends = [*(segment.base_offset for segment in after.segments[1:]), INT64_MAX]
+    for segment, end in zip(after.segments, ends, strict=True):
+        sources = [one for one in before.segments if segment.base_offset <= one.base_offset < end]
+        has_no_timestamp = segment.first_offset is not None and segment.largest_ms < 0
+        if sources and (has_legacy or has_no_timestamp) and segment.modified_ms != sources[-1].modified_ms:
+            yield Difference(
+                "modified",
+                segment.base_offset,
+                f"segment {segment.base_offset} was modified at {segment.modified_ms}, in BEFORE at "
+                f"{sources[-1].modified_ms}",
+            )
+
+
+def _checkpoint(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> Iterator[Difference]:
+    old, new = before.checkpoints.first_dirty, after.checkpoints.first_dirty
+    if new is None:
+        if old is not None:
+            yield Difference("checkpoint", old, f"the cleaner checkpoint, {old} in BEFORE, is gone")
+        return
+    if new > max(cleaned.first_uncleanable, old if old == cleaned.first_dirty and old is not None else 0):
+        yield Difference(
+            "checkpoint",
+            new,
+            f"the cleaner checkpoint is {new}, and BEFORE could be cleaned up to {cleaned.first_uncleanable} only",
+        )
+    if old is not None and new < old and old == cleaned.first_dirty and before.first_damaged is None:
+        yield Difference("checkpoint", new, f"the cleaner checkpoint goes back from {old} to {new}")
+
+
+def _high_watermark(before: PartitionCheckpoints, after: PartitionCheckpoints) -> Iterator[Difference]:
+    old, new = before.high_watermark, after.high_watermark
+    if old is not None and after.high_watermark_file and (new is None or new < old):
+        yield Difference("checkpoint", new, f"the high watermark goes back from {old} to {new or 0}")

@@ -1,0 +1,102 @@
+"""Facts that only the records of a batch tell: their order, their range, their largest timestamp.
+
+A cleaner may write a batch anew.  Its header then says what its records have to confirm.
+
+Invariants: batches are found by their position in the file; a batch that cannot be read has no facts; memory is one
+chunk and one table of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.partition.slices import INT64_MIN
+from sediment.segment_io.segment.columns import WANT_VALUE, BadBatchError, RecordColumns, RecordTable
+from sediment.segment_io.segment.reader import HeaderWalk
+
+_EVERYTHING = np.array([INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.int64)
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchContents:
+    """One value for each batch asked for; all but `known` and `attributes` mean nothing where there are no records.
+
+    `known`: bool, the batch was read.  `attributes`: int64, the header field.  `first_record`, `last_record`: int64,
+    lowest and highest offset.  `largest_ms`: int64, largest timestamp, -1 without.  `descending`: bool, an offset does
+    not exceed the one before it.  `null_value`: bool, some record has no value.
+    """
+
+    known: npt.NDArray[np.bool_]
+    attributes: Longs
+    first_record: Longs
+    last_record: Longs
+    largest_ms: Longs
+    descending: npt.NDArray[np.bool_]
+    null_value: npt.NDArray[np.bool_]
+
+    @staticmethod
+    def unknown(count: int) -> BatchContents:
+        """No facts for `count` batches."""
+        known, descending, null_value = np.zeros((3, count), dtype=np.bool_)
+        attributes, first_record, last_record, largest_ms = np.zeros((4, count), dtype=np.int64)
+        return BatchContents(known, attributes, first_record, last_record, largest_ms, descending, null_value)
+
+
+def read_contents(path: Path, positions: Longs, sizes: Longs, readable: npt.NDArray[np.bool_]) -> BatchContents:
+    """Read the records of the batches at `positions`, ascending and `sizes` bytes long, as far as they are `readable`.
+
+    Raises:
+        SedimentError, OSError: the file changed.
+    """
+    contents = BatchContents.unknown(len(positions))
+    wanted = np.flatnonzero(readable)
+    ends = positions + sizes
+    apart = np.flatnonzero(positions[wanted[1:]] != ends[wanted[:-1]]) + 1
+    for run in np.split(wanted, apart):
+        if len(run):
+            for table in _tables(path, int(positions[run[0]]), int(ends[run[-1]])):
+                _describe(table, contents, np.searchsorted(positions, table.headers["position"]))
+    return contents
+
+
+def _tables(path: Path, start: int, end: int) -> Iterator[RecordTable]:
+    columns = RecordColumns(WANT_VALUE)
+    for span in HeaderWalk(path, start, size_bytes=end).spans():
+        skip = np.zeros(len(span.rows), dtype=np.bool_)
+        done = 0
+        while done < len(span.rows):
+            try:
+                done = columns.add(span, done, skip, _EVERYTHING)
+            except BadBatchError as bad:
+                skip[bad.index] = True
+                done = bad.index
+            yield columns.take()
+
+
+def _describe(table: RecordTable, contents: BatchContents, slots: Any) -> None:
+    """Fill in the batches of `table`, which are numbers `slots` of `contents`."""
+    if not len(table.headers):
+        return
+    contents.known[slots] = True
+    contents.attributes[slots] = table.headers["attributes"]
+    filled = table.counts > 0
+    if not filled.any():
+        return
+    slots, starts = slots[filled], (np.cumsum(table.counts) - table.counts)[filled]
+    offsets = table.offsets()
+    contents.first_record[slots] = np.minimum.reduceat(offsets, starts)
+    contents.last_record[slots] = np.maximum.reduceat(offsets, starts)
+    contents.largest_ms[slots] = np.maximum.reduceat(table.timestamps_us(), starts) // 1000
+    contents.null_value[slots] = np.logical_or.reduceat(table.values().is_null().to_numpy(zero_copy_only=False), starts)
+    falls = np.concatenate([[False], np.diff(offsets) <= 0])
+    falls[starts] = False
+    contents.descending[slots] = np.logical_or.reduceat(falls, starts)

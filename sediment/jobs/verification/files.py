@@ -1,0 +1,257 @@
+"""The files beside the segments of two logs, and the bytes of segments that no cleaning touched: what tasks look at.
+
+Invariants: nothing is decoded that the tables of `kafka-log` do not decode; memory is two chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from sediment.jobs.verification.report import Difference
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.checkpoints import read_leader_epochs, read_partition_metadata
+from sediment.segment_io.format.indexes import AbortedTransaction, encode_transaction_index, parse_transaction_index
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import (
+    CLEANED_SUFFIX,
+    LEADER_EPOCH_FILE,
+    PARTITION_METADATA_FILE,
+    SWAP_SUFFIX,
+    SegmentFileKind,
+    segment_file_name,
+)
+from sediment.segment_io.fs import Fs, open_to_read
+from sediment.segment_io.partition.index_check import check_indexes
+from sediment.segment_io.partition.listing import LogListing, list_log
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import open_view
+from sediment.segment_io.partition.producer_state import parse_snapshot
+from sediment.segment_io.partition.sources import Source
+
+_CHUNK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FilesWork:
+    """One piece of work on one pair: its small files, or with `segment` the bytes of that segment.
+
+    `size_bytes` is what has to be read.  `damaged` are base offsets of segments of AFTER of which an index can say
+    anything, because batches in them cannot be read.  `first_open` is the first offset of an open transaction, None
+    where there is none.  Producers that were idle since `idle_since_ms` may be forgotten.
+    """
+
+    pair: int
+    before: Source
+    after: Source
+    segment: int | None
+    size_bytes: int
+    damaged: frozenset[int] = frozenset()
+    first_open: int | None = None
+    idle_since_ms: int = -INT64_MAX
+
+
+def check_files(work: FilesWork, _attempt: str) -> list[Difference]:
+    """What is wrong with the files of `work`; what cannot be read at all is a difference too."""
+    fs = Fs()
+    if work.segment is not None:
+        return list(_same_bytes(work.before, work.after, work.segment))
+    return [
+        *_leftovers(work.after, fs),
+        *_indexes(work, fs),
+        *_transaction_indexes(work, fs),
+        *_epochs(work, fs),
+        *_metadata(work, fs),
+        *_snapshots(work, fs),
+    ]
+
+
+def _same_bytes(before: Source, after: Source, base_offset: int) -> Iterator[Difference]:
+    name = segment_file_name(base_offset, SegmentFileKind.LOG)
+    position = first_difference(before.directory / name, after.directory / name)
+    if position is not None:
+        yield Difference(
+            "untouched", base_offset, f"segment {base_offset} above the cleaned range differs from byte {position} on"
+        )
+
+
+def first_difference(left: Path, right: Path) -> int | None:
+    """The first position at which two files differ, which may be the end of the shorter one; None: they are equal."""
+    with open(open_to_read(left), "rb") as one, open(open_to_read(right), "rb") as other:
+        position = 0
+        while True:
+            ours, theirs = one.read(_CHUNK_BYTES), other.read(_CHUNK_BYTES)
+            if ours != theirs:
+                common = min(len(ours), len(theirs))
+                same = next((at for at in range(common) if ours[at] != theirs[at]), common)
+                return position + same
+            if not ours:
+                return None
+            position += len(ours)
+
+
+def _leftovers(after: Source, fs: Fs) -> Iterator[Difference]:
+    for leftover in list_log(after.partition, after.directory, fs).leftovers:
+        if leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX):
+            yield Difference(
+                "segments", leftover.parsed.base_offset, f"{leftover.name}: a replacement was not finished"
+            )
+
+
+def _indexes(work: FilesWork, fs: Fs) -> Iterator[Difference]:
+    known = {(found.file, found.problem) for found in check_indexes(work.before, fs) if found.problems}
+    for found in check_indexes(work.after, fs):
+        if found.problems and (found.file, found.problem) not in known and found.segment not in work.damaged:
+            more = f" ({found.problems} problems)" if found.problems > 1 else ""
+            yield Difference("indexes", found.segment, f"{found.file}: {found.problem}{more}")
+
+
+def _transaction_indexes(work: FilesWork, fs: Fs) -> Iterator[Difference]:
+    """What of the transaction indexes of AFTER is neither as in BEFORE nor right by itself."""
+    before, after = (_aborted(source, fs) for source in (work.before, work.after))
+    known = {
+        (entry.producer_id, entry.last_offset): entry
+        for content in before.values()
+        for entry in parse_transaction_index(content).transactions()
+    }
+    hides_nothing_below = [] if work.first_open is None else [work.first_open]
+    for base, content in reversed(after.items()):
+        entries = parse_transaction_index(content).transactions()
+        if content != before.get(base):
+            yield from _entry_bytes(base, content, entries)
+        for entry in reversed(entries):
+            yield from _entry(entry, known.get((entry.producer_id, entry.last_offset)), hides_nothing_below)
+            hides_nothing_below.append(entry.first_offset)
+
+
+def _aborted(source: Source, fs: Fs) -> dict[int, bytes]:
+    """The transaction indexes that can be read, by the base offset of their segment, ascending."""
+    found = {}
+    for segment in list_log(source.partition, source.directory, fs).segments:
+        path = source.directory / segment_file_name(segment.base_offset, SegmentFileKind.TRANSACTION_INDEX)
+        try:
+            content = fs.read_bytes(path)
+            parse_transaction_index(content)
+        except (FileNotFoundError, SedimentError):
+            continue  # the check of indexes names what cannot be read
+        found[segment.base_offset] = content
+    return found
+
+
+def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTransaction]) -> Iterator[Difference]:
+    name = segment_file_name(base, SegmentFileKind.TRANSACTION_INDEX)
+    if content != encode_transaction_index(entries):
+        yield Difference("transaction_index", base, f"{name} has other bytes than its {len(entries)} entries need")
+    if any(one.last_offset >= other.last_offset for one, other in pairwise(entries)):
+        yield Difference("transaction_index", base, f"{name}: the last offsets of its entries do not ascend")
+
+
+def _entry(
+    entry: AbortedTransaction, known: AbortedTransaction | None, later_offsets: Sequence[int]
+) -> Iterator[Difference]:
+    """A reader stops at the first entry whose last stable offset it has reached: no later one may begin below that."""
+    what = f"the aborted transaction of producer {entry.producer_id} that ends at offset {entry.last_offset}"
+    if known is not None:
+        if entry != known:
+            yield Difference(
+                "transaction_index",
+                entry.last_offset,
+                f"{what} has first offset {entry.first_offset} and last stable offset {entry.last_stable_offset}, in "
+                f"BEFORE {known.first_offset} and {known.last_stable_offset}",
+            )
+        return
+    limit = min([entry.last_offset + 1, *later_offsets])
+    if entry.last_stable_offset > limit:
+        yield Difference(
+            "transaction_index",
+            entry.last_offset,
+            f"{what} has last stable offset {entry.last_stable_offset}, above {limit}: readers miss later entries",
+        )
+
+
+def _epochs(work: FilesWork, fs: Fs) -> Iterator[Difference]:
+    before = read_leader_epochs(fs, work.before.directory / LEADER_EPOCH_FILE) or ()
+    try:
+        after = read_leader_epochs(fs, work.after.directory / LEADER_EPOCH_FILE)
+    except SedimentError as error:
+        yield Difference("epochs", None, str(error))
+        return
+    if after is None:
+        if before:
+            yield Difference("epochs", None, f"{LEADER_EPOCH_FILE} is gone")
+        return
+    for entry in sorted(set(before) ^ set(after), key=lambda entry: entry.start_offset):
+        where = "missing" if entry in before else "not in BEFORE"
+        yield Difference(
+            "epochs", entry.start_offset, f"leader epoch {entry.epoch} from offset {entry.start_offset} on is {where}"
+        )
+
+
+def _metadata(work: FilesWork, fs: Fs) -> Iterator[Difference]:
+    before = read_partition_metadata(fs, work.before.directory / PARTITION_METADATA_FILE)
+    try:
+        after = read_partition_metadata(fs, work.after.directory / PARTITION_METADATA_FILE)
+    except SedimentError as error:
+        yield Difference("metadata", None, str(error))
+        return
+    if after != before:
+        yield Difference("metadata", None, f"the topic id is {after or 'gone'}, in BEFORE {before or 'unknown'}")
+
+
+def _snapshots(work: FilesWork, fs: Fs) -> Iterator[Difference]:
+    ours = list_log(work.after.partition, work.after.directory, fs)
+    theirs = list_log(work.before.partition, work.before.directory, fs)
+    bases = {segment.base_offset for segment in ours.segments}
+    removed = {segment.base_offset for segment in theirs.segments} - bases
+    rolled = bases - {segment.base_offset for segment in theirs.segments}
+    for offset in theirs.snapshots:
+        if offset not in ours.snapshots and offset not in removed:
+            yield Difference("snapshots", offset, f"the producer snapshot at offset {offset} is gone")
+    for offset in ours.snapshots:
+        if offset in theirs.snapshots:
+            yield from _same_snapshot(work, offset, fs)
+        elif offset in rolled:
+            yield from _new_snapshot(work, theirs, offset, fs)
+        else:
+            yield Difference("snapshots", offset, f"the producer snapshot at offset {offset} is not in BEFORE")
+
+
+def _new_snapshot(work: FilesWork, before: LogListing, offset: int, fs: Fs) -> Iterator[Difference]:
+    """The snapshot of a rolled segment holds the producers at the end of BEFORE, without those that may be expired."""
+    name = segment_file_name(offset, SegmentFileKind.SNAPSHOT)
+    try:
+        found = {entry.producer_id: entry for entry in parse_snapshot(fs.read_bytes(work.after.directory / name))}
+        view = open_view(
+            before, PartitionCheckpoints(clean_shutdown=True), fs, now_ms=0, producer_id_expiration_ms=INT64_MAX
+        )
+    except SedimentError:
+        return  # the check of indexes names the snapshot, or the check of checksums the batch
+    if view.log_end_offset != offset:
+        return
+    known = {entry.producer_id: entry for entry in view.producers}
+    idle = {key for key, entry in known.items() if entry.timestamp_ms <= work.idle_since_ms and key not in found}
+    changed = sorted(key for key in known.keys() - idle | found.keys() if known.get(key) != found.get(key))
+    if changed:
+        yield Difference(
+            "snapshots", offset, f"{name}: {len(changed)} producers differ from the log, the first is {changed[0]}"
+        )
+
+
+def _same_snapshot(work: FilesWork, offset: int, fs: Fs) -> Iterator[Difference]:
+    name = segment_file_name(offset, SegmentFileKind.SNAPSHOT)
+    before, after = (fs.read_bytes(source.directory / name) for source in (work.before, work.after))
+    if before == after:
+        return
+    try:
+        entries = {entry.producer_id: entry for entry in parse_snapshot(before, path=str(work.before.directory / name))}
+        found = {entry.producer_id: entry for entry in parse_snapshot(after, path=str(work.after.directory / name))}
+    except SedimentError as error:
+        yield Difference("snapshots", offset, str(error))
+        return
+    changed = sorted(key for key in entries.keys() | found.keys() if entries.get(key) != found.get(key))
+    if changed:
+        yield Difference(
+            "snapshots", offset, f"{name}: {len(changed)} producers differ from BEFORE, the first is {changed[0]}"
+        )

@@ -1,0 +1,38 @@
+"""`sediment warm-up`: do once what every first run on a machine would have to wait for."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from sediment.jobs.command_line.options import errors_as_exit_status
+from sediment.jobs.command_line.standard_output import write_result
+from sediment.jobs.spark.cds_archive import make_archive
+from sediment.segment_io.errors import UsageError
+
+
+@click.command("warm-up")
+def command() -> None:
+    """Compile what is compiled at first use, and archive the classes that Spark loads when it starts.
+
+    Both stay in this user's cache folder; run it again after an update of Sediment, Spark or Java.
+    """
+    from sediment.compaction.warm_up import warm_up
+
+    with errors_as_exit_status():
+        started = time.monotonic()
+        warm_up(everything=True)
+        write_result(f"compiled loops are ready ({time.monotonic() - started:.1f} s)\n")
+        started = time.monotonic()
+        try:
+            path = make_archive()
+        except OSError as error:
+            raise UsageError(
+                f"the archive of Spark's classes cannot be made: {error}", advice="runs work without it, only slower"
+            ) from error
+        write_result(f"Spark's classes are archived in {path} ({time.monotonic() - started:.1f} s)\n")
+
+
+if __name__ == "__main__":
+    command()

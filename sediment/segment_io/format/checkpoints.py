@@ -1,0 +1,409 @@
+"""The small files beside the segments (kafka-log 01 §9–12).
+
+Offset checkpoints, leader epochs, partition.metadata, meta.properties and the clean-shutdown marker.  A checkpoint is
+text: a version line, a line with the number of entries, one line an entry.
+
+Invariants: reading changes nothing and accepts what a broker accepts; an entry that a broker could not read again is
+refused before a file is touched; writing replaces the whole file through `Fs.replace_file`, so that a crash leaves the
+old content or the new one.  An absent file is None, never an empty value, because the two mean different things to a
+loader.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from sediment.segment_io.errors import CorruptCheckpointError, UsageError
+from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
+from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE, TopicPartition
+from sediment.segment_io.fs import Fs
+
+CHECKPOINT_VERSION = 0
+UUID_BYTES = 16
+
+_Entry = TypeVar("_Entry")
+
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_WHITE_SPACE = re.compile(r"[ \t\n\x0b\f\r]+")
+_COLON = re.compile(r":[ \t\n\x0b\f\r]+")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+def _read(fs: Fs, path: Path) -> bytes | None:
+    try:
+        return fs.read_bytes(path)
+    except FileNotFoundError:
+        return None
+
+
+def _corrupt(what: str, path: str | None, advice: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(what, path=path, advice=advice)
+
+
+def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
+    """Lines as Java's BufferedReader splits them: a line end after the last line makes no further one."""
+    try:
+        lines = _LINE_END.split(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise _corrupt("file is not UTF-8 text", path, advice) from error
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _integer(text: str, bits: int) -> int:
+    """A decimal number that fits `bits` signed bits, else ValueError; int() alone would take `1_0` and ` 1`."""
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(text)
+    value = int(text)
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise ValueError(text)
+    return value
+
+
+# ---------------------------------------------------------------------------------------- checkpoints of entries (§9)
+
+_CHECKPOINT_ADVICE = "restore the file, or delete it and a broker starts a new one"
+
+
+def _parse_checkpoint(content: bytes, parse_entry: Callable[[list[str]], _Entry], path: str | None) -> list[_Entry]:
+    lines = _lines(content, path, _CHECKPOINT_ADVICE)
+    if not lines:
+        return []
+    _expect_version(lines[0], path)
+    if len(lines) == 1:
+        return []
+    expected = _line_integer(lines[1], path)
+    entries = []
+    for line in lines[2:]:
+        try:
+            entries.append(parse_entry(_WHITE_SPACE.split(line.rstrip(" \t\x0b\f"))))
+        except ValueError as error:
+            raise _corrupt(f"checkpoint line {line!r} is malformed", path, _CHECKPOINT_ADVICE) from error
+    if len(entries) != expected:
+        raise _corrupt(f"checkpoint names {expected} entries and has {len(entries)}", path, _CHECKPOINT_ADVICE)
+    return entries
+
+
+def _expect_version(line: str, path: str | None) -> None:
+    version = _line_integer(line, path)
+    if version != CHECKPOINT_VERSION:
+        raise _corrupt(f"checkpoint has version {version}, not {CHECKPOINT_VERSION}", path, _CHECKPOINT_ADVICE)
+
+
+def _line_integer(line: str, path: str | None) -> int:
+    try:
+        return _integer(line, 32)
+    except ValueError as error:
+        raise _corrupt(f"checkpoint line {line!r} is no number", path, _CHECKPOINT_ADVICE) from error
+
+
+def _format_checkpoint(entries: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in (str(CHECKPOINT_VERSION), str(len(entries)), *entries)).encode()
+
+
+def parse_offset_checkpoint(content: bytes, *, path: str | None = None) -> dict[TopicPartition, int]:
+    """Offsets by partition, in file order; a partition listed twice has its last offset.
+
+    Raises:
+        CorruptCheckpointError: another version, a malformed line, or a wrong count.  An empty file has no entries.
+
+    Source: kafka-log 01 §9.
+    """
+
+    def parse_entry(fields: list[str]) -> tuple[TopicPartition, int]:
+        topic, partition, offset = fields
+        return TopicPartition(topic, _integer(partition, 32)), _integer(offset, 64)
+
+    return dict(_parse_checkpoint(content, parse_entry, path))
+
+
+def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
+    """Return the file of `entries`, in their order.
+
+    Raises:
+        UsageError: a broker could not read the entry of a partition again.  One bad line costs it the whole file.
+    """
+    for partition, offset in entries.items():
+        if not _is_readable(partition, offset):
+            raise UsageError(
+                f"Kafka cannot read a checkpoint file with offset {offset} of the partition {str(partition)!r}",
+                advice="move its directory out of the log directory",
+            )
+    return _format_checkpoint([f"{key.topic} {key.partition} {offset}" for key, offset in entries.items()])
+
+
+def _is_readable(partition: TopicPartition, offset: int) -> bool:
+    """True if a line of these reads back as it was; a file that a broker wrote may name any topic without spaces."""
+    try:
+        partition.topic.encode()
+    except UnicodeEncodeError:
+        return False
+    fits = -INT32_MAX - 1 <= partition.partition <= INT32_MAX and -INT64_MAX - 1 <= offset <= INT64_MAX
+    return fits and _WHITE_SPACE.search(partition.topic) is None
+
+
+def read_offset_checkpoint(fs: Fs, path: Path) -> dict[TopicPartition, int] | None:
+    """Offsets by partition; None where the file is absent.  Raises as `parse_offset_checkpoint`."""
+    content = _read(fs, path)
+    return None if content is None else parse_offset_checkpoint(content, path=str(path))
+
+
+def write_offset_checkpoint(
+    fs: Fs, path: Path, entries: Mapping[TopicPartition, int], *, like: Path | None = None
+) -> None:
+    """Replace the file; durable when it returns.  A new one gets the owner, group and mode of `like`.
+
+    Raises:
+        UsageError: as `format_offset_checkpoint`; the file is as it was.
+    """
+    fs.replace_file(path, format_offset_checkpoint(entries), like=like)
+
+
+def update_offset_checkpoint(
+    fs: Fs,
+    path: Path,
+    entries: Mapping[TopicPartition, int],
+    remove: Iterable[TopicPartition] = (),
+    *,
+    like: Path | None = None,
+) -> None:
+    """Set `entries` and drop `remove`, keep every other entry; the file is left alone where that changes nothing.
+
+    Unlike a broker, which forgets partitions that it does not know, nothing else is dropped.  A new file gets the
+    owner, group and mode of `like`.
+
+    Raises:
+        CorruptCheckpointError: the file is there and malformed.
+        UsageError: as `format_offset_checkpoint`; the file is as it was.
+    """
+    before = read_offset_checkpoint(fs, path)
+    gone = set(remove)
+    after = {key: offset for key, offset in {**(before or {}), **entries}.items() if key not in gone}
+    if after != before and (after or before is not None):
+        write_offset_checkpoint(fs, path, after, like=like)
+
+
+# ------------------------------------------------------------------------------------------------- leader epochs (§9)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EpochEntry:
+    """A leader epoch and the first offset written under it."""
+
+    epoch: int
+    start_offset: int
+
+
+def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[EpochEntry, ...]:
+    """Entries by ascending epoch; an epoch listed twice has its last start offset.
+
+    Raises:
+        CorruptCheckpointError: as `parse_offset_checkpoint`.
+
+    Source: kafka-log 01 §9.
+    """
+
+    def parse_entry(fields: list[str]) -> tuple[int, int]:
+        epoch, start_offset = fields
+        return _integer(epoch, 32), _integer(start_offset, 64)
+
+    starts = dict(_parse_checkpoint(content, parse_entry, path))
+    return tuple(EpochEntry(epoch, start) for epoch, start in sorted(starts.items()))
+
+
+def format_leader_epochs(entries: Iterable[EpochEntry]) -> bytes:
+    """Return the file of `entries`, in their order.
+
+    Raises:
+        UsageError: a broker could not read an epoch or offset again.
+    """
+    lines = []
+    for entry in entries:
+        if not (-INT32_MAX - 1 <= entry.epoch <= INT32_MAX and -INT64_MAX - 1 <= entry.start_offset <= INT64_MAX):
+            raise UsageError(
+                f"leader epoch {entry.epoch} with start offset {entry.start_offset} does not fit Kafka's types"
+            )
+        lines.append(f"{entry.epoch} {entry.start_offset}")
+    return _format_checkpoint(lines)
+
+
+def read_leader_epochs(fs: Fs, path: Path) -> tuple[EpochEntry, ...] | None:
+    """Entries by ascending epoch; None where the file is absent.  Raises as `parse_leader_epochs`."""
+    content = _read(fs, path)
+    return None if content is None else parse_leader_epochs(content, path=str(path))
+
+
+def write_leader_epochs(fs: Fs, path: Path, entries: Iterable[EpochEntry]) -> None:
+    """Replace the file; durable when it returns."""
+    fs.replace_file(path, format_leader_epochs(entries))
+
+
+# ----------------------------------------------------------------------------------------------------------- uuids
+
+_UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}(==)?", re.ASCII)
+
+
+def format_uuid(raw: bytes) -> str:
+    """16 bytes as Kafka writes ids: URL-safe base64, 22 characters, no padding."""
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def parse_uuid(text: str) -> bytes:
+    """The 16 bytes of an id.
+
+    Raises:
+        ValueError: `text` is no such id.
+    """
+    if not _UUID_TEXT.fullmatch(text):
+        raise ValueError(f"{text!r} is not an id of 22 base64 characters")
+    return base64.urlsafe_b64decode(text[:22] + "==")
+
+
+# ------------------------------------------------------------------------------------------ partition.metadata (§10)
+
+_METADATA_ADVICE = "restore the file from another replica of this partition"
+
+
+def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
+    """The topic id, 22 characters.
+
+    Raises:
+        CorruptCheckpointError: a line is not `name: value`, the version is negative or the id is no id or all zero.
+
+    Source: kafka-log 01 §10.
+    """
+    fields = [_COLON.split(line) for line in _lines(content, path, _METADATA_ADVICE)[:2]]
+    if [len(field) for field in fields] != [2, 2]:
+        raise _corrupt("partition.metadata needs the lines `version: 0` and `topic_id: …`", path, _METADATA_ADVICE)
+    (_, version), (_, topic_id) = fields
+    try:
+        if _integer(version, 32) < 0:
+            raise ValueError(version)
+        raw = parse_uuid(topic_id)
+    except ValueError as error:
+        raise _corrupt(f"partition.metadata holds a malformed value: {error}", path, _METADATA_ADVICE) from error
+    if not any(raw):
+        raise _corrupt("partition.metadata holds the all-zero topic id", path, _METADATA_ADVICE)
+    return format_uuid(raw)
+
+
+def format_partition_metadata(topic_id: str) -> bytes:
+    """The file of `topic_id`, 22 characters; it has no final line end."""
+    return f"version: 0\ntopic_id: {topic_id}".encode()
+
+
+def read_partition_metadata(fs: Fs, path: Path) -> str | None:
+    """The topic id; None where the file is absent.  Raises as `parse_partition_metadata`."""
+    content = _read(fs, path)
+    return None if content is None else parse_partition_metadata(content, path=str(path))
+
+
+def write_partition_metadata(fs: Fs, path: Path, topic_id: str) -> None:
+    """Replace the file; durable when it returns."""
+    fs.replace_file(path, format_partition_metadata(topic_id))
+
+
+# --------------------------------------------------------------------------------------------- meta.properties (§11)
+
+_META_ADVICE = "restore the file, or format the directory again with the broker's own tool"
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """Whose directory it is.  `node_id` is `broker.id` in version 0; ids are None where the file has none."""
+
+    version: int
+    cluster_id: str | None
+    node_id: int | None
+    directory_id: str | None
+
+
+def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaProperties:
+    """The properties of a log directory.
+
+    Raises:
+        CorruptCheckpointError: no Java properties, an unknown version, a malformed id, or in version 1 no `node.id` or
+            no `cluster.id`.
+
+    Source: kafka-log 01 §11.
+    """
+    import javaproperties
+
+    try:
+        properties = javaproperties.loads(content.decode("latin-1"))
+        version = _integer(properties.get("version", "0"), 32)
+        if version not in (0, 1):
+            raise ValueError(f"version {version}")
+        node_text = properties.get("node.id" if version else "broker.id")
+        node_id = None if node_text is None else _integer(node_text, 32)
+        directory_text = properties.get("directory.id")
+        directory_id = None if directory_text is None else format_uuid(parse_uuid(directory_text))
+    except ValueError as error:
+        raise _corrupt(f"meta.properties holds a malformed or unknown value: {error}", path, _META_ADVICE) from error
+    cluster_id = properties.get("cluster.id")
+    if version == 1 and (node_id is None or cluster_id is None):
+        raise _corrupt("meta.properties of version 1 needs node.id and cluster.id", path, _META_ADVICE)
+    return MetaProperties(version, cluster_id, node_id, directory_id)
+
+
+def format_meta_properties(meta: MetaProperties) -> bytes:
+    """The file of `meta`, as `parse_meta_properties` reads it."""
+    import javaproperties
+
+    values = {
+        "version": str(meta.version),
+        "node.id" if meta.version else "broker.id": None if meta.node_id is None else str(meta.node_id),
+        "cluster.id": meta.cluster_id,
+        "directory.id": meta.directory_id,
+    }
+    given = {key: value for key, value in sorted(values.items()) if value is not None}
+    return javaproperties.dumps(given, timestamp=False).encode("latin-1")
+
+
+def read_meta_properties(fs: Fs, path: Path) -> MetaProperties | None:
+    """The properties of a log directory; None where the file is absent.  Raises as `parse_meta_properties`."""
+    content = _read(fs, path)
+    return None if content is None else parse_meta_properties(content, path=str(path))
+
+
+def write_meta_properties(fs: Fs, path: Path, meta: MetaProperties) -> None:
+    """Replace the file; durable when it returns."""
+    fs.replace_file(path, format_meta_properties(meta))
+
+
+# ---------------------------------------------------------------------------------------- clean-shutdown marker (§12)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanShutdown:
+    """The marker of a clean stop; `broker_epoch` is None where the file does not tell it."""
+
+    broker_epoch: int | None
+
+
+def parse_clean_shutdown(content: bytes) -> CleanShutdown:
+    """The marker's content; whatever it is, the stop was clean.
+
+    Source: kafka-log 01 §12.
+    """
+    try:
+        epoch = json.loads(content)["brokerEpoch"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return CleanShutdown(None)
+    return CleanShutdown(epoch if type(epoch) is int else None)
+
+
+def format_clean_shutdown(broker_epoch: int) -> bytes:
+    """The marker that a broker of `broker_epoch` writes."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def read_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
+    """The clean-shutdown marker of a log directory; None where the last stop was not clean."""
+    content = _read(fs, log_dir / CLEAN_SHUTDOWN_FILE)
+    return None if content is None else parse_clean_shutdown(content)

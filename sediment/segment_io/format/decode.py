@@ -1,0 +1,384 @@
+"""Compiled loops that walk batches and bound and decode records.  No policy; they answer with a status and never raise.
+
+Invariants
+* Every length, count and position is checked against the end it must not pass before it is used.
+* A buffer is followed by at least PADDING_BYTES readable bytes, so that a varint may be read before its end is checked:
+  a varint of at most ten bytes that starts inside the buffer cannot leave the padding.
+* Positions are int64, relative to `base`, the address of the buffer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import load_i8, load_i16, load_i32, load_i64, load_u8, load_u32
+from sediment.segment_io.format.checksum import crc32c
+from sediment.segment_io.format.layout import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    BATCH_HEADER_BYTES,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
+    LEGACY_MIN_LENGTH,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_PREFIX_BYTES,
+    MAX_TIMESTAMP,
+    MAX_VARINT_BYTES,
+    MAX_VARLONG_BYTES,
+    MIN_RECORD_BYTES,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+)
+
+PADDING_BYTES = 64
+
+# ------------------------------------------------------------------------------------------------------------- status
+OK = 0
+INCOMPLETE = 1  # the batch at the position goes on behind the end of the buffer
+ROWS_FULL = 2
+BAD_LENGTH = 3
+BAD_MAGIC = 4
+LEGACY_MAGIC = 5
+BAD_CRC = 6
+BAD_CODEC = 7
+BAD_RECORD_COUNT = 8
+BAD_LAST_OFFSET = 9
+RECORD_TOO_LONG = 10
+RECORD_ENDS_EARLY = 11
+BAD_VARINT = 12
+BAD_KEY_LENGTH = 13
+BAD_VALUE_LENGTH = 14
+BAD_HEADERS = 15
+RECORD_LENGTH_MISMATCH = 16
+RECORDS_REMAIN = 17
+BAD_CONTROL_RECORD = 18
+OFFSET_OUTSIDE_SEGMENT = 19
+
+STATUS_TEXT = {
+    BAD_LENGTH: "the batch length is smaller than its header",
+    BAD_MAGIC: "the batch has an unknown magic",
+    LEGACY_MAGIC: "the batch is of message format v0 or v1",
+    BAD_CRC: "the batch fails its CRC",
+    BAD_CODEC: "the batch has an unknown codec",
+    BAD_RECORD_COUNT: "the record count does not fit the batch",
+    BAD_LAST_OFFSET: "the last offset delta is negative",
+    RECORD_TOO_LONG: "a record is longer than its batch",
+    RECORD_ENDS_EARLY: "the batch ends before its last record",
+    BAD_VARINT: "a record holds a malformed varint",
+    BAD_KEY_LENGTH: "a key is longer than its record",
+    BAD_VALUE_LENGTH: "a value is longer than its record",
+    BAD_HEADERS: "the headers do not fit their record",
+    RECORD_LENGTH_MISMATCH: "a record's fields do not fill its length",
+    RECORDS_REMAIN: "bytes remain behind the last record",
+    BAD_CONTROL_RECORD: "the control record is malformed",
+    OFFSET_OUTSIDE_SEGMENT: "the offsets of the batch are not those of its segment",
+}
+
+# ------------------------------------------------------------------------------------------- one row per batch header
+NO_CONTROL_RECORD = -1
+BATCH_ROW = np.dtype(
+    [
+        ("position", np.int64),
+        ("size_bytes", np.int64),
+        ("base_offset", np.int64),
+        ("last_offset", np.int64),
+        ("leader_epoch", np.int32),
+        ("magic", np.int8),
+        ("attributes", np.int16),
+        ("base_timestamp", np.int64),
+        ("max_timestamp", np.int64),
+        ("producer_id", np.int64),
+        ("producer_epoch", np.int16),
+        ("base_sequence", np.int32),
+        ("record_count", np.int32),
+        ("control_type", np.int16),
+        ("coordinator_epoch", np.int32),
+        ("control_timestamp", np.int64),
+    ]
+)
+"""Header fields as stored, with `position` in the file and `last_offset` absolute.
+
+`control_type` is NO_CONTROL_RECORD for data batches and emptied control batches; `coordinator_epoch` and
+`control_timestamp` are those of a transaction marker, else -1.  Legacy rows carry only position, size, magic,
+attributes, max_timestamp and the wrapper's offset as both offsets.
+"""
+
+# -------------------------------------------------------------------------------------------------- one row per record
+RECORD_START = 0  # the length varint
+RECORD_TAIL = 1  # the key length varint: what a rebuilt record copies from
+RECORD_END = 2
+KEY_START = 3
+KEY_BYTES = 4  # -1: null
+VALUE_START = 5
+VALUE_BYTES = 6  # -1: null
+HEADERS_START = 7  # the header count varint
+TIMESTAMP_DELTA = 8
+OFFSET_DELTA = 9
+RECORD_FIELDS = 10
+
+
+@kernel
+def read_varlong(address: int) -> tuple[int, int]:
+    """A zig-zag varlong: (value, address behind it), or (0, 0) if it does not end within ten bytes."""
+    byte = load_u8(address)
+    if byte < 128:
+        return (byte >> 1) ^ -(byte & 1), address + 1
+    raw = byte & 127
+    shift = 7
+    for position in range(address + 1, address + MAX_VARLONG_BYTES):
+        byte = load_u8(position)
+        raw |= (byte & 127) << shift
+        if byte < 128:
+            return ((raw >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(raw & 1), position + 1
+        shift += 7
+    return 0, 0
+
+
+@kernel
+def read_varint(address: int) -> tuple[int, int]:
+    """A zig-zag varint of 32 bits: (value, address behind it), or (0, 0) if it does not end within five bytes."""
+    byte = load_u8(address)
+    if byte < 128:
+        return (byte >> 1) ^ -(byte & 1), address + 1
+    raw = byte & 127
+    shift = 7
+    for position in range(address + 1, address + MAX_VARINT_BYTES):
+        byte = load_u8(position)
+        raw |= (byte & 127) << shift
+        if byte < 128:
+            raw &= 0xFFFFFFFF
+            return (raw >> 1) ^ -(raw & 1), position + 1
+        shift += 7
+    return 0, 0
+
+
+@kernel
+def _skip_headers(address: int, end: int) -> int:
+    """The address behind the header count and headers that start at `address`, or 0 if they do not fit `end`."""
+    count, address = read_varint(address)
+    if address == 0 or count < 0 or count > end - address:
+        return 0
+    for _ in range(count):
+        length, address = read_varint(address)
+        if address == 0 or length < 0 or length > end - address:
+            return 0
+        address += length
+        if address >= end:
+            return 0
+        length, address = read_varint(address)
+        if address == 0 or length > end - address:
+            return 0
+        if length > 0:
+            address += length
+    return address
+
+
+@kernel
+def decode_records(base: int, start: int, end: int, count: int, records: npt.NDArray[np.int64]) -> int:
+    """Decode `count` uncompressed records in [start, end) into `records`, int64[>= count, RECORD_FIELDS].
+
+    Source: kafka-log 01 §3.4, reader checks.
+    """
+    address = base + start
+    limit = base + end
+    # No row is taken as an array of its own: numba would count references to it, record by record.
+    for index in range(count):
+        if address >= limit:
+            return RECORD_ENDS_EARLY
+        records[index, RECORD_START] = address - base
+        length, address = read_varint(address)
+        if address == 0:
+            return BAD_VARINT
+        if length < 0 or length > limit - address:
+            return RECORD_TOO_LONG
+        record_end = address + length
+        delta, address = read_varlong(address + 1)
+        if address == 0 or address >= record_end:
+            return BAD_VARINT
+        records[index, TIMESTAMP_DELTA] = delta
+        delta, address = read_varint(address)
+        if address == 0 or address >= record_end:
+            return BAD_VARINT
+        records[index, OFFSET_DELTA] = delta
+        records[index, RECORD_TAIL] = address - base
+        length, address = read_varint(address)
+        if address == 0 or length > record_end - address:
+            return BAD_KEY_LENGTH
+        records[index, KEY_START] = address - base
+        records[index, KEY_BYTES] = max(length, -1)
+        if length > 0:
+            address += length
+        if address >= record_end:
+            return BAD_KEY_LENGTH
+        length, address = read_varint(address)
+        if address == 0 or length > record_end - address:
+            return BAD_VALUE_LENGTH
+        records[index, VALUE_START] = address - base
+        records[index, VALUE_BYTES] = max(length, -1)
+        if length > 0:
+            address += length
+        if address >= record_end:
+            return BAD_VALUE_LENGTH
+        records[index, HEADERS_START] = address - base
+        behind = _skip_headers(address, record_end)
+        if behind == 0:
+            return BAD_HEADERS
+        if behind != record_end:
+            return RECORD_LENGTH_MISMATCH
+        records[index, RECORD_END] = record_end - base
+        # Equal to `behind`, but known as soon as the length is: the CPU can begin the next record meanwhile.
+        address = record_end
+    return OK if address == limit else RECORDS_REMAIN
+
+
+@kernel
+def check_header(address: int, size_bytes: int) -> int:
+    """Bounds of a batch of magic 2 that lies whole at `address`: the counts that later loops rely on."""
+    if load_i32(address + LAST_OFFSET_DELTA) < 0:
+        return BAD_LAST_OFFSET
+    codec = load_i16(address + ATTRIBUTES) & CODEC_MASK
+    if codec > 4:
+        return BAD_CODEC
+    count = load_i32(address + RECORD_COUNT)
+    if count < 0 or (codec == 0 and count * MIN_RECORD_BYTES > size_bytes - BATCH_HEADER_BYTES):
+        return BAD_RECORD_COUNT
+    return OK
+
+
+@kernel
+def check_crc(address: int, size_bytes: int) -> int:
+    """OK or BAD_CRC for a batch of magic 2 that lies whole at `address`."""
+    if crc32c(address + ATTRIBUTES, size_bytes - ATTRIBUTES) != load_u32(address + CRC):
+        return BAD_CRC
+    return OK
+
+
+@kernel
+def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
+    """(status, size in bytes) of the batch at `position` of a buffer that ends at `end`.
+
+    INCOMPLETE also where so few bytes remain that a file iterator stops (kafka-log 01 §2.2); a size is given as soon as
+    the length field is readable.  LEGACY_MAGIC comes with a valid size.
+    """
+    remaining = end - position
+    if remaining < LOG_OVERHEAD_BYTES:
+        return INCOMPLETE, 0
+    length = load_i32(base + position + BATCH_LENGTH)
+    if length < LEGACY_MIN_LENGTH:
+        return (BAD_LENGTH if remaining > MAGIC_PREFIX_BYTES else INCOMPLETE), 0
+    size_bytes = length + LOG_OVERHEAD_BYTES
+    if remaining <= MAGIC_PREFIX_BYTES:
+        return INCOMPLETE, size_bytes
+    magic = load_i8(base + position + MAGIC)
+    if magic < 0 or magic > 2:
+        return BAD_MAGIC, size_bytes
+    if magic == 2 and size_bytes < BATCH_HEADER_BYTES:
+        return BAD_LENGTH, size_bytes
+    if size_bytes > remaining:
+        return INCOMPLETE, size_bytes
+    return (OK if magic == 2 else LEGACY_MAGIC), size_bytes
+
+
+@kernel
+def _decode_control(base: int, position: int, size_bytes: int, row: npt.NDArray[np.void]) -> int:
+    """Fill the control fields of `row` from the single record of an uncompressed control batch."""
+    address = base + position + BATCH_HEADER_BYTES
+    end = base + position + size_bytes
+    length, address = read_varint(address)
+    if address == 0 or length < 0 or length > end - address:
+        return BAD_CONTROL_RECORD
+    end = address + length
+    delta, address = read_varlong(address + 1)
+    if address == 0 or address >= end:
+        return BAD_CONTROL_RECORD
+    row["control_timestamp"] = row["base_timestamp"] + delta
+    _, address = read_varint(address)
+    if address == 0 or address >= end:
+        return BAD_CONTROL_RECORD
+    length, address = read_varint(address)
+    if address == 0 or length < 4 or length > end - address or load_i16(address) < 0:
+        return BAD_CONTROL_RECORD
+    row["control_type"] = load_i16(address + 2)
+    address += length
+    if address >= end:
+        return BAD_CONTROL_RECORD
+    length, address = read_varint(address)
+    if address != 0 and length >= 6 and length <= end - address:
+        row["coordinator_epoch"] = load_i32(address + 2)
+    return OK
+
+
+@kernel
+def read_headers(
+    base: int, position: int, end: int, file_position: int, rows: npt.NDArray[np.void]
+) -> tuple[int, int, int, int]:
+    """Header rows of the whole batches in [position, end).
+
+    `rows` is BATCH_ROW[n]; `file_position` is where the buffer's byte 0 lies in its file.
+
+    Returns:
+        (status, rows filled, position behind the last of them, size of the batch there or 0).  The status is INCOMPLETE
+        at the end of the buffer, ROWS_FULL, or what is wrong with the batch at the position.
+    """
+    filled = 0
+    while filled < rows.size:
+        status, size_bytes = batch_at(base, position, end)
+        if status not in (OK, LEGACY_MAGIC):
+            return status, filled, position, size_bytes
+        address = base + position
+        row = rows[filled]
+        row["position"] = file_position + position
+        row["size_bytes"] = size_bytes
+        row["magic"] = load_i8(address + MAGIC)
+        row["control_type"] = NO_CONTROL_RECORD
+        row["coordinator_epoch"] = -1
+        row["control_timestamp"] = -1
+        if status == LEGACY_MAGIC:
+            _legacy_header(address, row)
+        else:
+            status = check_header(address, size_bytes)
+            if status != OK:
+                return status, filled, position, size_bytes
+            row["base_offset"] = load_i64(address + BASE_OFFSET)
+            row["last_offset"] = load_i64(address + BASE_OFFSET) + load_i32(address + LAST_OFFSET_DELTA)
+            row["leader_epoch"] = load_i32(address + LEADER_EPOCH)
+            row["attributes"] = load_i16(address + ATTRIBUTES)
+            row["base_timestamp"] = load_i64(address + BASE_TIMESTAMP)
+            row["max_timestamp"] = load_i64(address + MAX_TIMESTAMP)
+            row["producer_id"] = load_i64(address + PRODUCER_ID)
+            row["producer_epoch"] = load_i16(address + PRODUCER_EPOCH)
+            row["base_sequence"] = load_i32(address + BASE_SEQUENCE)
+            row["record_count"] = load_i32(address + RECORD_COUNT)
+            if row["attributes"] & CONTROL_BIT and row["record_count"] > 0:
+                if row["attributes"] & CODEC_MASK:
+                    return BAD_CONTROL_RECORD, filled, position, size_bytes
+                status = _decode_control(base, position, size_bytes, row)
+                if status != OK:
+                    return status, filled, position, size_bytes
+        filled += 1
+        position += size_bytes
+    return ROWS_FULL, filled, position, 0
+
+
+@kernel
+def _legacy_header(address: int, row: npt.NDArray[np.void]) -> None:
+    row["base_offset"] = load_i64(address)
+    row["last_offset"] = load_i64(address)
+    row["leader_epoch"] = -1
+    row["attributes"] = load_i8(address + MAGIC + 1)
+    row["base_timestamp"] = -1
+    row["max_timestamp"] = load_i64(address + MAGIC + 2) if row["magic"] == 1 else -1
+    row["producer_id"] = -1
+    row["producer_epoch"] = -1
+    row["base_sequence"] = -1
+    row["record_count"] = -1

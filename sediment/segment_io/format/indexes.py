@@ -1,0 +1,609 @@
+"""Offset, time and transaction index: parse, search, check, append, rebuild, collect aborted ranges (kafka-log 01 §7).
+
+    offset index, 8 bytes an entry     relative offset i32 | position i32
+    time index, 12 bytes               timestamp i64 | relative offset i32
+    transaction index, 34 bytes        version i16 = 0 | producer id i64 | first offset i64 | last offset i64 | lso i64
+
+Invariants: a parsed index is a value; its offsets and timestamps ascend, so that every search is a binary one.
+Relative offsets count from the segment's base offset and fit 0 … 2^31 − 1.  An index only ever answers with a place to
+scan forward from, so one with fewer entries than it could have is still right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.errors import (
+    CorruptIndexError,
+    IndexFullError,
+    IndexOffsetOverflowError,
+    IndexOrderError,
+    SettingsError,
+    UnsupportedDataError,
+)
+from sediment.segment_io.format.layout import (
+    INT32_MAX,
+    NO_TIMESTAMP,
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    TRANSACTION_ENTRY_BYTES,
+    TRANSACTION_ENTRY_STRUCT,
+)
+from sediment.segment_io.fs import Buffer
+
+Int64s = npt.NDArray[np.int64]
+
+_OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
+_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
+_TRANSACTION_ENTRY = np.dtype(
+    [("version", "i1"), ("version_low", "i1"), *((name, ">i8") for name in ("producer", "first", "last", "lso"))]
+)
+assert _OFFSET_ENTRY.itemsize == OFFSET_ENTRY_BYTES
+assert _TIME_ENTRY.itemsize == TIME_ENTRY_BYTES
+assert _TRANSACTION_ENTRY.itemsize == TRANSACTION_ENTRY_BYTES
+
+_REBUILD = "delete the index; it is rebuilt from the log"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetPosition:
+    """A log offset and the byte position in the segment file to scan forward from."""
+
+    offset: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TimestampOffset:
+    """A timestamp in ms and the last offset of the first batch that has it."""
+
+    timestamp_ms: int
+    offset: int
+
+
+# ------------------------------------------------------------------------------------------------------ offset index
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OffsetIndex:
+    """Entries of one `.index`: relative_offsets int64[n], strictly ascending, and positions int64[n] in bytes."""
+
+    base_offset: int
+    relative_offsets: Int64s
+    positions: Int64s
+
+    def __len__(self) -> int:
+        return len(self.relative_offsets)
+
+    def __getitem__(self, slot: int) -> OffsetPosition:
+        return OffsetPosition(self.base_offset + int(self.relative_offsets[slot]), int(self.positions[slot]))
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last entry, the base offset where there is none."""
+        return self[-1].offset if len(self) else self.base_offset
+
+    def lookup(self, target_offset: int) -> OffsetPosition:
+        """The entry with the largest offset ≤ `target_offset`; (base offset, 0) where there is none.
+
+        Source: kafka-log 01 §7.1.
+        """
+        slot = int(np.searchsorted(self.relative_offsets, target_offset - self.base_offset, side="right")) - 1
+        return self[slot] if slot >= 0 else OffsetPosition(self.base_offset, 0)
+
+    def fetch_upper_bound(self, start: OffsetPosition, size_bytes: int) -> OffsetPosition | None:
+        """The first entry at or above `start.position + size_bytes`: no offset of that fetch is larger.
+
+        Source: kafka-log 01 §7.1 (fetchUpperBoundOffset).
+        """
+        slot = int(np.searchsorted(self.positions, start.position + size_bytes, side="left"))
+        return self[slot] if slot < len(self) else None
+
+    def to_bytes(self) -> bytes:
+        """The trimmed file."""
+        entries = np.empty(len(self), dtype=_OFFSET_ENTRY)
+        entries["relative_offset"] = self.relative_offsets
+        entries["position"] = self.positions
+        return entries.tobytes()
+
+
+def parse_offset_index(
+    data: Buffer, base_offset: int, *, path: str | None = None, preallocated: bool = False
+) -> OffsetIndex:
+    """An offset index from the bytes of its file.
+
+    `preallocated` says that the file may be longer than its entries, as an active segment's is after a crash: entries
+    then end before the zero tail, or where offsets or positions stop ascending.
+
+    Raises:
+        CorruptIndexError: the length is no multiple of 8, an entry is negative, offsets do not strictly ascend or
+            positions descend; with `preallocated` never.
+
+    Source: kafka-log 01 §7, §7.1.
+    """
+    entries = _entries(data, _OFFSET_ENTRY, path=path, preallocated=preallocated)
+    relative_offsets = entries["relative_offset"].astype(np.int64)
+    positions = entries["position"].astype(np.int64)
+    good = (relative_offsets >= 0) & (positions >= 0)
+    good[1:] &= (np.diff(relative_offsets) > 0) & (np.diff(positions) >= 0)
+    count = _checked_count(good, OFFSET_ENTRY_BYTES, base_offset, path=path, preallocated=preallocated)
+    return OffsetIndex(base_offset, relative_offsets[:count], positions[:count])
+
+
+def _entries(data: Buffer, dtype: np.dtype[np.void], *, path: str | None, preallocated: bool) -> npt.NDArray[np.void]:
+    """The whole entries of an index file, without the zero tail of a preallocated one."""
+    view = memoryview(data).cast("B")
+    count, trailing = divmod(len(view), dtype.itemsize)
+    if trailing and not preallocated:
+        raise CorruptIndexError(
+            f"index of {len(view)} bytes is no multiple of {dtype.itemsize} bytes",
+            path=path,
+            position=count * dtype.itemsize,
+            advice=_REBUILD,
+        )
+    entries = np.frombuffer(view, dtype=dtype, count=count)
+    if preallocated:
+        written = np.frombuffer(view, dtype=np.uint8, count=count * dtype.itemsize).nonzero()[0]
+        entries = entries[: int(written[-1]) // dtype.itemsize + 1 if len(written) else 0]
+    return entries
+
+
+def _checked_count(
+    good: npt.NDArray[np.bool_], entry_bytes: int, base_offset: int, *, path: str | None, preallocated: bool
+) -> int:
+    """How many entries come before the first that is not `good`."""
+    if good.all():
+        return len(good)
+    first_bad = int(good.argmin())
+    if preallocated:
+        return first_bad
+    raise CorruptIndexError(
+        f"index entry {first_bad} is negative or does not follow the one before it",
+        path=path,
+        position=first_bad * entry_bytes,
+        offset=base_offset,
+        advice=_REBUILD,
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- time index
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeIndex:
+    """Entries of one `.timeindex`: timestamps int64[n] in ms, strictly ascending, and relative_offsets int64[n]."""
+
+    base_offset: int
+    timestamps: Int64s
+    relative_offsets: Int64s
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def __getitem__(self, slot: int) -> TimestampOffset:
+        return TimestampOffset(int(self.timestamps[slot]), self.base_offset + int(self.relative_offsets[slot]))
+
+    @property
+    def last_entry(self) -> TimestampOffset:
+        """The entry with the largest timestamp; (−1, base offset) where there is none."""
+        return self[-1] if len(self) else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+
+    def lookup(self, target_ms: int) -> TimestampOffset:
+        """The entry with the largest timestamp ≤ `target_ms`; (−1, base offset) where there is none.
+
+        Source: kafka-log 01 §7.2.
+        """
+        slot = int(np.searchsorted(self.timestamps, target_ms, side="right")) - 1
+        return self[slot] if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+
+    def to_bytes(self) -> bytes:
+        """The trimmed file."""
+        entries = np.empty(len(self), dtype=_TIME_ENTRY)
+        entries["timestamp"] = self.timestamps
+        entries["relative_offset"] = self.relative_offsets
+        return entries.tobytes()
+
+
+def parse_time_index(
+    data: Buffer, base_offset: int, *, path: str | None = None, preallocated: bool = False
+) -> TimeIndex:
+    """A time index from the bytes of its file; `preallocated` as for `parse_offset_index`.
+
+    Raises:
+        CorruptIndexError: the length is no multiple of 12, an entry is negative, timestamps do not strictly ascend or
+            offsets descend; with `preallocated` never.
+
+    Source: kafka-log 01 §7, §7.2.
+    """
+    entries = _entries(data, _TIME_ENTRY, path=path, preallocated=preallocated)
+    timestamps = entries["timestamp"].astype(np.int64)
+    relative_offsets = entries["relative_offset"].astype(np.int64)
+    good = (timestamps >= 0) & (relative_offsets >= 0)
+    good[1:] &= (timestamps[1:] > timestamps[:-1]) & (np.diff(relative_offsets) >= 0)
+    count = _checked_count(good, TIME_ENTRY_BYTES, base_offset, path=path, preallocated=preallocated)
+    return TimeIndex(base_offset, timestamps[:count], relative_offsets[:count])
+
+
+# ---------------------------------------------------------------------------------------------------------- builders
+
+
+class _GrowingColumns:
+    """Two int64 columns that grow at the end.
+
+    Columns handed out stay as they were: appending writes behind them, or elsewhere once a cut left no room.
+    """
+
+    def __init__(self, first: Int64s, second: Int64s) -> None:
+        self._first = first
+        self._second = second
+        self._count = len(first)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, first: int, second: int) -> None:
+        if self._count == len(self._first):
+            room = max(64, 2 * self._count)
+            self._first = np.concatenate([self._first, np.empty(room - self._count, dtype=np.int64)])
+            self._second = np.concatenate([self._second, np.empty(room - self._count, dtype=np.int64)])
+        self._first[self._count] = first
+        self._second[self._count] = second
+        self._count += 1
+
+    def cut(self, count: int) -> None:
+        self._first = self._first[:count]
+        self._second = self._second[:count]
+        self._count = count
+
+    def columns(self) -> tuple[Int64s, Int64s]:
+        return self._first[: self._count], self._second[: self._count]
+
+
+def _max_entries(max_bytes: int, entry_bytes: int) -> int:
+    if max_bytes < entry_bytes:
+        raise SettingsError(
+            f"an index of {max_bytes} bytes holds no entry", advice="raise segment.index.bytes to at least 12"
+        )
+    return max_bytes // entry_bytes
+
+
+def _relative_offset(offset: int, base_offset: int) -> int:
+    relative_offset = offset - base_offset
+    if not 0 <= relative_offset <= INT32_MAX:
+        raise IndexOffsetOverflowError(
+            f"offset is not within 2^31 of the segment's base offset {base_offset}",
+            offset=offset,
+            advice="split the segment",
+        )
+    return relative_offset
+
+
+def _index_full(entries: int) -> IndexFullError:
+    return IndexFullError(f"index is full with {entries} entries", advice="raise segment.index.bytes")
+
+
+class OffsetIndexBuilder:
+    """An offset index that grows, with Kafka's refusals (kafka-log 01 §7.1).
+
+    `max_bytes` is `segment.index.bytes`; it is rounded down to whole entries.
+    """
+
+    def __init__(self, base_offset: int, max_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.max_entries = _max_entries(max_bytes, OFFSET_ENTRY_BYTES)
+        self._columns = _GrowingColumns(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+    @classmethod
+    def resume(cls, index: OffsetIndex, max_bytes: int) -> OffsetIndexBuilder:
+        """A builder that goes on behind the entries of `index`."""
+        builder = cls(index.base_offset, max_bytes)
+        builder._columns = _GrowingColumns(index.relative_offsets.copy(), index.positions.copy())
+        return builder
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    @property
+    def is_full(self) -> bool:
+        """No entry may follow: a reason to roll the segment."""
+        return len(self) >= self.max_entries
+
+    def append(self, offset: int, position: int) -> None:
+        """Add an entry for the batch at byte `position` whose last offset is `offset`.
+
+        Raises:
+            IndexFullError: there is no room.
+            IndexOrderError: `offset` does not exceed the last entry's.
+            IndexOffsetOverflowError: `offset` is out of the segment's range.
+        """
+        if self.is_full:
+            raise _index_full(len(self))
+        relative_offset = _relative_offset(offset, self.base_offset)
+        if len(self) and offset <= self.index().last_offset:
+            raise IndexOrderError(
+                f"offset does not follow the last one indexed, {self.index().last_offset}", offset=offset
+            )
+        self._columns.append(relative_offset, position)
+
+    def truncate_to(self, offset: int) -> None:
+        """Keep the entries below `offset`."""
+        relative_offsets, _ = self._columns.columns()
+        self._columns.cut(int(np.searchsorted(relative_offsets, offset - self.base_offset, side="left")))
+
+    def index(self) -> OffsetIndex:
+        """The index as it is now; later appends and truncations do not change it."""
+        return OffsetIndex(self.base_offset, *self._columns.columns())
+
+    def to_bytes(self, *, preallocated: bool = False) -> bytes:
+        """The trimmed file, or with `preallocated` the active segment's, zeros up to the full size."""
+        full_bytes = self.max_entries * OFFSET_ENTRY_BYTES if preallocated else 0
+        return self.index().to_bytes().ljust(full_bytes, b"\0")
+
+
+class TimeIndexBuilder:
+    """A time index that grows, with Kafka's refusals (kafka-log 01 §7.2).
+
+    The last slot is reserved for the entry that is appended when the segment is rolled or closed.
+    """
+
+    def __init__(self, base_offset: int, max_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.max_entries = _max_entries(max_bytes, TIME_ENTRY_BYTES)
+        self._columns = _GrowingColumns(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+    @classmethod
+    def resume(cls, index: TimeIndex, max_bytes: int) -> TimeIndexBuilder:
+        """A builder that goes on behind the entries of `index`."""
+        builder = cls(index.base_offset, max_bytes)
+        builder._columns = _GrowingColumns(index.timestamps.copy(), index.relative_offsets.copy())
+        return builder
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    @property
+    def is_full(self) -> bool:
+        """Only the reserved slot is left: a reason to roll the segment."""
+        return len(self) >= self.max_entries - 1
+
+    def maybe_append(self, timestamp_ms: int, offset: int, *, skip_full_check: bool = False) -> None:
+        """Add an entry unless `timestamp_ms` equals the last one; −1 is never written.
+
+        Raises:
+            IndexFullError: there is no room; `skip_full_check` opens the reserved slot.
+            IndexOrderError: `offset` or `timestamp_ms` is below the last entry's.
+            IndexOffsetOverflowError: `offset` is out of the segment's range.
+        """
+        if len(self) >= self.max_entries or (self.is_full and not skip_full_check):
+            raise _index_full(len(self))
+        last = self.index().last_entry
+        if len(self) and offset < last.offset:
+            raise IndexOrderError(f"offset is below the last one indexed, {last.offset}", offset=offset)
+        if len(self) and timestamp_ms < last.timestamp_ms:
+            raise IndexOrderError(
+                f"timestamp {timestamp_ms} is below the last one indexed, {last.timestamp_ms}", offset=offset
+            )
+        if timestamp_ms > last.timestamp_ms:
+            self._columns.append(timestamp_ms, _relative_offset(offset, self.base_offset))
+
+    def truncate_to(self, offset: int) -> None:
+        """Keep the entries whose offset is below `offset`."""
+        _, relative_offsets = self._columns.columns()
+        self._columns.cut(int(np.searchsorted(relative_offsets, offset - self.base_offset, side="left")))
+
+    def index(self) -> TimeIndex:
+        """The index as it is now; later appends and truncations do not change it."""
+        return TimeIndex(self.base_offset, *self._columns.columns())
+
+    def to_bytes(self, *, preallocated: bool = False) -> bytes:
+        """The trimmed file, or with `preallocated` the active segment's, zeros up to the full size."""
+        full_bytes = self.max_entries * TIME_ENTRY_BYTES if preallocated else 0
+        return self.index().to_bytes().ljust(full_bytes, b"\0")
+
+
+def build_indexes(
+    last_offsets: Int64s,
+    positions: Int64s,
+    sizes_bytes: Int64s,
+    max_timestamps: Int64s,
+    *,
+    base_offset: int,
+    index_interval_bytes: int,
+    max_index_bytes: int,
+) -> tuple[bytes, bytes]:
+    """The `.index` and `.timeindex` of a segment by its batches, each argument int64[batches] in file order.
+
+    A batch gets an entry when more than `index_interval_bytes` were written since the last one, never the first batch;
+    the largest timestamp comes last.
+
+    Raises:
+        IndexFullError, IndexOrderError, IndexOffsetOverflowError: as the builders.
+
+    Source: kafka-log 01 §7.5, 05 §4.
+    """
+    offset_index = OffsetIndexBuilder(base_offset, max_index_bytes)
+    time_index = TimeIndexBuilder(base_offset, max_index_bytes)
+    largest = TimestampOffset(NO_TIMESTAMP, NO_TIMESTAMP)
+    bytes_since_entry = 0
+    batches = zip(last_offsets.tolist(), positions.tolist(), sizes_bytes.tolist(), max_timestamps.tolist(), strict=True)
+    for last_offset, position, size_bytes, max_timestamp in batches:
+        _relative_offset(last_offset, base_offset)
+        if max_timestamp > largest.timestamp_ms:
+            largest = TimestampOffset(max_timestamp, last_offset)
+        if bytes_since_entry > index_interval_bytes:
+            offset_index.append(last_offset, position)
+            time_index.maybe_append(largest.timestamp_ms, largest.offset)
+            bytes_since_entry = 0
+        bytes_since_entry += size_bytes
+    time_index.maybe_append(largest.timestamp_ms, largest.offset, skip_full_check=True)
+    return offset_index.to_bytes(), time_index.to_bytes()
+
+
+# ------------------------------------------------------------------------------------------------- transaction index
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """One aborted transaction; offsets are absolute.
+
+    `last_offset` is that of its ABORT marker, `last_stable_offset` the log's when the marker was appended.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedAborted:
+    """Aborted transactions of a range; `is_complete`: no later segment can hold another one."""
+
+    transactions: tuple[AbortedTransaction, ...]
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransactionIndex:
+    """Entries of one `.txnindex` in file order, each column int64[n]."""
+
+    producer_ids: Int64s
+    first_offsets: Int64s
+    last_offsets: Int64s
+    last_stable_offsets: Int64s
+
+    def __len__(self) -> int:
+        return len(self.producer_ids)
+
+    def transactions(self) -> tuple[AbortedTransaction, ...]:
+        """All entries as values."""
+        return self._take(np.ones(len(self), dtype=np.bool_))
+
+    def collect(self, fetch_offset: int, upper_bound: int) -> CollectedAborted:
+        """The aborted transactions that touch [fetch_offset, upper_bound), by Kafka's rule.
+
+        The walk ends behind the first entry whose last stable offset reaches `upper_bound`: every later marker belongs
+        to a transaction that began above it.
+
+        Source: kafka-log 01 §7.4 (collectAbortedTxns).
+        """
+        stops = self.last_stable_offsets >= upper_bound
+        is_complete = bool(stops.any())
+        wanted = (self.last_offsets >= fetch_offset) & (self.first_offsets < upper_bound)
+        if is_complete:
+            wanted[int(stops.argmax()) + 1 :] = False
+        return CollectedAborted(self._take(wanted), is_complete)
+
+    def check(self, base_offset: int, *, path: str | None = None) -> None:
+        """The check that Kafka runs when it loads a segment.
+
+        Raises:
+            CorruptIndexError: an entry ends below the segment's base offset.
+        """
+        below = self.last_offsets < base_offset
+        if below.any():
+            slot = int(below.argmax())
+            raise CorruptIndexError(
+                f"aborted transaction ends at offset {int(self.last_offsets[slot])}, below base offset {base_offset}",
+                path=path,
+                position=slot * TRANSACTION_ENTRY_BYTES,
+                advice=_REBUILD,
+            )
+
+    def _take(self, wanted: npt.NDArray[np.bool_]) -> tuple[AbortedTransaction, ...]:
+        columns = (self.producer_ids, self.first_offsets, self.last_offsets, self.last_stable_offsets)
+        return tuple(
+            AbortedTransaction(*row) for row in zip(*(column[wanted].tolist() for column in columns), strict=True)
+        )
+
+
+def parse_transaction_index(data: Buffer, *, path: str | None = None) -> TransactionIndex:
+    """A transaction index from the bytes of its file; trailing bytes that make no entry are ignored.
+
+    Raises:
+        UnsupportedDataError: an entry has a newer version.  As in Kafka only the version's first byte counts.
+
+    Source: kafka-log 01 §7.4.
+    """
+    view = memoryview(data).cast("B")
+    entries = np.frombuffer(view, dtype=_TRANSACTION_ENTRY, count=len(view) // TRANSACTION_ENTRY_BYTES)
+    newer = entries["version"] > 0
+    if newer.any():
+        slot = int(newer.argmax())
+        raise UnsupportedDataError(
+            "transaction index entry has a version newer than 0", path=path, position=slot * TRANSACTION_ENTRY_BYTES
+        )
+    return TransactionIndex(*(entries[name].astype(np.int64) for name in ("producer", "first", "last", "lso")))
+
+
+def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """The bytes of the entries of `transactions`: a whole `.txnindex`, or what is appended to one."""
+    return b"".join(
+        TRANSACTION_ENTRY_STRUCT.pack(
+            0, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset
+        )
+        for entry in transactions
+    )
+
+
+class TransactionIndexBuilder:
+    """A transaction index that grows, with Kafka's refusals (kafka-log 01 §7.4).
+
+    The order of `last_offset` is checked among the entries appended here, not against `transactions` found in a file.
+    """
+
+    def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
+        self._transactions = list(transactions)
+        self._last_appended = -1
+
+    def __len__(self) -> int:
+        return len(self._transactions)
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        """Add an entry.
+
+        Raises:
+            IndexOrderError: its last offset does not exceed the last appended one.
+        """
+        if transaction.last_offset <= self._last_appended:
+            raise IndexOrderError(
+                f"aborted transaction does not end behind the last one indexed, {self._last_appended}",
+                offset=transaction.last_offset,
+            )
+        self._last_appended = transaction.last_offset
+        self._transactions.append(transaction)
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut at the first entry whose last offset is at or above `offset`."""
+        for kept, entry in enumerate(self._transactions):
+            if entry.last_offset >= offset:
+                self._last_appended = self._transactions[kept - 1].last_offset if kept else -1
+                del self._transactions[kept:]
+                return
+
+    def to_bytes(self) -> bytes:
+        """The whole file."""
+        return encode_transaction_index(self._transactions)
+
+
+def collect_aborted(
+    indexes: Iterable[TransactionIndex], fetch_offset: int, upper_bound: int
+) -> tuple[AbortedTransaction, ...]:
+    """The aborted transactions that touch [fetch_offset, upper_bound).
+
+    `indexes` are those of all segments from the one that holds `fetch_offset` to the end of the log, in that order,
+    the active one included: the marker that decides can lie far above the range.  It is consumed only as far as needed.
+
+    Source: kafka-log 01 §7.4, 04 §8 step 7.
+    """
+    found: list[AbortedTransaction] = []
+    for index in indexes:
+        collected = index.collect(fetch_offset, upper_bound)
+        found += collected.transactions
+        if collected.is_complete:
+            break
+    return tuple(found)

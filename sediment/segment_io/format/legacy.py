@@ -1,0 +1,262 @@
+"""Messages of magic 0 and 1, plain and in compressed wrappers, as the record rows that `decode` makes of magic 2.
+
+An entry of a log (kafka-log 01 §5), integers big-endian:
+
+    +--------+------+-----+-------+------------+------------------+------------+-----+--------------+-------+
+    | offset | size | crc | magic | attributes | timestamp        | key length | key | value length | value |
+    | 0      | 8    | 12  | 16    | 17         | 18, magic 1 only | 18 or 26   |     |              |       |
+    +--------+------+-----+-------+------------+------------------+------------+-----+--------------+-------+
+              `crc` is CRC-32 (IEEE) over byte 16 to the end; `size` counts from byte 12.
+
+A row is int64[RECORD_FIELDS] as `decode.decode_records` fills it, but OFFSET_DELTA and TIMESTAMP_DELTA are absolute and
+HEADERS_START is 0, because there are no headers.
+
+Invariants: as in `decode`, every length is checked before it is used and kernels answer with a status.  The checksum of
+an entry of the log is checked; those inside of a wrapper are not, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u8, load_u32, load_word64
+from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.format import decode
+from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.decode import (
+    BAD_CRC,
+    BAD_KEY_LENGTH,
+    BAD_LENGTH,
+    BAD_MAGIC,
+    BAD_VALUE_LENGTH,
+    HEADERS_START,
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    OK,
+    PADDING_BYTES,
+    RECORD_END,
+    RECORD_FIELDS,
+    RECORD_START,
+    RECORD_TAIL,
+    TIMESTAMP_DELTA,
+    VALUE_BYTES,
+    VALUE_START,
+)
+from sediment.segment_io.format.layout import (
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    INT64_MAX,
+    LEGACY_MIN_LENGTH,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+)
+
+LEGACY_CRC = 12
+LEGACY_CRC_START = 16
+LEGACY_ATTRIBUTES = 17
+LEGACY_TIMESTAMP = 18  # magic 1 only
+MIN_ENTRY_BYTES = LOG_OVERHEAD_BYTES + LEGACY_MIN_LENGTH
+
+NESTED_COMPRESSION = 40
+STATUS_TEXT = {**decode.STATUS_TEXT, NESTED_COMPRESSION: "a compressed message holds compressed messages"}
+
+_ADVICE = "restore the segment from a replica or a backup, or leave this partition out"
+
+ByteArray = npt.NDArray[np.uint8]
+
+
+def _crc32_tables() -> npt.NDArray[np.uint64]:
+    """uint64[8, 256]: row k advances a byte over k further zero bytes, for the polynomial of zip."""
+    rows = [[0] * 256 for _ in range(8)]
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0xEDB88320 if crc & 1 else 0)
+        rows[0][byte] = crc
+    for k in range(1, 8):
+        rows[k] = [rows[0][value & 0xFF] ^ (value >> 8) for value in rows[k - 1]]
+    return np.array(rows, dtype=np.uint64)
+
+
+_TABLES = _crc32_tables()
+_MASK = np.uint64(0xFFFFFFFF)
+
+
+@kernel
+def crc32(address: int, count: int) -> int:
+    """CRC-32 (IEEE) of `count` bytes at `address`, as a non-negative int64."""
+    crc = _MASK
+    low = np.uint64(0xFF)
+    end = address + count
+    while end - address >= 8:
+        word = load_word64(address) ^ crc
+        crc = np.uint64(0)
+        for byte in range(8):
+            crc ^= _TABLES[7 - byte, (word >> np.uint64(8 * byte)) & low]
+        address += 8
+    while address < end:
+        crc = _TABLES[0, (crc ^ np.uint64(load_u8(address))) & low] ^ (crc >> np.uint64(8))
+        address += 1
+    return np.int64((crc ^ _MASK) & _MASK)
+
+
+@kernel
+def check_legacy_crc(address: int, size_bytes: int) -> int:
+    """OK or BAD_CRC for an entry that lies whole at `address`."""
+    if size_bytes < MIN_ENTRY_BYTES:
+        return BAD_LENGTH
+    if crc32(address + LEGACY_CRC_START, size_bytes - LEGACY_CRC_START) != load_u32(address + LEGACY_CRC):
+        return BAD_CRC
+    return OK
+
+
+@kernel
+def decode_entry(base: int, position: int, size_bytes: int, row: npt.NDArray[np.int64]) -> int:
+    """Decode the entry of `size_bytes` at `position` into `row`; its value may be a compressed stream.
+
+    Source: kafka-log 01 §5.
+    """
+    address = base + position
+    end = address + size_bytes
+    magic = load_i8(address + MAGIC)
+    if magic < 0 or magic > 1:
+        return BAD_MAGIC
+    row[RECORD_START] = position
+    row[RECORD_TAIL] = position
+    row[RECORD_END] = position + size_bytes
+    row[OFFSET_DELTA] = load_i64(address + BASE_OFFSET)
+    row[TIMESTAMP_DELTA] = NO_TIMESTAMP
+    row[HEADERS_START] = 0
+    at = address + LEGACY_TIMESTAMP
+    if magic == 1:
+        if end - at < 8:
+            return BAD_LENGTH
+        row[TIMESTAMP_DELTA] = load_i64(at)
+        at += 8
+    if end - at < 4:
+        return BAD_KEY_LENGTH
+    length = load_i32(at)
+    at += 4
+    if length > end - at:
+        return BAD_KEY_LENGTH
+    row[KEY_START] = at - base
+    row[KEY_BYTES] = max(length, -1)
+    at += max(length, 0)
+    if end - at < 4:
+        return BAD_VALUE_LENGTH
+    length = load_i32(at)
+    at += 4
+    if length > end - at:
+        return BAD_VALUE_LENGTH
+    row[VALUE_START] = at - base
+    row[VALUE_BYTES] = max(length, -1)
+    return OK
+
+
+@kernel
+def decode_entries(base: int, end: int, records: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Decode the entries in [0, end) of a decompressed wrapper; an incomplete last one is left out.
+
+    `records` is int64[>= end // MIN_ENTRY_BYTES + 1, RECORD_FIELDS].
+
+    Returns:
+        (status, entries).
+
+    Source: kafka-log 01 §5.1.
+    """
+    position = 0
+    count = 0
+    while end - position >= LOG_OVERHEAD_BYTES:
+        length = load_i32(base + position + BATCH_LENGTH)
+        if length < LEGACY_MIN_LENGTH:
+            return BAD_LENGTH, count
+        size_bytes = length + LOG_OVERHEAD_BYTES
+        if size_bytes > end - position:
+            break
+        status = decode_entry(base, position, size_bytes, records[count])
+        if status != OK:
+            return status, count
+        if load_i8(base + position + LEGACY_ATTRIBUTES) & CODEC_MASK:
+            return NESTED_COMPRESSION, count
+        count += 1
+        position += size_bytes
+    return OK, count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unwrapped:
+    """The messages of one wrapper: `records`, int64[n, RECORD_FIELDS] with n > 0, point into `buffer`.
+
+    Offsets and timestamps are those that a reader is given.
+    """
+
+    buffer: ByteArray
+    records: npt.NDArray[np.int64]
+
+
+def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
+    """The messages inside of a compressed entry, whose checksum was checked; `wrapper` is the whole entry.
+
+    Raises:
+        CorruptBatchError: the value is null, no stream, expands beyond `limit_bytes`, or its messages are malformed,
+            compressed themselves, none, or contradict the wrapper's offset.
+
+    Source: kafka-log 01 §5.1.
+    """
+    outer = np.zeros(RECORD_FIELDS, dtype=np.int64)
+    source = _padded(wrapper)
+    _check(decode_entry(source.ctypes.data, 0, len(wrapper), outer))
+    if outer[VALUE_BYTES] < 0:
+        raise _corrupt("a compressed message has no value")
+    magic, attributes = wrapper[MAGIC], wrapper[LEGACY_ATTRIBUTES]
+    start = int(outer[VALUE_START])
+    value = memoryview(wrapper)[start : start + int(outer[VALUE_BYTES])]
+    content = decompress(attributes & CODEC_MASK, value, limit_bytes=limit_bytes, magic=magic)
+    buffer = _padded(content)
+    size_bytes = buffer.size - PADDING_BYTES
+    records = np.empty((size_bytes // MIN_ENTRY_BYTES + 1, RECORD_FIELDS), dtype=np.int64)
+    status, count = decode_entries(buffer.ctypes.data, size_bytes, records)
+    _check(status)
+    if not count:
+        raise _corrupt("a compressed message holds no messages")
+    records = records[:count]
+    if magic == 1:
+        _make_absolute(records, int(outer[OFFSET_DELTA]))
+        if attributes & TIMESTAMP_TYPE_BIT:
+            stamped = buffer[records[:, RECORD_START] + MAGIC] > 0
+            records[stamped, TIMESTAMP_DELTA] = outer[TIMESTAMP_DELTA]
+    return Unwrapped(buffer, records)
+
+
+def _make_absolute(records: npt.NDArray[np.int64], wrapper_offset: int) -> None:
+    """Offsets inside of magic 1 are relative, and the wrapper's is that of the last; 0 is what old librdkafka wrote."""
+    if wrapper_offset == 0:
+        return
+    base_offset = wrapper_offset - int(records[-1, OFFSET_DELTA])
+    if not 0 <= base_offset <= INT64_MAX:
+        raise _corrupt(f"a compressed message has offset {wrapper_offset}, below those of the messages it holds")
+    records[:, OFFSET_DELTA] += base_offset
+
+
+def _padded(content: bytes | bytearray | memoryview) -> ByteArray:
+    data = np.frombuffer(content, dtype=np.uint8)
+    buffer = np.zeros(data.size + PADDING_BYTES, dtype=np.uint8)
+    buffer[: data.size] = data
+    return buffer
+
+
+def _check(status: int) -> None:
+    if status != OK:
+        raise _corrupt(STATUS_TEXT[status])
+
+
+def _corrupt(what: str) -> CorruptBatchError:
+    return CorruptBatchError(what, advice=_ADVICE)

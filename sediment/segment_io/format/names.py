@@ -1,0 +1,169 @@
+"""File and directory names <-> offsets, topic partitions and states (kafka-log 01 §1).
+
+Invariant: names with a state suffix (`.cleaned`, `.swap`, `.deleted`) and our own `.part` names are never mistaken
+for live segment files.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import total_ordering
+
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
+
+LOCK_FILE = ".lock"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+META_PROPERTIES_FILE = "meta.properties"
+RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
+LOG_START_FILE = "log-start-offset-checkpoint"
+CLEANER_FILE = "cleaner-offset-checkpoint"
+HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
+LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
+PARTITION_METADATA_FILE = "partition.metadata"
+RUN_TOKEN_FILE = ".sediment-run"
+UNCLEANABLE_FILE = ".sediment-uncleanable"
+
+METADATA_TOPIC = "__cluster_metadata"
+REMOTE_INDEX_CACHE = "remote-log-index-cache"
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+DELETED_SUFFIX = ".deleted"
+PART_SUFFIX = ".part"
+
+
+class SegmentFileKind(StrEnum):
+    """The files of one segment, in the order in which Kafka renames them."""
+
+    LOG = ".log"
+    OFFSET_INDEX = ".index"
+    TIME_INDEX = ".timeindex"
+    TRANSACTION_INDEX = ".txnindex"
+    SNAPSHOT = ".snapshot"
+
+
+class DirectoryState(StrEnum):
+    """What the suffix of a partition directory says."""
+
+    LIVE = ""
+    DELETE = "-delete"
+    STRAY = "-stray"
+    FUTURE = "-future"
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class TopicPartition:
+    """A topic and a partition number; `str()` is the directory name of the live log."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def __lt__(self, other: TopicPartition) -> bool:
+        return (self.topic, self.partition) < (other.topic, other.partition)
+
+
+METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_STATE_DIRECTORY = re.compile(r"(.+)\.[0-9A-Za-z_-]+-(?:delete|future|stray)", re.DOTALL)
+_NUMBER = re.compile(r"\+?[0-9]{1,255}")
+
+
+def is_topic_name(name: str) -> bool:
+    """True if Kafka allows a topic of this name (Topic.isValid)."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState]:
+    """Return the topic partition and the state of a directory name.
+
+    Exactly one live name belongs to a partition: `str()` of it.  A broker also reads `t-00` and `t-+0` as t-0, and
+    takes topics that Kafka does not allow; its checkpoint files cannot hold some of them.
+
+    Raises:
+        UsageError: no partition has that name (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`, `t-2147483648`).
+
+    Source: kafka-log 01 §1.2; Kafka's UnifiedLog.parseTopicPartitionName and Topic.isValid.
+    """
+    state = next((s for s in DirectoryState if s and name.endswith(s)), DirectoryState.LIVE)
+    match = _STATE_DIRECTORY.fullmatch(name) if state else None
+    if state and match is None:
+        raise _not_a_partition(name)
+    topic, dash, number = (match[1] if match else name).rpartition("-")
+    if not dash or not topic or not _NUMBER.fullmatch(number) or int(number) > INT32_MAX:
+        raise _not_a_partition(name)
+    if not is_topic_name(topic):
+        raise UsageError(
+            f"directory {name!r} is not named topic-partition: Kafka allows no topic of that name",
+            advice="a broker sets it aside or writes checkpoint files that it cannot read; move it out of the log "
+            "directory",
+        )
+    partition = TopicPartition(topic, int(number))
+    if number != str(partition.partition):
+        raise UsageError(
+            f"directory {name!r} is not named topic-partition: the name of that partition is {partition}",
+            advice=f"a broker takes it for {partition} and refuses to start if that directory exists too; move it out "
+            "of the log directory",
+        )
+    return partition, state
+
+
+def _not_a_partition(name: str) -> UsageError:
+    return UsageError(
+        f"directory {name!r} is not named topic-partition",
+        advice="a broker refuses to start on it; move it out of the log directory",
+    )
+
+
+def segment_file_name(base_offset: int, kind: SegmentFileKind) -> str:
+    """`base_offset` in 20 digits, then the suffix of `kind`."""
+    return f"{base_offset:020d}{kind}"
+
+
+def part_file_name(base_offset: int, kind: SegmentFileKind, run_id: str, attempt: str) -> str:
+    """The attempt-unique name under which a task writes; loaders ignore it."""
+    return f"{segment_file_name(base_offset, kind)}.{run_id}-{attempt}{PART_SUFFIX}"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFileName:
+    """A parsed file name: `state` is '' for a live file, else one of the state suffixes or `.part`."""
+
+    base_offset: int
+    kind: SegmentFileKind
+    state: str
+
+
+_SEGMENT_FILE = re.compile(
+    r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
+    r"(?:(\.cleaned|\.swap|\.deleted)|\.[0-9A-Za-z_.-]+(\.part))?"
+)
+
+
+def parse_segment_file(name: str) -> SegmentFileName | None:
+    """The parts of a segment file's name, or None for any other file; offsets end at 2^63 - 1.
+
+    A broker opens a segment by the name that `segment_file_name` gives, so more or fewer digits name no file of it.
+    """
+    match = _SEGMENT_FILE.fullmatch(name)
+    if match is None or int(match[1]) > INT64_MAX:
+        return None
+    base, kind, state, part = match.groups()
+    return SegmentFileName(int(base), SegmentFileKind(kind), state or part or "")
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """A synced file under its attempt-unique `part_name`, which is to become `final_name`."""
+
+    part_name: str
+    final_name: str
+    size_bytes: int

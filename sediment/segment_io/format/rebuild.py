@@ -1,0 +1,168 @@
+"""Compiled loops that rebuild a batch from its kept records.  No policy.
+
+What a rebuilt batch keeps and recomputes: kafka-log 02 §6.4.  The loops take the rows of the kept records, packed.
+A record is written as length, attributes 0, timestamp delta, offset delta, then everything from its key length on as
+it was.  Callers have bounded the target: a rebuilt batch never exceeds `rebuilt_bound`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import (
+    copy_bytes,
+    load_i16,
+    load_i64,
+    store_i8,
+    store_i16,
+    store_i32,
+    store_i64,
+)
+from sediment.segment_io.format.checksum import crc32c
+from sediment.segment_io.format.decode import OFFSET_DELTA, RECORD_END, RECORD_FIELDS, RECORD_TAIL, TIMESTAMP_DELTA
+from sediment.segment_io.format.layout import (
+    ATTRIBUTES,
+    BASE_TIMESTAMP,
+    BATCH_HEADER_BYTES,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    CRC,
+    DELETE_HORIZON_BIT,
+    LOG_OVERHEAD_BYTES,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+    TIMESTAMP_TYPE_BIT,
+)
+
+NO_HORIZON = -1
+_ROW_BYTES = 8 * RECORD_FIELDS
+_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most) and what it adds to the length varint
+
+
+@kernel
+def rebuilt_bound(payload_bytes: int, records: int) -> int:
+    """No batch rebuilt from `records` in `payload_bytes` is larger, uncompressed."""
+    return BATCH_HEADER_BYTES + payload_bytes + records * _GROWTH_PER_RECORD_BYTES
+
+
+@kernel
+def varlong_bytes(value: int) -> int:
+    """Encoded size of a zig-zag varlong or varint."""
+    raw = np.uint64((value << 1) ^ (value >> 63))
+    size = 1
+    while raw >= np.uint64(128):
+        raw >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@kernel
+def write_varlong(address: int, value: int) -> int:
+    """Write a zig-zag varlong or varint; returns the address behind it."""
+    raw = np.uint64((value << 1) ^ (value >> 63))
+    while raw >= np.uint64(128):
+        store_i8(address, np.int64((raw & np.uint64(127)) | np.uint64(128)))
+        raw >>= np.uint64(7)
+        address += 1
+    store_i8(address, np.int64(raw))
+    return address + 1
+
+
+@kernel
+def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> None:
+    """Move the rows of the kept of `count` records to the front, in order."""
+    first = records.ctypes.data
+    packed = 0
+    for index in range(count):
+        # Copied in any case: which of them are kept is a branch that no CPU foresees.
+        copy_bytes(first + packed * _ROW_BYTES, first + index * _ROW_BYTES, _ROW_BYTES)
+        packed += kept[index]
+
+
+@kernel
+def kept_timestamps(header: int, records: npt.NDArray[np.int64], count: int) -> tuple[int, int]:
+    """(timestamp of the first of `count` > 0 kept records, maxTimestamp of a batch of them).
+
+    LogAppendTime records all have the batch's append time.
+    """
+    if load_i16(header + ATTRIBUTES) & TIMESTAMP_TYPE_BIT:
+        append_time = load_i64(header + MAX_TIMESTAMP)
+        return append_time, append_time
+    base = load_i64(header + BASE_TIMESTAMP)
+    first = base + records[0, TIMESTAMP_DELTA]
+    largest = first
+    for index in range(1, count):
+        largest = max(largest, base + records[index, TIMESTAMP_DELTA])
+    return first, largest
+
+
+@kernel
+def _timestamp_of(header: int, delta: int) -> int:
+    if load_i16(header + ATTRIBUTES) & TIMESTAMP_TYPE_BIT:
+        return load_i64(header + MAX_TIMESTAMP)
+    return load_i64(header + BASE_TIMESTAMP) + delta
+
+
+@kernel
+def records_size(header: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int) -> int:
+    """Bytes that `write_records` will write."""
+    total = 0
+    for index in range(count):
+        body = (
+            1
+            + varlong_bytes(_timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp)
+            + varlong_bytes(records[index, OFFSET_DELTA])
+            + records[index, RECORD_END]
+            - records[index, RECORD_TAIL]
+        )
+        total += varlong_bytes(body) + body
+    return total
+
+
+@kernel
+def write_records(
+    target: int, header: int, payload: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int
+) -> int:
+    """Write `count` kept records of `payload` at `target`; returns the address behind them."""
+    # No row is taken as an array of its own: numba would count references to it, record by record.
+    for index in range(count):
+        delta = _timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
+        tail_bytes = records[index, RECORD_END] - records[index, RECORD_TAIL]
+        body = 1 + varlong_bytes(delta) + varlong_bytes(records[index, OFFSET_DELTA]) + tail_bytes
+        target = write_varlong(target, body)
+        store_i8(target, 0)
+        target = write_varlong(target + 1, delta)
+        target = write_varlong(target, records[index, OFFSET_DELTA])
+        copy_bytes(target, payload + records[index, RECORD_TAIL], tail_bytes)
+        target += tail_bytes
+    return target
+
+
+@kernel
+def write_header(
+    target: int, header: int, size_bytes: int, count: int, base_timestamp: int, max_timestamp: int, has_horizon: bool
+) -> None:
+    """The header of a rebuilt batch of `size_bytes`, whose records are already in place, and its CRC."""
+    copy_bytes(target, header, BATCH_HEADER_BYTES)
+    attributes = load_i16(header + ATTRIBUTES) & 0xFF
+    attributes = attributes | DELETE_HORIZON_BIT if has_horizon else attributes & ~DELETE_HORIZON_BIT
+    store_i32(target + BATCH_LENGTH, size_bytes - LOG_OVERHEAD_BYTES)
+    store_i16(target + ATTRIBUTES, attributes)
+    store_i64(target + BASE_TIMESTAMP, base_timestamp)
+    store_i64(target + MAX_TIMESTAMP, max_timestamp)
+    store_i32(target + RECORD_COUNT, count)
+    store_i32(target + CRC, crc32c(target + ATTRIBUTES, size_bytes - ATTRIBUTES))
+
+
+@kernel
+def write_empty_batch(target: int, header: int) -> None:
+    """The 61 bytes of an emptied batch: codec and delete horizon gone, base timestamp -1, the rest kept."""
+    copy_bytes(target, header, BATCH_HEADER_BYTES)
+    attributes = load_i16(header + ATTRIBUTES) & 0xFF & ~(CODEC_MASK | DELETE_HORIZON_BIT)
+    store_i32(target + BATCH_LENGTH, BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES)
+    store_i16(target + ATTRIBUTES, attributes)
+    store_i64(target + BASE_TIMESTAMP, -1)
+    store_i32(target + RECORD_COUNT, 0)
+    store_i32(target + CRC, crc32c(target + ATTRIBUTES, BATCH_HEADER_BYTES - ATTRIBUTES))

@@ -1,0 +1,1 @@
+"""One partition directory, read only: listing, offsets, producers, checkpoints and slices."""

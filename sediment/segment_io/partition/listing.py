@@ -1,0 +1,106 @@
+"""LogListing: names and sizes in a partition directory now, and what an interrupted replacement left there.
+
+Invariant: a listing opens no file; `segments` ascend by base offset and the last one is active.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sediment.segment_io.errors import NotALogDirectoryError
+from sediment.segment_io.format.names import (
+    CLEANED_SUFFIX,
+    SWAP_SUFFIX,
+    SegmentFileKind,
+    SegmentFileName,
+    TopicPartition,
+    parse_segment_file,
+)
+from sediment.segment_io.fs import FileEntry, Fs
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """One segment by its sizes: enough to recognise it later, nothing that needs the file opened.
+
+    Sizes are file lengths in bytes; an index is None where its file is missing.
+    """
+
+    base_offset: int
+    log_bytes: int
+    offset_index_bytes: int | None
+    time_index_bytes: int | None
+    transaction_index_bytes: int | None
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A file that an interrupted replacement, deletion or task left behind."""
+
+    name: str
+    parsed: SegmentFileName
+
+
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    """What one partition directory holds.  `snapshots` are the offsets of producer snapshots, ascending."""
+
+    partition: TopicPartition
+    path: Path
+    segments: tuple[SegmentRef, ...]
+    snapshots: tuple[int, ...]
+    leftovers: tuple[Leftover, ...]
+
+    def log_bytes(self) -> int:
+        """Sum of the `.log` sizes."""
+        return sum(segment.log_bytes for segment in self.segments)
+
+    def is_replacement_open(self) -> bool:
+        """Whether which segments there are depends on an interrupted replacement.
+
+        Files whose deletion began (a broker stopped within a minute after it cleaned leaves some) and parts of a run
+        decide nothing: whoever finishes what was interrupted only removes them.
+        """
+        return any(leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for leftover in self.leftovers)
+
+
+def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
+    """List a partition directory.  What is no regular file is no segment's, whatever its name, as for a broker.
+
+    Raises:
+        NotALogDirectoryError: `path` is not a directory.
+    """
+    if not fs.is_directory(path):
+        raise NotALogDirectoryError("no such partition directory", partition=str(partition), path=str(path))
+    live: dict[int, dict[SegmentFileKind, FileEntry]] = {}
+    snapshots: list[int] = []
+    leftovers: list[Leftover] = []
+    for entry in fs.scan(path):
+        parsed = parse_segment_file(entry.name) if entry.is_file else None
+        if parsed is None:
+            continue
+        if parsed.state:
+            leftovers.append(Leftover(entry.name, parsed))
+        elif parsed.kind is SegmentFileKind.SNAPSHOT:
+            snapshots.append(parsed.base_offset)
+        else:
+            live.setdefault(parsed.base_offset, {})[parsed.kind] = entry
+    segments = tuple(_segment(base, files) for base, files in sorted(live.items()) if SegmentFileKind.LOG in files)
+    return LogListing(partition, path, segments, tuple(sorted(snapshots)), tuple(leftovers))
+
+
+def _segment(base_offset: int, files: dict[SegmentFileKind, FileEntry]) -> SegmentRef:
+    def size(kind: SegmentFileKind) -> int | None:
+        return files[kind].size_bytes if kind in files else None
+
+    log = files[SegmentFileKind.LOG]
+    return SegmentRef(
+        base_offset=base_offset,
+        log_bytes=log.size_bytes,
+        offset_index_bytes=size(SegmentFileKind.OFFSET_INDEX),
+        time_index_bytes=size(SegmentFileKind.TIME_INDEX),
+        transaction_index_bytes=size(SegmentFileKind.TRANSACTION_INDEX),
+        mtime_ns=log.mtime_ns,
+    )

@@ -1,0 +1,356 @@
+"""LogView: what the files of one partition say about its offsets, times, producers and aborted transactions.
+
+    checkpoints ----------------> log start, high watermark, first dirty, where verified data ends
+    last offset index entry ----> walk the active segment's headers --> log end
+    newest good snapshot -------> replay headers to the log end ------> producers, last stable offset
+    every .txnindex ------------> aborted transactions
+
+Invariants: nothing is written.  Nothing but names, sizes and times of files is believed without a look: an offset index
+entry counts only where a batch of its offset lies at its position, a snapshot only by its CRC; what is missing or
+damaged is walked instead.  A partition that was stopped cleanly costs a few small reads whatever the size of its
+segments.
+
+Where a broker that loads the same files sees something else (kafka-log 05 §3, §6), it forgets more: without any
+snapshot it takes an empty producer state after a clean stop, here the log is replayed; behind a torn batch it forgets
+the whole tail after a clean stop, here the log ends behind the last complete batch; without a `.timeindex` it goes by
+the file's modification time, here by the batches.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from sediment.segment_io.errors import (
+    CorruptBatchError,
+    SedimentError,
+    SourceChangedError,
+)
+from sediment.segment_io.format.indexes import AbortedTransaction, parse_transaction_index
+from sediment.segment_io.format.layout import (
+    BATCH_HEADER_BYTES,
+    INT32_MAX,
+    INT64_MAX,
+    MAGIC,
+    MAX_TIMESTAMP,
+    NO_TIMESTAMP,
+    OFFSET_ENTRY_STRUCT,
+    TIME_ENTRY_STRUCT,
+)
+from sediment.segment_io.format.names import (
+    SegmentFileKind,
+    segment_file_name,
+)
+from sediment.segment_io.fs import Fs, open_to_read
+from sediment.segment_io.partition.listing import LogListing, SegmentRef
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, load_producer_state, replay
+from sediment.segment_io.segment.reader import HeaderWalk, Rows
+
+_NS_PER_MS = 1_000_000
+_LEGACY_TIMESTAMP = MAGIC + 2  # in a message of magic 1, behind magic and attributes
+
+
+# ------------------------------------------------------------------------------------------------------------ view
+@dataclass(frozen=True, slots=True)
+class SegmentTimes:
+    """Times of one segment in ms since the epoch.
+
+    `largest_timestamp_ms` is the largest of its records, or the file's modification time where no record has one.
+    `first_batch_timestamp_ms` is the maxTimestamp of its first batch; -1 if there is none, if the segment is active,
+    or if it was not asked for.
+    """
+
+    largest_timestamp_ms: int
+    first_batch_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """One partition as a broker would see it once loaded; offsets are absolute, ends exclusive.
+
+    `segment_times` match `listing.segments`.  `high_watermark` is None where the directory has a checkpoint that does
+    not list the partition.  `unverified_from_offset` is, after a stop that was not clean, the base of the segment from
+    which on nothing is verified, else None; producers and last stable offset do not look beyond it.  `producers` are
+    the active ones.  `aborted` holds every aborted transaction of the log, by the offset of its marker; that a
+    segment has lost its transaction index shows only where the log is replayed, because most segments need none.
+    """
+
+    listing: LogListing
+    segment_times: tuple[SegmentTimes, ...]
+    first_dirty_checkpoint: int | None
+    log_start_offset: int
+    high_watermark: int | None
+    last_stable_offset: int
+    log_end_offset: int
+    unverified_from_offset: int | None
+    producers: tuple[ProducerEntry, ...]
+    aborted: tuple[AbortedTransaction, ...]
+
+
+def open_view(
+    listing: LogListing,
+    checkpoints: PartitionCheckpoints,
+    fs: Fs,
+    *,
+    now_ms: int,
+    producer_id_expiration_ms: int | None,
+    first_batch_timestamps: bool = False,
+) -> LogView:
+    """Look at the files of `listing`.
+
+    Producers never expire where `producer_id_expiration_ms` is None.
+    `first_batch_timestamps` are needed where `max.compaction.lag.ms` is set.
+
+    Raises:
+        CorruptBatchError: a segment below the active one has to be walked and cannot be.
+        UnsupportedDataError: a transaction index of a newer version.
+        SourceChangedError: a listed file is gone.
+
+    Source: kafka-log 05 §3, §6; 04 §3, §5.
+    """
+    try:
+        return _Opening(listing, fs).view(
+            checkpoints,
+            now_ms=now_ms,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+            first_batch_timestamps=first_batch_timestamps,
+        )
+    except FileNotFoundError as error:
+        raise SourceChangedError(
+            "a file of the partition went away while it was read",
+            partition=str(listing.partition),
+            path=str(error.filename),
+            advice="run again; a broker or another tool is at work in this directory",
+        ) from error
+    except SedimentError as error:
+        error.partition = str(listing.partition)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """The end of the active segment: the offset behind its last whole batch, and its largest timestamp or -1."""
+
+    log_end_offset: int
+    largest_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """The reads behind one view."""
+
+    listing: LogListing
+    fs: Fs
+
+    def view(
+        self,
+        checkpoints: PartitionCheckpoints,
+        *,
+        now_ms: int,
+        producer_id_expiration_ms: int | None,
+        first_batch_timestamps: bool,
+    ) -> LogView:
+        segments = self.listing.segments
+        log_start = max(checkpoints.log_start or 0, segments[0].base_offset if segments else 0)
+        tail = self._tail(segments[-1]) if segments else _Tail(log_start, NO_TIMESTAMP)
+        log_end = tail.log_end_offset
+        high_watermark = _high_watermark(checkpoints, log_start, log_end)
+        unverified_from = self._unverified_from(checkpoints)
+        verified_end = log_end if unverified_from is None else max(log_start, unverified_from)
+        indexed = self._indexed_aborted()
+        state = load_producer_state(
+            self.fs,
+            self.listing.path,
+            () if None in indexed.values() else self.listing.snapshots,
+            log_start_offset=log_start,
+            log_end_offset=verified_end,
+            now_ms=now_ms,
+            expiration_ms=producer_id_expiration_ms,
+        ).state
+        state = self._replayed(state, verified_end)
+        known_replicated = log_start if high_watermark is None else high_watermark
+        last_stable = known_replicated
+        unstable = state.first_unstable_offset(known_replicated, log_start_offset=log_start)
+        if unstable is not None:
+            last_stable = min(last_stable, self._first_batch_from(log_start) if unstable == log_start else unstable)
+        return LogView(
+            listing=self.listing,
+            segment_times=self._segment_times(tail, first_batch_timestamps),
+            first_dirty_checkpoint=checkpoints.first_dirty,
+            log_start_offset=log_start,
+            high_watermark=high_watermark,
+            last_stable_offset=min(last_stable, verified_end),
+            log_end_offset=log_end,
+            unverified_from_offset=unverified_from,
+            producers=tuple(state.without_expired(now_ms, producer_id_expiration_ms).entries.values()),
+            aborted=self._all_aborted(indexed, state),
+        )
+
+    def _path(self, segment: SegmentRef, kind: SegmentFileKind) -> Path:
+        return self.listing.path / segment_file_name(segment.base_offset, kind)
+
+    def _holding(self, offset: int) -> int:
+        """Index of the segment that contains `offset`, or of the first one."""
+        bases = [segment.base_offset for segment in self.listing.segments]
+        return max(bisect_right(bases, offset) - 1, 0)
+
+    def _batches(self, segment: SegmentRef, position: int = 0) -> Iterator[Rows]:
+        """Header rows from `position` on; in the active segment, whatever is no batch is a tail not written whole."""
+        if segment.log_bytes == 0:
+            return
+        try:
+            log = self._path(segment, SegmentFileKind.LOG)
+            yield from HeaderWalk(log, position, size_bytes=segment.log_bytes)
+        except CorruptBatchError:
+            if segment is not self.listing.segments[-1]:
+                raise
+
+    # ------------------------------------------------------------------------------------------------------- offsets
+    def _unverified_from(self, checkpoints: PartitionCheckpoints) -> int | None:
+        if checkpoints.clean_shutdown or checkpoints.recovery_point is None or not self.listing.segments:
+            return None
+        return self.listing.segments[self._holding(checkpoints.recovery_point)].base_offset
+
+    def _tail(self, active: SegmentRef) -> _Tail:
+        """Walk from the last entries of the indexes, or from the segment's start where they do not hold."""
+        indexed_ms = self._indexed_timestamp_ms(active, active.base_offset + INT32_MAX)
+        if active.offset_index_bytes and indexed_ms is not None and indexed_ms >= 0:
+            entry = _last_entry(self._path(active, SegmentFileKind.OFFSET_INDEX), OFFSET_ENTRY_STRUCT)
+            if entry is not None and entry[1] > 0:
+                tail = self._walked_tail(active, entry[1], active.base_offset + entry[0])
+                if tail is not None:
+                    return _Tail(tail.log_end_offset, max(tail.largest_timestamp_ms, indexed_ms))
+        return self._walked_tail(active, 0, INT64_MAX) or _Tail(active.base_offset, NO_TIMESTAMP)
+
+    def _walked_tail(self, active: SegmentRef, position: int, indexed_offset: int) -> _Tail | None:
+        """What follows from `position` on; None where no batch of offsets up to `indexed_offset` begins there."""
+        tail = None
+        for rows in self._batches(active, position):
+            first, last = int(rows["base_offset"][0]), int(rows["last_offset"][0])
+            if tail is None and not active.base_offset <= first <= last <= indexed_offset:
+                return None
+            largest_ms = max(int(rows["max_timestamp"].max()), tail.largest_timestamp_ms if tail else NO_TIMESTAMP)
+            tail = _Tail(int(rows["last_offset"][-1]) + 1, largest_ms)
+        return tail
+
+    def _first_batch_from(self, offset: int) -> int:
+        """Base offset of the first batch that reaches `offset`.
+
+        A transaction that was open below the log start offset is unstable from the batch on that a read of the log
+        start offset finds, which a gap can put far behind it.
+        """
+        for segment in self.listing.segments[self._holding(offset) :]:
+            for rows in self._batches(segment):
+                reaching = rows["base_offset"][rows["last_offset"] >= offset]
+                if reaching.size:
+                    return int(reaching[0])
+        return offset
+
+    # --------------------------------------------------------------------------------------------------------- times
+    def _segment_times(self, tail: _Tail, first_batch_timestamps: bool) -> tuple[SegmentTimes, ...]:
+        segments = self.listing.segments
+        times = []
+        for segment, following in pairwise(segments):
+            largest_ms = self._indexed_timestamp_ms(segment, following.base_offset - 1)
+            if largest_ms is None:
+                largest_ms = max((int(r["max_timestamp"].max()) for r in self._batches(segment)), default=NO_TIMESTAMP)
+            first_ms = NO_TIMESTAMP
+            if first_batch_timestamps:
+                first_ms = _first_batch_timestamp_ms(self._path(segment, SegmentFileKind.LOG))
+            times.append(SegmentTimes(_or_mtime(largest_ms, segment), first_ms))
+        if segments:
+            times.append(SegmentTimes(_or_mtime(tail.largest_timestamp_ms, segments[-1]), NO_TIMESTAMP))
+        return tuple(times)
+
+    def _indexed_timestamp_ms(self, segment: SegmentRef, last_offset: int) -> int | None:
+        """The last time index entry's timestamp; -1 where the index is empty, None where there is none to believe."""
+        if segment.time_index_bytes == 0 or segment.log_bytes == 0:
+            return NO_TIMESTAMP
+        if segment.time_index_bytes is None:
+            return None
+        entry = _last_entry(self._path(segment, SegmentFileKind.TIME_INDEX), TIME_ENTRY_STRUCT)
+        if entry is None or entry[0] < 0 or not 0 <= entry[1] <= last_offset - segment.base_offset:
+            return None
+        return entry[0]
+
+    # ------------------------------------------------------------------------------------------------- producers
+    def _replayed(self, state: ProducerState, end_offset: int) -> ProducerState:
+        start_offset = state.end_offset
+        if start_offset >= end_offset:
+            return state
+        for segment in self.listing.segments[self._holding(start_offset) :]:
+            if segment.base_offset >= end_offset:
+                break
+            for rows in self._batches(segment):
+                state = replay(state, rows[rows["last_offset"] >= start_offset])
+        return state
+
+    def _indexed_aborted(self) -> dict[int, tuple[AbortedTransaction, ...] | None]:
+        """Aborted transactions by base offset of the segments that have a transaction index; None: it is damaged."""
+        return {
+            segment.base_offset: self._aborted_in(segment)
+            for segment in self.listing.segments
+            if segment.transaction_index_bytes is not None
+        }
+
+    def _aborted_in(self, segment: SegmentRef) -> tuple[AbortedTransaction, ...] | None:
+        path = self._path(segment, SegmentFileKind.TRANSACTION_INDEX)
+        found = parse_transaction_index(self.fs.read_bytes(path), path=str(path)).transactions()
+        ranges = [(entry.first_offset, entry.last_offset) for entry in found]
+        return found if all(first < last >= segment.base_offset for first, last in ranges) else None
+
+    def _all_aborted(
+        self, indexed: Mapping[int, tuple[AbortedTransaction, ...] | None], state: ProducerState
+    ) -> tuple[AbortedTransaction, ...]:
+        """Indexed ones, and from segments without a good index those that the replay met."""
+        found = [entry for entries in indexed.values() for entry in entries or ()]
+        for entry in state.aborted():
+            base_offset = self.listing.segments[self._holding(entry.last_offset)].base_offset
+            if indexed.get(base_offset) is None:
+                found.append(entry)
+        return tuple(sorted(found, key=lambda entry: entry.last_offset))
+
+
+def _high_watermark(checkpoints: PartitionCheckpoints, log_start: int, log_end: int) -> int | None:
+    if checkpoints.high_watermark is None:
+        return None if checkpoints.high_watermark_file else log_end
+    return min(max(checkpoints.high_watermark, log_start), log_end)
+
+
+def _or_mtime(timestamp_ms: int, segment: SegmentRef) -> int:
+    return timestamp_ms if timestamp_ms >= 0 else segment.mtime_ns // _NS_PER_MS
+
+
+def _last_entry(path: Path, entry: struct.Struct) -> tuple[int, int] | None:
+    """The last entry before the zero tail of an index file, None where there is none.
+
+    A file that holds a single entry may hold one of zeros.
+    """
+    descriptor = open_to_read(path)
+    try:
+
+        def read(slot: int) -> bytes:
+            return os.pread(descriptor, entry.size, slot * entry.size).ljust(entry.size, b"\0")
+
+        count = os.fstat(descriptor).st_size // entry.size
+        if count > 1 and not any(read(count - 1)):
+            count = bisect_left(range(count), True, key=lambda slot: not any(read(slot)))
+        return entry.unpack(read(count - 1)) if count else None
+    finally:
+        os.close(descriptor)
+
+
+def _first_batch_timestamp_ms(log: Path) -> int:
+    """The largest timestamp of the batch at the start of a segment file; -1 where there is no batch or no timestamp."""
+    with open(open_to_read(log), "rb", buffering=0) as file:
+        header = file.read(BATCH_HEADER_BYTES)
+    position = {1: _LEGACY_TIMESTAMP, 2: MAX_TIMESTAMP}.get(header[MAGIC] if len(header) > MAGIC else 0)
+    if position is None or len(header) < position + 8:
+        return NO_TIMESTAMP
+    return int.from_bytes(header[position : position + 8], "big", signed=True)

@@ -1,0 +1,59 @@
+"""The partition directories of a log directory: which names count, and a warning about the others.
+
+Invariant: a name that does not count is never turned into a partition, so no file in it is opened and no checkpoint
+file names it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import (
+    METADATA_TOPIC,
+    REMOTE_INDEX_CACHE,
+    DirectoryState,
+    TopicPartition,
+    parse_partition_directory,
+)
+from sediment.segment_io.printable import printable
+
+_LOGGER = logging.getLogger(__name__)
+_MOST_WARNINGS = 10
+
+
+def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple[TopicPartition, DirectoryState]]:
+    """Return the partitions in `log_dir` by the names of their directories, and warn of every other name.
+
+    `names` are those of sub-directories; the warning names `str()` of `log_dir`.  The metadata log and the index cache
+    of tiered storage are left out.
+    """
+    found = {}
+    refused: list[UsageError] = []
+    for name in sorted(names):
+        if name == REMOTE_INDEX_CACHE:
+            continue
+        try:
+            partition, state = parse_partition_directory(name)
+        except UsageError as error:
+            refused.append(error)
+            continue
+        if partition.topic != METADATA_TOPIC:
+            found[name] = (partition, state)
+    _warn(log_dir, refused)
+    return found
+
+
+def find_live_partitions(log_dir: object, names: Iterable[str]) -> list[TopicPartition]:
+    """Return the live ones of `find_partitions`, in their order."""
+    found = find_partitions(log_dir, names).values()
+    return sorted(partition for partition, state in found if state is DirectoryState.LIVE)
+
+
+def _warn(log_dir: object, refused: list[UsageError]) -> None:
+    place = printable(str(log_dir))
+    for error in refused[:_MOST_WARNINGS]:
+        _LOGGER.warning("%s: skipped: %s", place, error)
+    if len(refused) > _MOST_WARNINGS:
+        _LOGGER.warning("%s: skipped: %d more directories", place, len(refused) - _MOST_WARNINGS)

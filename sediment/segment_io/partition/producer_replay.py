@@ -1,0 +1,128 @@
+"""A compiled fold of batch headers into producer state; `producers.replay` gives it its tables.
+
+Invariants: as in `decode`: a status for an answer, never an exception.  A row of `table`, int64[n, TABLE_FIELDS], is
+what a snapshot entry says of one producer.  The queue of open transactions ascends by first offset; an entry whose
+transaction ended meanwhile stays in it until it comes to its head.  A row of `remembered`, int64[n, REMEMBERED_FIELDS],
+counts the batches that a producer wrote under its epoch and holds the last five of them, number i in slot i modulo 5.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.format.layout import (
+    CONTROL_ABORT,
+    CONTROL_BIT,
+    CONTROL_COMMIT,
+    INT32_MAX,
+    NO_SEQUENCE,
+    TRANSACTIONAL_BIT,
+)
+
+EPOCH, LAST_SEQUENCE, LAST_OFFSET, OFFSET_DELTA, TIMESTAMP, COORDINATOR_EPOCH, TXN_FIRST_OFFSET = range(7)
+TABLE_FIELDS = 7
+SLOT, FIRST_OFFSET, MARKER_OFFSET, IS_ABORTED, LAST_STABLE_OFFSET = range(5)
+COMPLETED_FIELDS = 5
+REMEMBERED_BATCHES = 5
+BATCH_FIELDS = 4
+REMEMBERED_FIELDS = 1 + REMEMBERED_BATCHES * BATCH_FIELDS
+
+FOLDED = 0
+OUTSIDE_TRANSACTION = 1
+NO_MARKER = 2
+
+_NO_CONTROL_RECORD = -1
+_NO_OFFSET = -1
+
+
+@kernel
+def fold_rows(
+    rows: npt.NDArray[np.void],
+    slots: npt.NDArray[np.int64],
+    table: npt.NDArray[np.int64],
+    queue: npt.NDArray[np.int64],
+    queued: int,
+    completed: npt.NDArray[np.int64],
+    remembered: npt.NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Fold rows of producers, BATCH_ROW[n], whose places in `table` and `remembered` are `slots`, int64[n].
+
+    `queue`, int64[>= queued + n, 2] of (first offset, slot), holds the transactions that are open at the beginning.
+    `completed`, int64[n, COMPLETED_FIELDS], is filled with the transactions that end.
+
+    Returns:
+        (status, row of an error, transactions that ended).
+
+    Source: kafka-log 04 §3 (origin REPLICATION).
+    """
+    head = 0
+    ended = 0
+    for index in range(rows.size):
+        row = rows[index]
+        slot = slots[index]
+        entry = table[slot]
+        first_offset = entry[TXN_FIRST_OFFSET]
+        attributes = row["attributes"]
+        base_offset = row["base_offset"]
+        if not attributes & CONTROL_BIT:
+            if not attributes & TRANSACTIONAL_BIT:
+                if first_offset >= 0:
+                    return OUTSIDE_TRANSACTION, index, ended
+            elif first_offset < 0:
+                entry[TXN_FIRST_OFFSET] = base_offset
+                place = queued
+                while place > head and queue[place - 1, 0] > base_offset:
+                    queue[place, 0] = queue[place - 1, 0]
+                    queue[place, 1] = queue[place - 1, 1]
+                    place -= 1
+                queue[place, 0] = base_offset
+                queue[place, 1] = slot
+                queued += 1
+            delta = row["last_offset"] - base_offset
+            sequence = np.int64(row["base_sequence"])
+            batches = remembered[slot]
+            if row["producer_epoch"] != entry[EPOCH]:
+                batches[0] = 0
+            entry[EPOCH] = row["producer_epoch"]
+            entry[LAST_SEQUENCE] = NO_SEQUENCE if sequence == NO_SEQUENCE else (sequence + delta) & INT32_MAX
+            entry[LAST_OFFSET] = row["last_offset"]
+            entry[OFFSET_DELTA] = delta
+            entry[TIMESTAMP] = row["max_timestamp"]
+            at = 1 + batches[0] % REMEMBERED_BATCHES * BATCH_FIELDS
+            batches[at] = entry[LAST_SEQUENCE]
+            batches[at + 1] = entry[LAST_OFFSET]
+            batches[at + 2] = delta
+            batches[at + 3] = entry[TIMESTAMP]
+            batches[0] += 1
+        elif row["control_type"] != _NO_CONTROL_RECORD:
+            kind = row["control_type"]
+            if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
+                return NO_MARKER, index, ended
+            entry[TXN_FIRST_OFFSET] = _NO_OFFSET
+            if first_offset >= 0:
+                while head < queued and table[queue[head, 1], TXN_FIRST_OFFSET] != queue[head, 0]:
+                    head += 1
+                done = completed[ended]
+                done[SLOT] = slot
+                done[FIRST_OFFSET] = first_offset
+                done[MARKER_OFFSET] = base_offset
+                done[IS_ABORTED] = kind == CONTROL_ABORT
+                done[LAST_STABLE_OFFSET] = queue[head, 0] if head < queued else base_offset + 1
+                ended += 1
+            if row["producer_epoch"] != entry[EPOCH]:
+                entry[EPOCH] = row["producer_epoch"]
+                entry[LAST_SEQUENCE] = NO_SEQUENCE
+                entry[LAST_OFFSET] = _NO_OFFSET
+                entry[OFFSET_DELTA] = 0
+                remembered[slot, 0] = 0
+            entry[TIMESTAMP] = row["control_timestamp"]
+            entry[COORDINATOR_EPOCH] = row["coordinator_epoch"]
+    return FOLDED, 0, ended
+
+
+def places_of_batches(counted: int) -> list[int]:
+    """Where in a row of `remembered` the batches begin, oldest first, when so many were counted."""
+    numbers = range(max(counted - REMEMBERED_BATCHES, 0), counted)
+    return [1 + number % REMEMBERED_BATCHES * BATCH_FIELDS for number in numbers]

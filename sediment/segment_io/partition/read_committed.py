@@ -1,0 +1,173 @@
+r"""Where a log ends now, and what a reader of committed data is given of it: a range, less what was aborted.
+
+    newest good snapshot --replay of headers--> open transactions --> last stable offset
+            |                                        \-> aborted ones since the snapshot
+    every transaction index ------------------------------> aborted ones
+
+Unlike a view, this is for logs that are in use: a transaction that has just been aborted may not be in its index yet,
+so what the replay met counts beside what indexes say.
+
+Invariant: nothing of a transaction that is open or aborted, nothing above the high watermark where one is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sediment.segment_io.errors import CorruptBatchError, SourceChangedError, UnsupportedDataError
+from sediment.segment_io.format.indexes import AbortedTransaction, parse_transaction_index
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import SegmentFileKind
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.producer_state import ProducerState, load_producer_state, replay
+from sediment.segment_io.partition.slices import Bounds, LiveSegment, Slice, live_segments, opened, plan_slices
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.segment.reader import HeaderWalk, Rows
+
+_ATTEMPTS = 5
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRange:
+    """Offsets [first_offset, end_offset), from the log start to the last stable offset, and who aborted within."""
+
+    first_offset: int
+    end_offset: int
+    aborted: tuple[AbortedTransaction, ...]
+
+    def bounds(self) -> Bounds:
+        """The offsets as bounds."""
+        return Bounds(first_offset=self.first_offset, end_offset=self.end_offset)
+
+    def aborted_within(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions that have offsets in [first_offset, end_offset)."""
+        return tuple(
+            entry for entry in self.aborted if entry.last_offset >= first_offset and entry.first_offset < end_offset
+        )
+
+
+def log_end_offset(source: Source, fs: Fs) -> int:
+    """The offset behind the last whole batch of the partition of `source`.
+
+    Raises:
+        NotALogDirectoryError: the directory does not exist.
+        SourceChangedError: its segments are replaced faster than they can be looked at.
+    """
+
+    def look() -> int:
+        segments = live_segments(source, fs)
+        end = segments[-1].base_offset if segments else 0
+        for piece in plan_slices(source, Bounds(first_offset=INT64_MAX - 1), fs, slice_bytes=INT64_MAX):
+            for rows in _headers(piece):
+                end = int(rows["last_offset"][-1]) + 1
+        return end
+
+    return _settled(look)
+
+
+def _settled(look: Callable[[], _Found]) -> _Found:
+    """What `look` finds, asked again where files changed meanwhile."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return look()
+        except SourceChangedError:
+            continue
+    return look()
+
+
+def committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) -> CommittedRange:
+    """The committed range of the partition of `source`, by its whole directory.
+
+    Raises:
+        CorruptBatchError: a segment below the active one has to be walked and cannot be.
+        NotALogDirectoryError: the directory does not exist.
+        SourceChangedError: its segments are replaced faster than they can be looked at.
+
+    Source: kafka-log 04 §3, §8.
+    """
+    return _settled(lambda: _committed_range(source, checkpoints, fs))
+
+
+def _committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) -> CommittedRange:
+    whole = Source(source.partition, source.directory)
+    segments = live_segments(whole, fs)
+    log_start = max(checkpoints.log_start or 0, segments[0].base_offset if segments else 0)
+    indexed = _indexed(whole, segments, fs)
+    snapshots = set() if indexed is None else set(list_log(source.partition, source.directory, fs).snapshots)
+    while True:
+        loaded = load_producer_state(
+            fs,
+            source.directory,
+            snapshots,
+            log_start_offset=log_start,
+            log_end_offset=INT64_MAX,
+            now_ms=0,
+            expiration_ms=INT64_MAX,
+        )
+        start_offset = loaded.state.end_offset
+        state, log_end = _replayed(loaded.state, whole, fs)
+        log_end = max(log_end, log_start, segments[-1].base_offset if segments else 0)
+        if log_end >= start_offset or start_offset not in snapshots:
+            break
+        snapshots.discard(start_offset)  # of a tail that was cut off since
+    high_watermark = log_end
+    if checkpoints.high_watermark is not None:
+        high_watermark = min(max(checkpoints.high_watermark, log_start), log_end)
+    aborted = {entry.last_offset: entry for entry in (*(indexed or ()), *state.aborted())}
+    return CommittedRange(
+        log_start,
+        state.last_stable_offset(high_watermark, log_start_offset=log_start),
+        tuple(entry for _, entry in sorted(aborted.items())),
+    )
+
+
+def _replayed(state: ProducerState, source: Source, fs: Fs) -> tuple[ProducerState, int]:
+    """The state at the log's end, and where that is; the batch before the state's end is walked to find it."""
+    start_offset = state.end_offset
+    log_end = 0
+    for piece in plan_slices(source, Bounds(first_offset=start_offset - 1), fs, slice_bytes=INT64_MAX):
+        for rows in _headers(piece):
+            log_end = int(rows["last_offset"][-1]) + 1
+            state = replay(state, rows[rows["last_offset"] >= start_offset])
+    return state, log_end
+
+
+def _headers(piece: Slice) -> Iterator[Rows]:
+    with opened(piece) as descriptor:
+        if descriptor is None:
+            raise SourceChangedError(
+                "the partition changed while it was looked at",
+                partition=str(piece.source.partition),
+                path=str(piece.path),
+                advice="run again; a broker or another tool is at work in this directory",
+            )
+        walk = HeaderWalk(piece.path, piece.start_position, size_bytes=piece.end_position)
+        try:
+            for span in walk.spans(descriptor):
+                yield span.rows
+        except CorruptBatchError:
+            if not piece.segment.is_active:
+                raise
+
+
+def _indexed(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> list[AbortedTransaction] | None:
+    """Every indexed aborted transaction; None where an index is damaged, so that all has to be replayed."""
+    found: list[AbortedTransaction] = []
+    for segment in segments:
+        path = segment.path(source.directory, SegmentFileKind.TRANSACTION_INDEX)
+        try:
+            entries = parse_transaction_index(fs.read_bytes(path), path=str(path)).transactions()
+        except FileNotFoundError:
+            continue
+        except UnsupportedDataError:
+            return None
+        if any(not entry.first_offset < entry.last_offset >= segment.base_offset for entry in entries):
+            return None
+        found += entries
+    return found

@@ -1,0 +1,75 @@
+"""A part of a log that stands for all of it: pieces evenly spread over its segments, cut where the index says.
+
+Invariants: a log within the budget is taken whole; a piece that turns out not to begin with a batch is left out, since
+indexes are hints; memory is one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from sediment.segment_io.errors import CorruptDataError
+from sediment.segment_io.format.indexes import parse_offset_index
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.segment.reader import BatchSpan, HeaderWalk
+
+PIECE_BYTES = 1 << 20
+
+
+def sampled_batches(
+    directory: Path, segments: Sequence[SegmentRef], fs: Fs, *, budget_bytes: int = INT64_MAX
+) -> Iterator[BatchSpan]:
+    """Whole batches of about `budget_bytes` of `segments`, or all of them; a span is valid until the next one.
+
+    CRCs are not checked.
+
+    Raises:
+        CorruptBatchError: a segment that is read whole holds a malformed batch.
+    """
+    total_bytes = sum(segment.log_bytes for segment in segments)
+    if total_bytes <= budget_bytes:
+        for segment in segments:
+            if segment.log_bytes:
+                yield from HeaderWalk(_log(directory, segment), size_bytes=segment.log_bytes).spans()
+        return
+    pieces = max(budget_bytes // PIECE_BYTES, 1)
+    wanted = [(2 * number + 1) * total_bytes // (2 * pieces) for number in range(pieces)]
+    below = 0
+    for segment in segments:
+        inside = [place - below for place in wanted if below <= place < below + segment.log_bytes]
+        below += segment.log_bytes
+        for position in _cuts(directory, segment, inside, fs):
+            try:
+                yield from _piece(directory, segment, position)
+            except CorruptDataError:
+                continue
+
+
+def _cuts(directory: Path, segment: SegmentRef, positions: Sequence[int], fs: Fs) -> list[int]:
+    """Where indexed batches begin that lie before each of `positions`, without repetition."""
+    if not positions:
+        return []
+    entries = [0]
+    if segment.offset_index_bytes:
+        name = segment_file_name(segment.base_offset, SegmentFileKind.OFFSET_INDEX)
+        with suppress(CorruptDataError):
+            entries += parse_offset_index(fs.read_bytes(directory / name), segment.base_offset).positions.tolist()
+    return sorted({max(entry for entry in entries if entry <= position) for position in positions})
+
+
+def _piece(directory: Path, segment: SegmentRef, position: int) -> Iterator[BatchSpan]:
+    taken_bytes = 0
+    for span in HeaderWalk(_log(directory, segment), position, size_bytes=segment.log_bytes).spans():
+        yield span
+        taken_bytes += span.end - span.start
+        if 2 * taken_bytes >= PIECE_BYTES:
+            return
+
+
+def _log(directory: Path, segment: SegmentRef) -> Path:
+    return directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)

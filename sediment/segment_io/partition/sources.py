@@ -1,0 +1,142 @@
+"""What a path names: the partitions of a log directory, one partition, or one segment of it.
+
+Names decide, nothing is opened.  A log directory stands for its live partitions; what is being deleted, stray or not
+yet in use, and the metadata log, are read only when they are named themselves.
+
+Invariant: a source is a partition directory that exists; only `base_offset` narrows it to one segment.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sediment.segment_io.errors import NotALogDirectoryError, UsageError
+from sediment.segment_io.format.names import (
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    SegmentFileKind,
+    TopicPartition,
+    parse_partition_directory,
+    parse_segment_file,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.partition_directories import find_live_partitions
+from sediment.segment_io.printable import encodable
+
+UNNUMBERED = -1
+
+_LOG_DIRECTORY_MARKS = frozenset(
+    {META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE}
+)
+_PARTITION_MARKS = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
+_WHAT_TO_NAME = "name a log directory, a partition's directory in it, or a segment file"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Source:
+    """A partition directory, or with `base_offset` one segment of it, whose `.log` is `log_name`.
+
+    A directory that is not named topic-N stands for a topic of its own name and the partition UNNUMBERED.  `named` is
+    the kind of the file that was named, None where a directory was.
+    """
+
+    partition: TopicPartition
+    directory: Path
+    base_offset: int | None = None
+    log_name: str | None = None
+    named: SegmentFileKind | None = None
+
+
+def locate(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
+    """The sources that `paths` name, each once, in the order of their names within each path.
+
+    Paths may be `file:` URIs and may be globs.
+
+    Raises:
+        UsageError: no path, a path of another file system, a glob that matches nothing.
+        NotALogDirectoryError: a path does not exist, holds nothing of a log, or is no segment's file.
+    """
+    if not paths:
+        raise UsageError("no path is given", advice=_WHAT_TO_NAME)
+    found: dict[Source, None] = {}
+    for path in _expanded(paths):
+        for source in _sources(path, fs):
+            found[source] = None
+    return tuple(found)
+
+
+def _expanded(paths: Sequence[str | Path]) -> Iterable[Path]:
+    for given in paths:
+        text = _local(str(given))
+        if Path(text).exists() or not glob.has_magic(text):
+            yield Path(text)
+            continue
+        matches = sorted(glob.glob(text))  # noqa: PTH207 - Path.glob takes no absolute pattern
+        if not matches:
+            raise UsageError("no path matches the pattern", path=text, advice=_WHAT_TO_NAME)
+        # A broad pattern meets a log directory's checkpoint files too; a lone one that matches is still judged.
+        likely = [match for match in matches if Path(match).is_dir() or parse_segment_file(Path(match).name)]
+        yield from map(Path, likely or matches)
+
+
+def _local(path: str) -> str:
+    scheme, separator, rest = path.partition(":")
+    if not separator or "/" in scheme or (len(scheme) < 2):
+        return path
+    if scheme != "file":
+        raise UsageError(f"paths of {scheme}: cannot be read", path=path, advice="copy the directory to a local disk")
+    return "/" + rest.lstrip("/")
+
+
+def _sources(path: Path, fs: Fs) -> Iterable[Source]:
+    if not fs.exists(path):
+        raise NotALogDirectoryError("no such file or directory", path=str(path), advice=_WHAT_TO_NAME)
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - links are kept: they may lead to names that say nothing
+    if not fs.is_directory(path):
+        return [_segment(path)]
+    entries = fs.scan(path)
+    names = {entry.name for entry in entries}
+    if any(entry.is_file and parse_segment_file(entry.name) for entry in entries):
+        return [Source(partition_of(path), path)]
+    partitions = find_live_partitions(path, (entry.name for entry in entries if entry.is_directory))
+    if partitions:
+        return [Source(partition, path / str(partition)) for partition in partitions]
+    if names & _PARTITION_MARKS:
+        return [Source(partition_of(path), path)]
+    if names & _LOG_DIRECTORY_MARKS:
+        return []
+    raise NotALogDirectoryError(
+        "the directory is empty" if not entries else "the directory holds neither segments nor partitions of a log",
+        path=str(path),
+        advice=_WHAT_TO_NAME,
+    )
+
+
+def _segment(path: Path) -> Source:
+    parsed = parse_segment_file(path.name)
+    if parsed is None:
+        raise NotALogDirectoryError(
+            "the file is not named as a segment's file is", path=str(path), advice=_WHAT_TO_NAME
+        )
+    log_name = path.name if parsed.kind is SegmentFileKind.LOG else None
+    return Source(partition_of(path.parent), path.parent, parsed.base_offset, log_name, parsed.kind)
+
+
+def partition_of(directory: Path) -> TopicPartition:
+    """Return the topic partition that a directory is named after, else one of its whole name and UNNUMBERED.
+
+    A table cannot hold bytes that are not UTF-8, so such a name is escaped.
+    """
+    try:
+        return parse_partition_directory(directory.name)[0]
+    except UsageError:
+        return TopicPartition(encodable(directory.name), UNNUMBERED)

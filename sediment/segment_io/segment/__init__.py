@@ -1,0 +1,1 @@
+"""One segment file and its indexes: read, search, scan, append and write."""

@@ -1,0 +1,655 @@
+"""Record batches -> columns in Arrow's layout, by compiled loops; a pyarrow array is made of each without a copy.
+
+    chunk of a segment  --decode-->  record rows (scratch)  --gather-->  keys, values, headers: offsets and bytes
+         |                                                                offsets, timestamps, sizes, sequences
+         +-- header rows -------------- repeated by records per batch --> codec, producer, leader epoch, …
+
+Invariants: a batch's CRC is checked before anything of it is shown; a batch goes into one table whole; what a kernel
+cannot do itself (decompress, unwrap, grow, hand a full table on) it asks for by its status, with nothing half done.
+pyarrow is imported when the first table is taken, not before: a process that is still to be forked must not load it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import copy_bytes, load_u32
+from sediment.segment_io.errors import CorruptBatchError, SedimentError
+from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.decode import (
+    HEADERS_START,
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    OK,
+    PADDING_BYTES,
+    RECORD_END,
+    RECORD_FIELDS,
+    RECORD_START,
+    TIMESTAMP_DELTA,
+    VALUE_BYTES,
+    VALUE_START,
+    check_crc,
+    decode_records,
+    read_varint,
+)
+from sediment.segment_io.format.layout import (
+    BATCH_HEADER_BYTES,
+    CODEC_MASK,
+    CRC,
+    INT32_MAX,
+    INT64_MAX,
+    MIN_RECORD_BYTES,
+    NO_SEQUENCE,
+    TIMESTAMP_TYPE_BIT,
+)
+from sediment.segment_io.format.legacy import (
+    LEGACY_CRC,
+    STATUS_TEXT,
+    check_legacy_crc,
+    decode_entry,
+    unwrap,
+)
+from sediment.segment_io.segment.reader import BatchSpan, Rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TABLE_ROWS = 1 << 16
+TABLE_BYTES = 16 << 20
+MAX_RECORDS_BYTES = 1 << 30  # of one decompressed batch; a column of a table holds at most 2^31 - 1 bytes
+
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+ByteArray = npt.NDArray[np.uint8]
+
+INT64_MIN = -INT64_MAX - 1
+_LARGEST_MS = INT64_MAX // 1000
+
+# ------------------------------------------------------------------------------------------------------ what is wanted
+WANT_KEY = 1
+WANT_VALUE = 2
+WANT_HEADERS = 4
+
+# ------------------------------------------------------------------------------------------ bounds, int64[BOUND_FIELDS]
+FIRST_OFFSET = 0
+END_OFFSET = 1  # exclusive, as all ends, but that 2^63 - 1 is no bound
+FIRST_TIMESTAMP_MS = 2
+END_TIMESTAMP_MS = 3
+BOUND_FIELDS = 4
+
+# --------------------------------------------------------------------------------- columns of a table, by their arrays
+OFFSET = 0  # longs, int64[LONG_COLUMNS, rows]
+TIMESTAMP_US = 1
+LONG_COLUMNS = 2
+KEY_OFFSETS = 0  # ints, int32[INT_COLUMNS, rows + 1]
+VALUE_OFFSETS = 1
+HEADER_OFFSETS = 2
+SIZE = 3
+SEQUENCE = 4
+INT_COLUMNS = 5
+KEY_VALID = 0  # flags, uint8[FLAG_COLUMNS, rows]
+VALUE_VALID = 1
+HEADERS_VALID = 2
+FLAG_COLUMNS = 3
+HEADER_KEY_OFFSETS = 0  # header_ints, int32[HEADER_INT_COLUMNS, headers + 1]
+HEADER_VALUE_OFFSETS = 1
+HEADER_INT_COLUMNS = 2
+
+# ----------------------------------------------------------------------------------- registers, int64[STATE_REGISTERS]
+ROWS = 0
+KEY_USED = 1  # bytes
+VALUE_USED = 2
+HEADERS = 3
+HEADER_KEY_USED = 4
+HEADER_VALUE_USED = 5
+USED_REGISTERS = 6
+NEEDED = 6  # what a batch adds to each of the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
+RECORDS_NEEDED = 12  # rows of scratch that the batch needs
+STATE_REGISTERS = 13
+
+# ---------------------------------------------------------------- what a call can answer besides a decoder's status
+NEEDS_PAYLOAD = 100  # the batch is compressed: decompress it and gather its records
+NEEDS_TABLE_ROOM = 101  # NEEDED does not fit what is left of the table
+NEEDS_RECORD_ROOM = 102  # RECORDS_NEEDED is more than the scratch has
+
+
+@kernel
+def _header_count(base: int, headers_start: int) -> int:
+    if headers_start == 0:
+        return 0
+    count, _ = read_varint(base + headers_start)
+    return count
+
+
+@kernel
+def _timestamp_us(timestamp_ms: int) -> int:
+    return max(min(timestamp_ms, _LARGEST_MS), -_LARGEST_MS) * 1000
+
+
+@kernel
+def gather_records(
+    base: int,
+    records: Int64s,
+    count: int,
+    row: npt.NDArray[np.void],
+    want: int,
+    bounds: Int64s,
+    longs: Int64s,
+    ints: Int32s,
+    flags: ByteArray,
+    key_data: ByteArray,
+    value_data: ByteArray,
+    header_ints: Int32s,
+    header_flags: ByteArray,
+    header_key_data: ByteArray,
+    header_value_data: ByteArray,
+    state: Int64s,
+) -> int:
+    """Append the records within `bounds` of the batch with header `row`; the buffer of `records` starts at `base`.
+
+    OK, or NEEDS_TABLE_ROOM with nothing appended.
+    """
+    absolute = row["magic"] < 2
+    base_offset = np.int64(0) if absolute else row["base_offset"]
+    base_timestamp = np.int64(0) if absolute else row["base_timestamp"]
+    append_time = not absolute and (row["attributes"] & TIMESTAMP_TYPE_BIT) != 0
+    appended_ms = row["max_timestamp"]
+    first_offset, end_offset = bounds[FIRST_OFFSET], bounds[END_OFFSET]
+    first_ms, end_ms = bounds[FIRST_TIMESTAMP_MS], bounds[END_TIMESTAMP_MS]
+    offsets_end = end_offset != INT64_MAX
+    timestamps_end = end_ms != INT64_MAX
+    rows = 0
+    key_bytes = 0
+    value_bytes = 0
+    headers = 0
+    header_bytes = 0
+    for index in range(count):
+        offset = base_offset + records[index, OFFSET_DELTA]
+        timestamp = appended_ms if append_time else base_timestamp + records[index, TIMESTAMP_DELTA]
+        is_outside = (
+            offset < first_offset
+            or timestamp < first_ms
+            or (offsets_end and offset >= end_offset)
+            or (timestamps_end and timestamp >= end_ms)
+        )
+        if is_outside:
+            records[index, RECORD_END] = -1
+            continue
+        rows += 1
+        key_bytes += max(records[index, KEY_BYTES], 0)
+        value_bytes += max(records[index, VALUE_BYTES], 0)
+        if want & WANT_HEADERS:
+            found = _header_count(base, records[index, HEADERS_START])
+            if found > 0:
+                headers += found
+                header_bytes += records[index, RECORD_END] - records[index, HEADERS_START]
+    state[NEEDED + ROWS] = rows
+    state[NEEDED + KEY_USED] = key_bytes if want & WANT_KEY else 0
+    state[NEEDED + VALUE_USED] = value_bytes if want & WANT_VALUE else 0
+    state[NEEDED + HEADERS] = headers
+    state[NEEDED + HEADER_KEY_USED] = header_bytes
+    state[NEEDED + HEADER_VALUE_USED] = header_bytes
+    if (
+        state[ROWS] + rows > longs.shape[1]
+        or state[KEY_USED] + state[NEEDED + KEY_USED] > key_data.size
+        or state[VALUE_USED] + state[NEEDED + VALUE_USED] > value_data.size
+        or state[HEADERS] + headers > header_flags.size
+        or state[HEADER_KEY_USED] + header_bytes > header_key_data.size
+        or state[HEADER_VALUE_USED] + header_bytes > header_value_data.size
+    ):
+        return NEEDS_TABLE_ROOM
+
+    to = state[ROWS]
+    key_used = state[KEY_USED]
+    value_used = state[VALUE_USED]
+    base_sequence = row["base_sequence"]
+    for index in range(count):
+        if records[index, RECORD_END] < 0:
+            continue
+        delta = records[index, OFFSET_DELTA]
+        longs[OFFSET, to] = base_offset + delta
+        longs[TIMESTAMP_US, to] = _timestamp_us(
+            appended_ms if append_time else base_timestamp + records[index, TIMESTAMP_DELTA]
+        )
+        ints[SIZE, to] = records[index, RECORD_END] - records[index, RECORD_START]
+        ints[SEQUENCE, to] = (base_sequence + delta) & INT32_MAX if base_sequence >= 0 else NO_SEQUENCE
+        if want & WANT_KEY:
+            length = records[index, KEY_BYTES]
+            flags[KEY_VALID, to] = length >= 0
+            if length > 0:
+                copy_bytes(key_data.ctypes.data + key_used, base + records[index, KEY_START], length)
+                key_used += length
+            ints[KEY_OFFSETS, to + 1] = key_used
+        if want & WANT_VALUE:
+            length = records[index, VALUE_BYTES]
+            flags[VALUE_VALID, to] = length >= 0
+            if length > 0:
+                copy_bytes(value_data.ctypes.data + value_used, base + records[index, VALUE_START], length)
+                value_used += length
+            ints[VALUE_OFFSETS, to + 1] = value_used
+        if want & WANT_HEADERS:
+            found = _header_count(base, records[index, HEADERS_START])
+            flags[HEADERS_VALID, to] = found > 0
+            if found > 0:
+                _gather_headers(
+                    base + records[index, HEADERS_START],
+                    found,
+                    header_ints,
+                    header_flags,
+                    header_key_data,
+                    header_value_data,
+                    state,
+                )
+            ints[HEADER_OFFSETS, to + 1] = state[HEADERS]
+        to += 1
+    state[ROWS] = to
+    state[KEY_USED] = key_used
+    state[VALUE_USED] = value_used
+    return OK
+
+
+@kernel
+def _gather_headers(
+    address: int,
+    count: int,
+    header_ints: Int32s,
+    header_flags: ByteArray,
+    header_key_data: ByteArray,
+    header_value_data: ByteArray,
+    state: Int64s,
+) -> None:
+    """Append the headers at `address`, which `decode_records` has bounded."""
+    _, address = read_varint(address)
+    to = state[HEADERS]
+    key_used = state[HEADER_KEY_USED]
+    value_used = state[HEADER_VALUE_USED]
+    for _ in range(count):
+        length, address = read_varint(address)
+        copy_bytes(header_key_data.ctypes.data + key_used, address, length)
+        address += length
+        key_used += length
+        length, address = read_varint(address)
+        header_flags[to] = length >= 0
+        if length > 0:
+            copy_bytes(header_value_data.ctypes.data + value_used, address, length)
+            address += length
+            value_used += length
+        to += 1
+        header_ints[HEADER_KEY_OFFSETS, to] = key_used
+        header_ints[HEADER_VALUE_OFFSETS, to] = value_used
+    state[HEADERS] = to
+    state[HEADER_KEY_USED] = key_used
+    state[HEADER_VALUE_USED] = value_used
+
+
+@kernel
+def gather_batches(
+    base: int,
+    shift: int,
+    headers: npt.NDArray[np.void],
+    first: int,
+    skip: npt.NDArray[np.bool_],
+    counts: Int64s,
+    records: Int64s,
+    want: int,
+    bounds: Int64s,
+    longs: Int64s,
+    ints: Int32s,
+    flags: ByteArray,
+    key_data: ByteArray,
+    value_data: ByteArray,
+    header_ints: Int32s,
+    header_flags: ByteArray,
+    header_key_data: ByteArray,
+    header_value_data: ByteArray,
+    state: Int64s,
+) -> tuple[int, int]:
+    """Append the batches headers[first:] that are not in `skip`; `shift` leads from a file position to the buffer's.
+
+    `counts`, int64[batches], receives the records that each added.
+
+    Returns:
+        (status, batch): OK and the number of batches, or what the batch needs or is wrong with it.
+    """
+    for index in range(first, headers.size):
+        counts[index] = 0
+        if skip[index]:
+            continue
+        row = headers[index]
+        at = row["position"] + shift
+        size_bytes = row["size_bytes"]
+        count = row["record_count"]
+        if row["magic"] < 2:
+            status = check_legacy_crc(base + at, size_bytes)
+            if status != OK:
+                return status, index
+            if row["attributes"] & CODEC_MASK:
+                return NEEDS_PAYLOAD, index
+            status = decode_entry(base, at, size_bytes, records[0])
+            count = 1
+        else:
+            status = check_crc(base + at, size_bytes)
+            if status != OK:
+                return status, index
+            if count == 0:
+                continue
+            if row["attributes"] & CODEC_MASK:
+                return NEEDS_PAYLOAD, index
+            if count > len(records):
+                state[RECORDS_NEEDED] = count
+                return NEEDS_RECORD_ROOM, index
+            status = decode_records(base, at + BATCH_HEADER_BYTES, at + size_bytes, count, records)
+        if status != OK:
+            return status, index
+        before = state[ROWS]
+        status = gather_records(
+            base,
+            records,
+            count,
+            row,
+            want,
+            bounds,
+            longs,
+            ints,
+            flags,
+            key_data,
+            value_data,
+            header_ints,
+            header_flags,
+            header_key_data,
+            header_value_data,
+            state,
+        )
+        if status != OK:
+            return status, index
+        counts[index] = state[ROWS] - before
+    return OK, headers.size
+
+
+@kernel
+def check_batches(
+    base: int, shift: int, headers: npt.NDArray[np.void], valid: npt.NDArray[np.bool_], crcs: Int64s
+) -> None:
+    """Whether the CRC of each batch is right, and the stored one."""
+    for index in range(headers.size):
+        address = base + headers[index]["position"] + shift
+        size_bytes = headers[index]["size_bytes"]
+        if headers[index]["magic"] < 2:
+            valid[index] = check_legacy_crc(address, size_bytes) == OK
+            crcs[index] = load_u32(address + LEGACY_CRC)
+        else:
+            valid[index] = check_crc(address, size_bytes) == OK
+            crcs[index] = load_u32(address + CRC)
+
+
+# ----------------------------------------------------------------------------------------------------- growing a table
+class _Room:
+    """The arrays of one table; `rows` and `sizes` are how much they hold."""
+
+    def __init__(self, rows: int, sizes: tuple[int, int, int, int, int]) -> None:
+        key_bytes, value_bytes, headers, header_key_bytes, header_value_bytes = sizes
+        self.longs = np.empty((LONG_COLUMNS, rows), dtype=np.int64)
+        self.ints = np.empty((INT_COLUMNS, rows + 1), dtype=np.int32)
+        self.ints[:, 0] = 0
+        self.flags = np.empty((FLAG_COLUMNS, rows), dtype=np.uint8)
+        self.key_data = np.empty(key_bytes, dtype=np.uint8)
+        self.value_data = np.empty(value_bytes, dtype=np.uint8)
+        self.header_ints = np.empty((HEADER_INT_COLUMNS, headers + 1), dtype=np.int32)
+        self.header_ints[:, 0] = 0
+        self.header_flags = np.empty(headers, dtype=np.uint8)
+        self.header_key_data = np.empty(header_key_bytes, dtype=np.uint8)
+        self.header_value_data = np.empty(header_value_bytes, dtype=np.uint8)
+        self.state = np.zeros(STATE_REGISTERS, dtype=np.int64)
+
+    def arrays(self) -> tuple[Any, ...]:
+        """In the order in which the kernels take them."""
+        return (
+            self.longs,
+            self.ints,
+            self.flags,
+            self.key_data,
+            self.value_data,
+            self.header_ints,
+            self.header_flags,
+            self.header_key_data,
+            self.header_value_data,
+            self.state,
+        )
+
+    def capacities(self) -> tuple[int, ...]:
+        """By used register."""
+        return (
+            self.longs.shape[1],
+            self.key_data.size,
+            self.value_data.size,
+            self.header_flags.size,
+            self.header_key_data.size,
+            self.header_value_data.size,
+        )
+
+
+_HEADERS_AT_FIRST = TABLE_ROWS
+
+
+class RecordColumns:
+    """Records of batches, gathered until a table is full.
+
+    `want` is a set of WANT_ bits; columns not wanted cannot be taken.
+    """
+
+    def __init__(self, want: int) -> None:
+        self._want = want
+        self._records = np.empty((4096, RECORD_FIELDS), dtype=np.int64)
+        self._usual = (
+            TABLE_BYTES if want & WANT_KEY else 0,
+            TABLE_BYTES if want & WANT_VALUE else 0,
+            _HEADERS_AT_FIRST if want & WANT_HEADERS else 0,
+            _HEADERS_AT_FIRST * 16 if want & WANT_HEADERS else 0,
+            _HEADERS_AT_FIRST * 16 if want & WANT_HEADERS else 0,
+        )
+        self._start()
+
+    def _start(self) -> None:
+        self._room = _Room(TABLE_ROWS, self._usual)
+        self._headers: list[Rows] = []
+        self._counts: list[Int64s] = []
+
+    def __len__(self) -> int:
+        """Records gathered since the last `take`."""
+        return int(self._room.state[ROWS])
+
+    def add(self, span: BatchSpan, first: int, skip: npt.NDArray[np.bool_], bounds: Int64s) -> int:
+        """Gather the batches span.rows[first:], those in `skip` left out; returns the number of batches done.
+
+        `bounds` is int64[BOUND_FIELDS].  Fewer are done than there are: the table is full, `take` it and call again
+        from there.
+
+        Raises:
+            BadBatchError: a batch is corrupt or of an unknown kind; those before it were gathered.
+        """
+        shift = span.start - span.position
+        counts = np.zeros(len(span.rows), dtype=np.int64)
+        done = first
+        try:
+            while done < len(span.rows):
+                status, at = gather_batches(
+                    span.buffer.ctypes.data,
+                    shift,
+                    span.rows,
+                    done,
+                    skip,
+                    counts,
+                    self._records,
+                    self._want,
+                    bounds,
+                    *self._room.arrays(),
+                )
+                done = at
+                if status == NEEDS_PAYLOAD:
+                    counts[at], status = self._gather_compressed(span, at, shift, bounds)
+                    done += status == OK
+                if status == NEEDS_RECORD_ROOM:
+                    self._grow_records(int(self._room.state[RECORDS_NEEDED]))
+                elif status == NEEDS_TABLE_ROOM:
+                    if len(self):
+                        break
+                    self._grow_room()
+                elif status != OK:
+                    raise BadBatchError(at, CorruptBatchError(STATUS_TEXT[status]))
+        finally:
+            self._headers.append(span.rows[first:done].copy())
+            self._counts.append(counts[first:done])
+        return done
+
+    def _grow_records(self, count: int) -> None:
+        self._records = np.empty((count, RECORD_FIELDS), dtype=np.int64)
+
+    def _grow_room(self) -> None:
+        needed = self._room.state[NEEDED : NEEDED + USED_REGISTERS].tolist()
+        rows, *sizes = (max(pair) for pair in zip(needed, self._room.capacities(), strict=True))
+        self._room = _Room(rows, tuple(sizes))
+
+    def _gather_compressed(self, span: BatchSpan, index: int, shift: int, bounds: Int64s) -> tuple[int, int]:
+        """(records added, status) of a compressed batch whose CRC is right."""
+        row = span.rows[index]
+        at, size_bytes = int(row["position"]) + shift, int(row["size_bytes"])
+        try:
+            if row["magic"] < 2:
+                unwrapped = unwrap(span.buffer[at : at + size_bytes].tobytes(), limit_bytes=MAX_RECORDS_BYTES)
+                buffer, records, count = unwrapped.buffer, unwrapped.records, len(unwrapped.records)
+                row["base_offset"] = records[0, OFFSET_DELTA]  # the header has the last one
+            else:
+                buffer, count = self._decompressed(span, row, at, size_bytes), int(row["record_count"])
+                records = self._records
+        except SedimentError as error:
+            raise BadBatchError(index, error) from error
+        before = len(self)
+        status = gather_records(buffer.ctypes.data, records, count, row, self._want, bounds, *self._room.arrays())
+        return len(self) - before, status
+
+    def _decompressed(self, span: BatchSpan, row: np.void, at: int, size_bytes: int) -> ByteArray:
+        """The records of a batch, decoded into the scratch; positions there are of the buffer returned."""
+        payload = span.buffer[at + BATCH_HEADER_BYTES : at + size_bytes].data
+        content = decompress(int(row["attributes"]) & CODEC_MASK, payload, limit_bytes=MAX_RECORDS_BYTES)
+        size = len(content)
+        count = int(row["record_count"])
+        if count * MIN_RECORD_BYTES > size:
+            raise CorruptBatchError("the record count does not fit the batch")
+        if count > len(self._records):
+            self._grow_records(count)
+        buffer = np.empty(size + PADDING_BYTES, dtype=np.uint8)
+        buffer[:size] = np.frombuffer(content, dtype=np.uint8)
+        buffer[size:] = 0
+        status = decode_records(buffer.ctypes.data, 0, size, count, self._records)
+        if status != OK:
+            raise CorruptBatchError(STATUS_TEXT[status])
+        return buffer
+
+    def take(self) -> RecordTable:
+        """What was gathered; the next table starts empty."""
+        headers = np.concatenate(self._headers) if self._headers else np.zeros(0, dtype=np.void)
+        counts = np.concatenate(self._counts) if self._counts else np.zeros(0, dtype=np.int64)
+        table = RecordTable(self._room, headers, counts)
+        self._start()
+        return table
+
+
+class BadBatchError(Exception):
+    """Batch number `index` of the span being gathered cannot be read; `error` says why."""
+
+    def __init__(self, index: int, error: SedimentError) -> None:
+        super().__init__(index, error)
+        self.index = index
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordTable:
+    """Gathered records; `headers` are BATCH_ROW rows and `counts` the records of each.  Columns are pyarrow arrays."""
+
+    _room: _Room
+    headers: Rows
+    counts: Int64s
+
+    def __len__(self) -> int:
+        return int(self._room.state[ROWS])
+
+    def per_batch(self, name: str) -> npt.NDArray[np.generic]:
+        """A header field, repeated for the records of its batch."""
+        return np.repeat(self.headers[name], self.counts)
+
+    def offsets(self) -> Int64s:
+        """int64[records]."""
+        return self._room.longs[OFFSET, : len(self)]
+
+    def timestamps_us(self) -> Int64s:
+        """int64[records], microseconds since the epoch."""
+        return self._room.longs[TIMESTAMP_US, : len(self)]
+
+    def sizes(self) -> Int32s:
+        """int32[records]: bytes as encoded, uncompressed."""
+        return self._room.ints[SIZE, : len(self)]
+
+    def sequences(self) -> Int32s:
+        """int32[records], -1 without."""
+        return self._room.ints[SEQUENCE, : len(self)]
+
+    def keys(self) -> pa.Array:
+        """Binary, null where the key is."""
+        room = self._room
+        return _binary(room.ints[KEY_OFFSETS], room.key_data, room.flags[KEY_VALID], len(self))
+
+    def values(self) -> pa.Array:
+        """Binary, null where the value is."""
+        room = self._room
+        return _binary(room.ints[VALUE_OFFSETS], room.value_data, room.flags[VALUE_VALID], len(self))
+
+    def headers_of_records(self) -> pa.Array:
+        """list<element: struct<key: string, value: binary>>, null where there are none.
+
+        Keys that are no UTF-8 have its replacement character, as a Java client shows them.
+        """
+        import pyarrow as pa
+
+        room = self._room
+        count = int(room.state[HEADERS])
+        keys = _utf8(room.header_ints[HEADER_KEY_OFFSETS], room.header_key_data, count)
+        values = _binary(room.header_ints[HEADER_VALUE_OFFSETS], room.header_value_data, room.header_flags, count)
+        pairs = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
+        kind = pa.list_(pa.field("element", pairs.type))
+        missing, bitmap = _bitmap(room.flags[HEADERS_VALID], len(self))
+        offsets = pa.py_buffer(room.ints[HEADER_OFFSETS, : len(self) + 1])
+        return pa.Array.from_buffers(kind, len(self), [bitmap, offsets], missing, children=[pairs])
+
+
+def _binary(offsets: Int32s, data: ByteArray, valid: ByteArray, count: int) -> pa.Array:
+    import pyarrow as pa
+
+    missing, bitmap = _bitmap(valid, count)
+    buffers = [bitmap, pa.py_buffer(offsets[: count + 1]), pa.py_buffer(data[: offsets[count]])]
+    return pa.Array.from_buffers(pa.binary(), count, buffers, missing)
+
+
+def _bitmap(valid: ByteArray, count: int) -> tuple[int, pa.Buffer | None]:
+    """(nulls, validity bitmap or None where there are none)."""
+    import pyarrow as pa
+
+    missing = count - int(valid[:count].sum(dtype=np.int64))
+    return missing, pa.py_buffer(np.packbits(valid[:count], bitorder="little")) if missing else None
+
+
+def _utf8(offsets: Int32s, data: ByteArray, count: int) -> pa.Array:
+    import pyarrow as pa
+
+    used = data[: offsets[count]]
+    if used.size and used.max() > 127:
+        pieces = (used[start:end].tobytes() for start, end in pairwise(offsets[: count + 1].tolist()))
+        return pa.array([piece.decode(errors="replace") for piece in pieces], pa.string())
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets[: count + 1]), pa.py_buffer(used)])

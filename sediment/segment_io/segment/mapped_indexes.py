@@ -1,0 +1,385 @@
+"""The indexes of an open segment: appended to as files, searched where the file lies in memory.
+
+Entries are written with ordinary writes behind those that are there, so that a full disk is an error and not a signal,
+and are looked up in a read-only mapping of the same file, which shows them at once.
+
+Most look-ups ask for the end of the log.  The last 8192 bytes of entries are therefore searched on their own first
+(the warm section of Kafka's AbstractIndex): they stay in the page cache, while a binary search over the whole file
+would touch pages that nobody needed for hours.
+
+Invariants
+* A file is created beside its `.log` when its index is first needed; one that grows has its full size, zeros behind the
+  last entry.
+* Only an index that grows keeps a descriptor; one that is only searched is mapped and closed.
+* Only bytes below the entries are read from a mapping, and nothing here cuts a file below its entries.
+* Offsets and timestamps ascend, so that every search is a binary one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import load_i32, load_i64
+from sediment.segment_io.errors import (
+    CorruptIndexError,
+    IndexFullError,
+    IndexOffsetOverflowError,
+    IndexOrderError,
+    SettingsError,
+)
+from sediment.segment_io.format.indexes import (
+    AbortedTransaction,
+    OffsetPosition,
+    TimestampOffset,
+    TransactionIndex,
+    encode_transaction_index,
+    parse_transaction_index,
+)
+from sediment.segment_io.format.layout import (
+    INT32_MAX,
+    NO_TIMESTAMP,
+    OFFSET_ENTRY_BYTES,
+    OFFSET_ENTRY_STRUCT,
+    TIME_ENTRY_BYTES,
+    TIME_ENTRY_STRUCT,
+    TRANSACTION_ENTRY_BYTES,
+)
+from sediment.segment_io.format.names import SegmentFileKind
+from sediment.segment_io.fs import FileMapping, Fs, OpenFile
+
+_WARM_BYTES = 8192
+
+
+@kernel
+def last_at_most_i32(address: int, entry_bytes: int, field: int, entries: int, warm: int, target: int) -> int:
+    """The last of `entries` whose 32-bit `field` is not above `target`; -1 where there is none."""
+    first = max(entries - 1 - warm, 0)
+    if load_i32(address + first * entry_bytes + field) > target:
+        low, high = -1, first - 1
+    else:
+        low, high = first, entries - 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if load_i32(address + middle * entry_bytes + field) <= target:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@kernel
+def last_at_most_i64(address: int, entry_bytes: int, field: int, entries: int, warm: int, target: int) -> int:
+    """The last of `entries` whose 64-bit `field` is not above `target`; -1 where there is none."""
+    first = max(entries - 1 - warm, 0)
+    if load_i64(address + first * entry_bytes + field) > target:
+        low, high = -1, first - 1
+    else:
+        low, high = first, entries - 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if load_i64(address + middle * entry_bytes + field) <= target:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class _MappedIndex:
+    """What the offset and the time index share: a file of whole entries."""
+
+    entry_bytes: int
+
+    def __init__(self, path: Path, base_offset: int, fs: Fs, *, max_bytes: int, entries: int | None = None) -> None:
+        """`entries` of a new index is 0; None: those of the file, which has no zero tail."""
+        if max_bytes < self.entry_bytes:
+            raise SettingsError(
+                f"an index of {max_bytes} bytes holds no entry", advice="raise segment.index.bytes to at least 12"
+            )
+        self.path = path
+        self.base_offset = base_offset
+        self.max_entries = max_bytes // self.entry_bytes
+        self._fs = fs
+        self._entries = entries
+        self.is_reserved = False
+        self._file: OpenFile | None = None
+        self._mapping: FileMapping | None = None
+
+    def __len__(self) -> int:
+        if self._entries is None:
+            self.open()
+        return self._entries or 0
+
+    def open(self) -> OpenFile:
+        """The file, created if need be; only an index that grows keeps it open."""
+        file = self._file
+        if file is None:
+            file = self._fs.create_file(self.path, like=self.path.with_suffix(SegmentFileKind.LOG))
+            if self._entries is None:
+                self._entries = file.size_bytes() // self.entry_bytes
+            if self.is_reserved:
+                self._file = file
+        return file
+
+    def reserve(self) -> None:
+        """Give the file its full size and keep it open, to be appended to."""
+        if self._file is not None:
+            return
+        file = self._file = self.open()
+        if self.is_reserved:
+            return
+        self.is_reserved = True
+        if file.size_bytes() != self.max_entries * self.entry_bytes:
+            self._mapping = None
+            file.resize(self.max_entries * self.entry_bytes)
+
+    def trim(self) -> None:
+        """Cut the file behind its entries."""
+        file = self.open()
+        self.is_reserved = False
+        self._file = None
+        if file.size_bytes() != len(self) * self.entry_bytes:
+            self._mapping = None
+            file.resize(len(self) * self.entry_bytes)
+
+    def extend(self, entries: bytes) -> None:
+        """Append whole entries that fit and follow those that are there."""
+        self.open().write(entries, len(self) * self.entry_bytes)
+        self._entries = len(self) + len(entries) // self.entry_bytes
+
+    def cut(self, entries: int) -> None:
+        """Keep the first `entries`; zeros take the place of the others."""
+        file, before = self.open(), len(self)
+        if entries < before:
+            file.write(bytes((before - entries) * self.entry_bytes), entries * self.entry_bytes)
+            self._entries = entries
+
+    def moved(self, path: Path) -> None:
+        """The file has another name now."""
+        self.path = path
+        if self._file is not None:
+            self._file.path = path
+
+    def close_file(self) -> None:
+        """Give the descriptor back until the index grows again; the mapping stays."""
+        self._file = None
+
+    def release(self) -> None:
+        """Let go of the file, which closes once nobody holds it any more."""
+        self._file = self._mapping = None
+
+    def _mapped(self) -> FileMapping:
+        """The mapping, with at least one entry in it."""
+        mapping = self._mapping
+        if mapping is None or len(mapping) < len(self) * self.entry_bytes:
+            file = self.open()
+            mapping = self._mapping = file.map(file.size_bytes())
+        return mapping
+
+
+class MappedOffsetIndex(_MappedIndex):
+    """The `.index` of an open segment (kafka-log 01 §7.1)."""
+
+    entry_bytes = OFFSET_ENTRY_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        """No entry may follow: a reason to roll the segment."""
+        return len(self) >= self.max_entries
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last entry, the base offset where there is none."""
+        return self[len(self) - 1].offset if len(self) else self.base_offset
+
+    def __getitem__(self, slot: int) -> OffsetPosition:
+        mapping = self._mapped()
+        relative_offset, position = OFFSET_ENTRY_STRUCT.unpack_from(mapping.memory, slot * OFFSET_ENTRY_BYTES)
+        return OffsetPosition(self.base_offset + relative_offset, position)
+
+    def append(self, offset: int, position: int) -> None:
+        """Add an entry for the batch at byte `position` whose last offset is `offset`.
+
+        Raises:
+            IndexFullError: there is no room.
+            IndexOrderError: `offset` does not exceed the last entry's.
+            IndexOffsetOverflowError: `offset` is out of the segment's range.
+        """
+        if self.is_full:
+            raise IndexFullError(f"index is full with {len(self)} entries", advice="raise segment.index.bytes")
+        if len(self) and offset <= self.last_offset:
+            raise IndexOrderError(f"offset does not follow the last one indexed, {self.last_offset}", offset=offset)
+        self.extend(OFFSET_ENTRY_STRUCT.pack(relative_offset(offset, self.base_offset), position))
+
+    def lookup(self, target_offset: int) -> OffsetPosition:
+        """The entry with the largest offset ≤ `target_offset`; (base offset, 0) where there is none.
+
+        Raises:
+            CorruptIndexError: its position is negative, which nobody looked for when the log was opened clean.
+        """
+        slot = self._slot(target_offset - self.base_offset)
+        if slot < 0:
+            return OffsetPosition(self.base_offset, 0)
+        entry = self[slot]
+        if entry.position < 0:
+            raise CorruptIndexError(
+                f"entry {slot} leads to position {entry.position}",
+                path=str(self.path),
+                offset=entry.offset,
+                advice="close the log and delete this file: the next opening makes it anew",
+            )
+        return entry
+
+    def fetch_upper_bound(self, position: int) -> OffsetPosition | None:
+        """The first entry at or above byte `position`: no offset of a fetch that ends there is larger."""
+        entries = len(self)
+        if not entries:
+            return None
+        mapping = self._mapped()
+        slot = last_at_most_i32(mapping.address, OFFSET_ENTRY_BYTES, 4, entries, _warm(self), position - 1) + 1
+        return self[slot] if slot < entries else None
+
+    def truncate_to(self, offset: int) -> None:
+        """Keep the entries below `offset`."""
+        self.cut(self._slot(offset - self.base_offset - 1) + 1)
+
+    def _slot(self, target: int) -> int:
+        entries = len(self)
+        if not entries:
+            return -1
+        mapping = self._mapped()
+        return last_at_most_i32(mapping.address, OFFSET_ENTRY_BYTES, 0, entries, _warm(self), target)
+
+
+class MappedTimeIndex(_MappedIndex):
+    """The `.timeindex` of an open segment (kafka-log 01 §7.2)."""
+
+    entry_bytes = TIME_ENTRY_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        """Only the slot that is reserved for the segment's end is left: a reason to roll the segment."""
+        return len(self) >= self.max_entries - 1
+
+    @property
+    def last_entry(self) -> TimestampOffset:
+        """The entry with the largest timestamp; (−1, base offset) where there is none."""
+        return self[len(self) - 1] if len(self) else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+
+    def __getitem__(self, slot: int) -> TimestampOffset:
+        mapping = self._mapped()
+        timestamp_ms, relative = TIME_ENTRY_STRUCT.unpack_from(mapping.memory, slot * TIME_ENTRY_BYTES)
+        return TimestampOffset(timestamp_ms, self.base_offset + relative)
+
+    def maybe_append(self, timestamp_ms: int, offset: int, *, skip_full_check: bool = False) -> None:
+        """Add an entry if `timestamp_ms` exceeds the last one.
+
+        Raises:
+            IndexFullError: there is no room; `skip_full_check` opens the reserved slot.
+            IndexOrderError: `offset` or `timestamp_ms` is below the last entry's.
+            IndexOffsetOverflowError: `offset` is out of the segment's range.
+        """
+        if len(self) >= self.max_entries or (self.is_full and not skip_full_check):
+            raise IndexFullError(f"index is full with {len(self)} entries", advice="raise segment.index.bytes")
+        last = self.last_entry
+        if len(self) and offset < last.offset:
+            raise IndexOrderError(f"offset is below the last one indexed, {last.offset}", offset=offset)
+        if len(self) and timestamp_ms < last.timestamp_ms:
+            raise IndexOrderError(
+                f"timestamp {timestamp_ms} is below the last one indexed, {last.timestamp_ms}", offset=offset
+            )
+        if timestamp_ms > last.timestamp_ms:
+            self.extend(TIME_ENTRY_STRUCT.pack(timestamp_ms, relative_offset(offset, self.base_offset)))
+
+    def lookup(self, target_ms: int) -> TimestampOffset:
+        """The entry with the largest timestamp ≤ `target_ms`; (−1, base offset) where there is none."""
+        entries = len(self)
+        if not entries:
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        mapping = self._mapped()
+        slot = last_at_most_i64(mapping.address, TIME_ENTRY_BYTES, 0, entries, _warm(self), target_ms)
+        return self[slot] if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+
+    def truncate_to(self, offset: int) -> None:
+        """Keep the entries whose offset is below `offset`."""
+        entries = len(self)
+        if entries:
+            mapping, target = self._mapped(), offset - self.base_offset - 1
+            self.cut(last_at_most_i32(mapping.address, TIME_ENTRY_BYTES, 8, entries, _warm(self), target) + 1)
+
+
+def _warm(index: _MappedIndex) -> int:
+    return _WARM_BYTES // index.entry_bytes
+
+
+def relative_offset(offset: int, base_offset: int) -> int:
+    """`offset` as an index entry of a segment holds it.
+
+    Raises:
+        IndexOffsetOverflowError: it is out of the segment's range.
+    """
+    relative = offset - base_offset
+    if not 0 <= relative <= INT32_MAX:
+        raise IndexOffsetOverflowError(
+            f"offset is not within 2^31 of the segment's base offset {base_offset}",
+            offset=offset,
+            advice="split the segment",
+        )
+    return relative
+
+
+class OpenTransactionIndex:
+    """The `.txnindex` of an open segment, which is there once a transaction was aborted (kafka-log 01 §7.4)."""
+
+    def __init__(self, path: Path, fs: Fs) -> None:
+        self.path = path
+        self._fs = fs
+        self._file: OpenFile | None = None
+        self._index: TransactionIndex | None = None
+
+    def index(self) -> TransactionIndex:
+        """The entries as they are now."""
+        if self._index is None:
+            data = self._fs.read_bytes(self.path) if self._fs.exists(self.path) else b""
+            self._index = parse_transaction_index(data, path=str(self.path))
+        return self._index
+
+    def append(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Add entries; their markers lie behind those that are there."""
+        entries = encode_transaction_index(transactions)
+        if entries:
+            at = len(self.index()) * TRANSACTION_ENTRY_BYTES
+            if self._file is None:
+                self._file = self._fs.create_file(self.path, like=self.path.with_suffix(SegmentFileKind.LOG))
+            self._file.write(entries, at)
+            self._index = None
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut at the first entry whose last offset is at or above `offset`."""
+        beyond = np.flatnonzero(self.index().last_offsets >= offset)
+        if beyond.size:
+            if self._file is None:
+                self._file = self._fs.open_file(self.path)
+            self._file.resize(int(beyond[0]) * TRANSACTION_ENTRY_BYTES)
+            self._index = None
+
+    def changed_file(self) -> OpenFile | None:
+        """The file, if anything was appended or cut here."""
+        return self._file
+
+    def moved(self, path: Path) -> None:
+        """The file has another name now."""
+        self.path = path
+        if self._file is not None:
+            self._file.path = path
+
+    def close_file(self) -> None:
+        """Give the descriptor back; what was changed has to be durable."""
+        self._file = None
+
+    def release(self) -> None:
+        """Let go of the file, which closes once nobody holds it any more."""
+        self._file = None

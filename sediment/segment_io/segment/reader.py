@@ -1,0 +1,148 @@
+"""Segment files read forward in chunks, as rows of batch headers and as batch and record columns.
+
+Invariants: a file is read with pread into padded buffers, never mapped, so that a disk that fails or a file that
+shrinks is an error and not a signal; memory is one chunk and the largest batch, whatever the size of the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
+from sediment.segment_io.format import decode
+from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES
+from sediment.segment_io.format.layout import BASE_OFFSET, LOG_OVERHEAD_BYTES
+from sediment.segment_io.fs import Fs
+
+CHUNK_BYTES = 1 << 20
+ROWS_PER_TABLE = 1 << 14
+
+Rows = npt.NDArray[np.void]
+ByteArray = npt.NDArray[np.uint8]
+
+
+def padded_buffer(size_bytes: int) -> ByteArray:
+    """A zeroed buffer of `size_bytes` that decoders may read PADDING_BYTES past."""
+    return np.zeros(size_bytes + PADDING_BYTES, dtype=np.uint8)
+
+
+def read_into(descriptor: int, buffer: ByteArray, start: int, count: int, position: int) -> int:
+    """Fill buffer[start : start + count] from `position` of the file; returns the bytes read, fewer at its end."""
+    view = buffer.data[start : start + count]
+    read = 0
+    while read < count:
+        got = os.preadv(descriptor, [view[read:]], position + read)
+        if got == 0:
+            break
+        read += got
+    return read
+
+
+def batch_error(status: int, path: Path, position: int, buffer: ByteArray, at: int) -> CorruptBatchError:
+    """The error for a decoder's `status` on the batch at `position` of `path`, which lies at `at` in `buffer`."""
+    offset = int.from_bytes(buffer[at + BASE_OFFSET : at + BASE_OFFSET + 8].tobytes(), "big", signed=True)
+    return CorruptBatchError(
+        decode.STATUS_TEXT[status],
+        path=str(path),
+        position=position,
+        offset=offset,
+        advice="restore the segment from a replica or a backup, or leave this partition out",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSpan:
+    """A chunk of a segment: whole batches in buffer[start:end], the first of them at `position` of the file."""
+
+    buffer: ByteArray
+    start: int
+    end: int
+    position: int
+    rows: Rows
+
+
+class HeaderWalk:
+    """The whole batches of a segment from `start_position` on, chunk by chunk, with their header rows.
+
+    Iterating yields BATCH_ROW tables; `spans()` yields them with the bytes.  After exhaustion `end_position` is the
+    first byte not consumed: the end of the file, where a torn tail begins, or the batch an error is about.  With
+    `size_bytes` the walk ends there, else at the file's length when it began.
+
+    Raises:
+        CorruptBatchError: while iterating, for a batch that is malformed in its header (CRCs are not computed); with
+            `torn_whatever_its_magic` not for one of an unknown magic that would end behind the walk's end.
+        SourceChangedError: while iterating, where the file became shorter than it was.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        start_position: int = 0,
+        *,
+        size_bytes: int | None = None,
+        fs: Fs | None = None,
+        torn_whatever_its_magic: bool = False,
+    ) -> None:
+        self._path = path
+        self._torn_whatever_its_magic = torn_whatever_its_magic
+        self._fs = fs or Fs()
+        self._size_bytes = size_bytes
+        self.end_position = start_position
+
+    def __iter__(self) -> Iterator[Rows]:
+        for span in self.spans():
+            yield span.rows
+
+    def spans(self, descriptor: int | None = None) -> Iterator[BatchSpan]:
+        """The chunks; a span's buffer is valid until the next one is asked for.
+
+        A `descriptor` of the open file is read and left open; without one the file is opened here.
+        """
+        opened = self._fs.open_to_read(self._path) if descriptor is None else descriptor
+        try:
+            size_bytes = os.fstat(opened).st_size if self._size_bytes is None else self._size_bytes
+            yield from self._walk(opened, size_bytes)
+        finally:
+            if descriptor is None:
+                os.close(opened)
+
+    def _walk(self, descriptor: int, size_bytes: int) -> Iterator[BatchSpan]:
+        buffer = padded_buffer(min(CHUNK_BYTES, max(size_bytes, LOG_OVERHEAD_BYTES)))
+        rows = np.zeros(ROWS_PER_TABLE, dtype=BATCH_ROW)
+        while self.end_position < size_bytes:
+            start = self.end_position
+            wanted = min(buffer.size - PADDING_BYTES, size_bytes - start)
+            filled = read_into(descriptor, buffer, 0, wanted, start)
+            at = 0
+            while True:
+                status, count, behind, needed = decode.read_headers(buffer.ctypes.data, at, filled, start, rows)
+                if count:
+                    self.end_position = start + behind
+                    yield BatchSpan(buffer, at, behind, start + at, rows[:count])
+                at = behind
+                if status != decode.ROWS_FULL:
+                    break
+            if self._torn_whatever_its_magic and needed > size_bytes - self.end_position:
+                return
+            if status != decode.INCOMPLETE:
+                raise self._error(status, buffer, at)
+            if start + filled >= size_bytes or needed > size_bytes - self.end_position:
+                return
+            if filled < wanted:
+                raise SourceChangedError(
+                    "the file became shorter while it was read",
+                    path=str(self._path),
+                    position=start + filled,
+                    advice="run again; a broker or another tool is at work in this directory",
+                )
+            if at == 0:
+                buffer = padded_buffer(max(needed, 2 * (buffer.size - PADDING_BYTES)))
+
+    def _error(self, status: int, buffer: ByteArray, at: int) -> CorruptBatchError:
+        return batch_error(status, self._path, self.end_position, buffer, at)

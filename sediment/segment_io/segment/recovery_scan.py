@@ -1,0 +1,578 @@
+"""A segment read once, from its first batch to its last: every checksum verified and its indexes built anew.
+
+This is what becomes of a segment that is not trusted (kafka-log 05 §4): batches are good up to the first that is not,
+and the good ones make index entries by the rule of 01 §7.5.  Batches of producers, and the first of each leader epoch,
+are handed out on the way, so that nothing has to be read twice.
+
+Invariants
+* Nothing is written.  Memory is one chunk, the largest batch and the two indexes, whatever the size of the file.
+* The file is read with pread up to the size that the caller names.
+* Where an index has no room for one more entry, or an entry would go back behind the one before it, the index is left
+  sparser, which answers every look-up; an offset that goes back is a stop where the caller asked for one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u8, load_u32, store_i32, store_i64
+from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
+from sediment.segment_io.format.decode import (
+    BAD_CODEC,
+    BAD_CRC,
+    BAD_LENGTH,
+    BAD_MAGIC,
+    BATCH_ROW,
+    INCOMPLETE,
+    LEGACY_MAGIC,
+    OK,
+    PADDING_BYTES,
+    ROWS_FULL,
+    STATUS_TEXT,
+    batch_at,
+    check_crc,
+    read_headers,
+)
+from sediment.segment_io.format.layout import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BATCH_HEADER_BYTES,
+    BATCH_LENGTH,
+    INT32_MAX,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAX_TIMESTAMP,
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
+    OFFSET_ENTRY_BYTES,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    TIME_ENTRY_BYTES,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.segment.reader import CHUNK_BYTES, Rows, batch_error, padded_buffer, read_into
+
+ByteArray = npt.NDArray[np.uint8]
+
+_LEGACY_CRC = 12  # behind offset and size of a message of magic 0 or 1; it covers the rest of the message
+_LEGACY_TIMESTAMP = MAGIC + 2
+_CRC32_POLYNOMIAL = 0xEDB88320
+
+# What ends a scan, beyond the statuses of `decode`
+_OFFSET_OVERFLOW = 64
+_OFFSET_BELOW_BASE = 65
+_OFFSET_GOES_BACK = 66
+_OFFSET_IS_LOST = 67
+
+# What one call of the kernel hands to the next, int64[_FIELDS]
+_NEXT_OFFSET = 0
+_PRODUCERS_END_OFFSET = 1  # behind the last batch of magic 2
+_SINCE_ENTRY_BYTES = 2
+_OFFSET_ENTRIES = 3
+_INDEXED_OFFSET = 4
+_TIME_ENTRIES = 5
+_INDEXED_TIMESTAMP = 6
+_INDEXED_TIMESTAMP_OFFSET = 7
+_LARGEST_TIMESTAMP = 8
+_LARGEST_TIMESTAMP_OFFSET = 9
+_LEADER_EPOCH_SO_FAR = 10
+_ROWS = 11
+_EPOCHS = 12
+_FIELDS = 13
+
+_ROWS_PER_TABLE = 1 << 14
+_SECTOR_BYTES = 512  # what a disk writes as a whole
+_EPOCHS_PER_TABLE = 64
+
+
+def _crc32_table() -> npt.NDArray[np.uint64]:
+    """uint64[256]: the IEEE polynomial, which messages of magic 0 and 1 use."""
+    table = []
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (_CRC32_POLYNOMIAL if crc & 1 else 0)
+        table.append(crc)
+    return np.array(table, dtype=np.uint64)
+
+
+_CRC32 = _crc32_table()
+
+
+@kernel
+def _check_legacy_crc(address: int, size_bytes: int) -> int:
+    """OK or BAD_CRC for a message of magic 0 or 1 that lies whole at `address`."""
+    crc = np.uint64(0xFFFFFFFF)
+    for position in range(address + MAGIC, address + size_bytes):
+        crc = _CRC32[(crc ^ np.uint64(load_u8(position))) & np.uint64(0xFF)] ^ (crc >> np.uint64(8))
+    return OK if np.int64(crc ^ np.uint64(0xFFFFFFFF)) == load_u32(address + _LEGACY_CRC) else BAD_CRC
+
+
+@kernel
+def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
+    """`batch_at`, and BAD_CRC or BAD_MAGIC for a whole batch that is not to be believed.
+
+    BAD_MAGIC says that the checksum is right, as of a magic that a later version brings.
+    """
+    status, size_bytes = batch_at(base, position, end)
+    address = base + position
+    if status == OK:
+        return check_crc(address, size_bytes), size_bytes
+    if status == LEGACY_MAGIC:
+        crc_status = _check_legacy_crc(address, size_bytes)
+        return (LEGACY_MAGIC if crc_status == OK else BAD_CRC), size_bytes
+    if status == BAD_MAGIC:
+        if size_bytes > end - position:
+            return INCOMPLETE, size_bytes
+        if load_i8(address + MAGIC) < 0 or size_bytes < BATCH_HEADER_BYTES or check_crc(address, size_bytes) != OK:
+            return BAD_CRC, size_bytes
+    return status, size_bytes
+
+
+@kernel
+def _offset_goes_back(last_offset: int, progress: npt.NDArray[np.int64]) -> bool:
+    return bool(progress[_OFFSET_ENTRIES] > 0 and last_offset <= progress[_INDEXED_OFFSET])
+
+
+@kernel
+def _time_goes_back(largest_offset: int, progress: npt.NDArray[np.int64]) -> bool:
+    return bool(progress[_TIME_ENTRIES] > 0 and largest_offset < progress[_INDEXED_TIMESTAMP_OFFSET])
+
+
+@kernel
+def _goes_back(last_offset: int, timestamp: int, progress: npt.NDArray[np.int64]) -> bool:
+    """Whether an entry that is due at this batch, of either index, would lie behind the one before it."""
+    if _offset_goes_back(last_offset, progress):
+        return True
+    largest, largest_offset = progress[_LARGEST_TIMESTAMP], progress[_LARGEST_TIMESTAMP_OFFSET]
+    if timestamp > largest:
+        largest, largest_offset = timestamp, last_offset
+    return bool(largest > progress[_INDEXED_TIMESTAMP] and _time_goes_back(largest_offset, progress))
+
+
+@kernel
+def _append_entries(
+    last_offset: int,
+    position: int,
+    segment_base_offset: int,
+    progress: npt.NDArray[np.int64],
+    offset_entries: npt.NDArray[np.uint8],
+    time_entries: npt.NDArray[np.uint8],
+) -> None:
+    """Entries of both indexes for the batch at byte `position` of the segment, but for one that would go back."""
+    has_room = (progress[_OFFSET_ENTRIES] + 1) * OFFSET_ENTRY_BYTES <= offset_entries.size
+    if has_room and not _offset_goes_back(last_offset, progress):
+        entry = offset_entries.ctypes.data + progress[_OFFSET_ENTRIES] * OFFSET_ENTRY_BYTES
+        store_i32(entry, last_offset - segment_base_offset)
+        store_i32(entry + 4, position)
+        progress[_OFFSET_ENTRIES] += 1
+        progress[_INDEXED_OFFSET] = last_offset
+    # The last slot of a time index is for the entry that ends it.
+    if (progress[_TIME_ENTRIES] + 2) * TIME_ENTRY_BYTES <= time_entries.size:
+        _append_time_entry(segment_base_offset, progress, time_entries)
+    progress[_SINCE_ENTRY_BYTES] = 0
+
+
+@kernel
+def _append_time_entry(
+    segment_base_offset: int, progress: npt.NDArray[np.int64], time_entries: npt.NDArray[np.uint8]
+) -> None:
+    """An entry for the largest timestamp so far, unless it has one or its offset goes back."""
+    count = progress[_TIME_ENTRIES]
+    if (count + 1) * TIME_ENTRY_BYTES > time_entries.size:
+        return
+    if progress[_LARGEST_TIMESTAMP] <= progress[_INDEXED_TIMESTAMP]:
+        return
+    if _time_goes_back(progress[_LARGEST_TIMESTAMP_OFFSET], progress):
+        return
+    entry = time_entries.ctypes.data + count * TIME_ENTRY_BYTES
+    store_i64(entry, progress[_LARGEST_TIMESTAMP])
+    store_i32(entry + 8, progress[_LARGEST_TIMESTAMP_OFFSET] - segment_base_offset)
+    progress[_TIME_ENTRIES] = count + 1
+    progress[_INDEXED_TIMESTAMP] = progress[_LARGEST_TIMESTAMP]
+    progress[_INDEXED_TIMESTAMP_OFFSET] = progress[_LARGEST_TIMESTAMP_OFFSET]
+
+
+@kernel
+def _offset_is_lost(address: int, file_position: int, next_offset: int) -> bool:
+    """Whether the first bytes of a batch's offset, which no checksum covers, lie on a disk sector that was not written.
+
+    They are then the last bytes of the sector and zero, which makes an offset below the one that is due.
+    """
+    bytes_left = _SECTOR_BYTES - file_position % _SECTOR_BYTES
+    offset = load_i64(address + BASE_OFFSET)
+    if bytes_left > LOG_OVERHEAD_BYTES or offset >= next_offset:
+        return False
+    if bytes_left >= 8:
+        lost: bool = offset == 0
+        return lost
+    shift = 64 - 8 * bytes_left
+    return (offset >> shift) == 0 and (next_offset >> shift) != 0
+
+
+@kernel
+def _scan_batches(
+    base: int,
+    position: int,
+    end: int,
+    file_position: int,
+    segment_base_offset: int,
+    interval_bytes: int,
+    stop_where_offsets_go_back: bool,
+    wants_rows: bool,
+    progress: npt.NDArray[np.int64],
+    offset_entries: npt.NDArray[np.uint8],
+    time_entries: npt.NDArray[np.uint8],
+    rows: npt.NDArray[np.void],
+    epochs: npt.NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Verify and index the whole batches in [position, end) of a buffer whose byte 0 is at `file_position`.
+
+    Returns:
+        (status, position behind the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the
+        end of the buffer, ROWS_FULL when `rows`, BATCH_ROW[n] for `wants_rows`, or `epochs`, int64[n, 2] of (epoch,
+        base offset), wants to be emptied, or what is wrong with the batch at the position.
+    """
+    while True:
+        if progress[_ROWS] == rows.size or progress[_EPOCHS] == epochs.shape[0]:
+            return ROWS_FULL, position, 0
+        status, size_bytes = verified_batch_at(base, position, end)
+        if status not in (OK, LEGACY_MAGIC):
+            return status, position, size_bytes
+        address = base + position
+        is_legacy = status == LEGACY_MAGIC
+        last_offset = load_i64(address + BASE_OFFSET)
+        timestamp = NO_TIMESTAMP
+        if not is_legacy:
+            last_offset += load_i32(address + LAST_OFFSET_DELTA)
+            timestamp = load_i64(address + MAX_TIMESTAMP)
+        elif load_i8(address + MAGIC) == 1:
+            timestamp = load_i64(address + _LEGACY_TIMESTAMP)
+        if (
+            stop_where_offsets_go_back
+            and not is_legacy
+            and _offset_is_lost(address, file_position + position, progress[_NEXT_OFFSET])
+        ):
+            return _OFFSET_IS_LOST, position, size_bytes
+        if last_offset < segment_base_offset:
+            return _OFFSET_BELOW_BASE, position, size_bytes
+        if last_offset - segment_base_offset > INT32_MAX:
+            return _OFFSET_OVERFLOW, position, size_bytes
+
+        has_producer = wants_rows and not is_legacy and load_i64(address + PRODUCER_ID) >= 0
+        if has_producer:
+            row = progress[_ROWS]
+            status, filled, _, _ = read_headers(
+                base, position, position + size_bytes, file_position, rows[row : row + 1]
+            )
+            if filled == 0:
+                return status, position, size_bytes
+        is_entry_due = progress[_SINCE_ENTRY_BYTES] > interval_bytes
+        if is_entry_due and stop_where_offsets_go_back and _goes_back(last_offset, timestamp, progress):
+            return _OFFSET_GOES_BACK, position, size_bytes
+        if timestamp > progress[_LARGEST_TIMESTAMP]:
+            progress[_LARGEST_TIMESTAMP] = timestamp
+            progress[_LARGEST_TIMESTAMP_OFFSET] = last_offset
+        if is_entry_due:
+            _append_entries(
+                last_offset, file_position + position, segment_base_offset, progress, offset_entries, time_entries
+            )
+        progress[_SINCE_ENTRY_BYTES] += size_bytes
+        progress[_NEXT_OFFSET] = last_offset + 1
+        if not is_legacy:
+            progress[_PRODUCERS_END_OFFSET] = last_offset + 1
+            epoch = load_i32(address + LEADER_EPOCH)
+            if epoch > progress[_LEADER_EPOCH_SO_FAR]:
+                progress[_LEADER_EPOCH_SO_FAR] = epoch
+                epochs[progress[_EPOCHS], 0] = epoch
+                epochs[progress[_EPOCHS], 1] = load_i64(address + BASE_OFFSET)
+                progress[_EPOCHS] += 1
+        progress[_ROWS] += has_producer
+        position += size_bytes
+
+
+@kernel
+def _walk_behind(base: int, position: int, end: int, least_offset: int) -> tuple[int, int, int, int, int]:
+    """Good batches in [position, end), where what lies between them need not be batches.
+
+    Returns:
+        (status, position, size there or 0, how many are good, last offset of the last good one or -1).  The status is
+        INCOMPLETE where a batch at the position may go on behind the buffer, else OK: nothing more is in the buffer.
+    """
+    good = 0
+    last_offset = -1
+    while end - position >= BATCH_HEADER_BYTES:
+        status, size_bytes = verified_batch_at(base, position, end)
+        if status in (OK, LEGACY_MAGIC) and load_i64(base + position + BASE_OFFSET) >= least_offset:
+            good += 1
+            last_offset = load_i64(base + position + BASE_OFFSET)
+            if status == OK:
+                last_offset += load_i32(base + position + LAST_OFFSET_DELTA)
+            position += size_bytes
+            continue
+        if status == INCOMPLETE and _looks_like_batch(base + position, least_offset):
+            return INCOMPLETE, position, size_bytes, good, last_offset
+        if status == BAD_CRC and verified_batch_at(base, position + size_bytes, end)[0] in (OK, LEGACY_MAGIC):
+            position += size_bytes
+            continue
+        position += 1
+        while end - position >= BATCH_HEADER_BYTES and not _looks_like_batch(base + position, least_offset):
+            position += 1
+    return OK, position, 0, good, last_offset
+
+
+@kernel
+def _looks_like_batch(address: int, least_offset: int) -> bool:
+    """Whether a header of magic 2 may lie at `address`; its bytes are there."""
+    offset = load_i64(address + BASE_OFFSET)
+    looks: bool = (
+        load_i8(address + MAGIC) == 2
+        and load_i32(address + BATCH_LENGTH) >= BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
+        and offset >= least_offset
+        and offset - least_offset <= INT32_MAX
+        and load_u8(address + ATTRIBUTES) == 0
+        and load_i32(address + LAST_OFFSET_DELTA) >= 0
+        and load_i32(address + RECORD_COUNT) >= 0
+    )
+    return looks
+
+
+# ----------------------------------------------------------------------------------------------------------------- scan
+@dataclass(frozen=True, slots=True)
+class SegmentScan:
+    """A segment up to the first byte that is no good batch.
+
+    `good_bytes` end where `stop` says what is wrong with the batch there; `stop` is None where the file ends there too,
+    and `is_torn` says that the rest is no whole batch by its own length.  `next_offset` follows the last good batch and
+    `producers_end_offset` the last one of a magic that knows producers; without one both are the base offset.
+    `largest_timestamp_ms` is -1 where no batch has one.  The indexes are whole files.  `leader_epochs` are those above
+    the one that was known, (epoch, base offset) of the first batch of each.
+    """
+
+    good_bytes: int
+    next_offset: int
+    producers_end_offset: int
+    largest_timestamp_ms: int
+    offset_index: bytes
+    time_index: bytes
+    leader_epochs: tuple[tuple[int, int], ...]
+    stop: str | None
+    is_torn: bool
+
+
+def scan_segment(
+    path: Path,
+    base_offset: int,
+    size_bytes: int,
+    *,
+    index_interval_bytes: int,
+    segment_index_bytes: int,
+    known_leader_epoch: int = NO_LEADER_EPOCH,
+    stop_where_offsets_go_back: bool = True,
+    on_producer_batches: Callable[[Rows], None] | None = None,
+    fs: Fs | None = None,
+) -> SegmentScan:
+    """Verify and index the first `size_bytes` of a segment file.
+
+    `on_producer_batches` is given BATCH_ROW tables of the good batches that have a producer, in log order; a table is
+    valid during the call only.
+
+    Raises:
+        IndexOffsetOverflowError: a batch lies more than 2^31 − 1 offsets above the base: the segment has to be split.
+        CorruptBatchError: a good batch lies below the segment's base offset.
+        UnsupportedDataError: a batch with a right checksum has a magic or codec of a later version.
+
+    Source: kafka-log 05 §4, 01 §7.5.
+    """
+    return _Scan(path, base_offset, size_bytes, index_interval_bytes, segment_index_bytes, known_leader_epoch).run(
+        stop_where_offsets_go_back, on_producer_batches, fs or Fs()
+    )
+
+
+class _Scan:
+    """The buffers of one scan."""
+
+    def __init__(
+        self,
+        path: Path,
+        base_offset: int,
+        size_bytes: int,
+        index_interval_bytes: int,
+        segment_index_bytes: int,
+        known_leader_epoch: int,
+    ) -> None:
+        self._path = path
+        self._base_offset = base_offset
+        self._size_bytes = size_bytes
+        self._interval_bytes = index_interval_bytes
+        most_entries = size_bytes // max(index_interval_bytes, LOG_OVERHEAD_BYTES) + 2
+        self._offset_entries = _entries(segment_index_bytes, most_entries, OFFSET_ENTRY_BYTES)
+        self._time_entries = _entries(segment_index_bytes, most_entries, TIME_ENTRY_BYTES)
+        self._rows = np.zeros(_ROWS_PER_TABLE, dtype=BATCH_ROW)
+        self._epochs = np.zeros((_EPOCHS_PER_TABLE, 2), dtype=np.int64)
+        self._found_epochs: list[tuple[int, int]] = []
+        self._progress = np.zeros(_FIELDS, dtype=np.int64)
+        self._progress[_NEXT_OFFSET] = self._progress[_PRODUCERS_END_OFFSET] = base_offset
+        self._progress[_LARGEST_TIMESTAMP] = self._progress[_INDEXED_TIMESTAMP] = NO_TIMESTAMP
+        self._progress[_LEADER_EPOCH_SO_FAR] = known_leader_epoch
+
+    def run(
+        self, stop_where_offsets_go_back: bool, on_producer_batches: Callable[[Rows], None] | None, fs: Fs
+    ) -> SegmentScan:
+        descriptor = fs.open_to_read(self._path)
+        try:
+            position, status = self._read(descriptor, stop_where_offsets_go_back, on_producer_batches)
+        finally:
+            os.close(descriptor)
+        self._hand_out(on_producer_batches)
+        _append_time_entry(self._base_offset, self._progress, self._time_entries)
+        progress = self._progress.tolist()
+        is_whole = position == self._size_bytes
+        return SegmentScan(
+            good_bytes=position,
+            next_offset=progress[_NEXT_OFFSET],
+            producers_end_offset=progress[_PRODUCERS_END_OFFSET],
+            largest_timestamp_ms=progress[_LARGEST_TIMESTAMP],
+            offset_index=self._offset_entries[: progress[_OFFSET_ENTRIES] * OFFSET_ENTRY_BYTES].tobytes(),
+            time_index=self._time_entries[: progress[_TIME_ENTRIES] * TIME_ENTRY_BYTES].tobytes(),
+            leader_epochs=tuple(self._found_epochs),
+            stop=None if is_whole else _STOP_TEXT.get(status) or STATUS_TEXT[status],
+            is_torn=not is_whole and status in (INCOMPLETE, BAD_LENGTH),
+        )
+
+    def _read(
+        self,
+        descriptor: int,
+        stop_where_offsets_go_back: bool,
+        on_producer_batches: Callable[[Rows], None] | None,
+    ) -> tuple[int, int]:
+        """(position of the file behind the last good batch, status there)."""
+        buffer = padded_buffer(min(CHUNK_BYTES, max(self._size_bytes, LOG_OVERHEAD_BYTES)))
+        start = 0
+        while True:
+            wanted = min(buffer.size - PADDING_BYTES, self._size_bytes - start)
+            filled = read_into(descriptor, buffer, 0, wanted, start)
+            at = 0
+            while True:
+                status, at, needed = _scan_batches(
+                    buffer.ctypes.data,
+                    at,
+                    filled,
+                    start,
+                    self._base_offset,
+                    self._interval_bytes,
+                    stop_where_offsets_go_back,
+                    on_producer_batches is not None,
+                    self._progress,
+                    self._offset_entries,
+                    self._time_entries,
+                    self._rows,
+                    self._epochs,
+                )
+                if status != ROWS_FULL:
+                    break
+                self._hand_out(on_producer_batches)
+            if status != INCOMPLETE:
+                self._raise_what_is_no_damage(status, buffer, at, start + at)
+                return start + at, status
+            is_end = filled < wanted or start + filled >= self._size_bytes
+            if is_end or needed > self._size_bytes - start - at:
+                return start + at, status
+            if at == 0:
+                buffer = padded_buffer(max(needed, 2 * (buffer.size - PADDING_BYTES)))
+            start += at
+
+    def _hand_out(self, on_producer_batches: Callable[[Rows], None] | None) -> None:
+        rows, epochs = int(self._progress[_ROWS]), int(self._progress[_EPOCHS])
+        if rows and on_producer_batches is not None:
+            on_producer_batches(self._rows[:rows])
+        for epoch, first_offset in self._epochs[:epochs].tolist():
+            self._found_epochs.append((epoch, first_offset))
+        self._progress[_ROWS] = self._progress[_EPOCHS] = 0
+
+    def _raise_what_is_no_damage(self, status: int, buffer: ByteArray, at: int, position: int) -> None:
+        offset = int.from_bytes(buffer[at : at + 8].tobytes(), "big", signed=True)
+        if status == _OFFSET_OVERFLOW:
+            raise IndexOffsetOverflowError(
+                f"a batch lies more than 2^31 offsets above the segment's base {self._base_offset}",
+                path=str(self._path),
+                position=position,
+                offset=offset,
+                advice="split the segment",
+            )
+        if status == _OFFSET_BELOW_BASE:
+            raise CorruptBatchError(
+                f"a batch with a right checksum lies below the segment's base offset {self._base_offset}",
+                path=str(self._path),
+                position=position,
+                offset=offset,
+                advice="find out how it came there; nothing was cut off, because it may be wanted elsewhere",
+            )
+        if status in (BAD_MAGIC, BAD_CODEC):
+            error = batch_error(status, self._path, position, buffer, at)
+            raise UnsupportedDataError(
+                f"{error.what}, though its checksum is right",
+                path=error.path,
+                position=position,
+                offset=error.offset,
+                advice="use a version that knows it; nothing was cut off",
+            )
+
+
+_STOP_TEXT = {
+    INCOMPLETE: "the last batch is not there as a whole",
+    _OFFSET_GOES_BACK: "the offset of the batch goes back behind those before it",
+    _OFFSET_IS_LOST: "the offset of the batch did not reach the disk",
+}
+
+
+def _entries(segment_index_bytes: int, most_entries: int, entry_bytes: int) -> ByteArray:
+    """Room for as many whole entries as an index of `segment_index_bytes` may have, or as there can be."""
+    return np.zeros(min(segment_index_bytes // entry_bytes, most_entries) * entry_bytes, dtype=np.uint8)
+
+
+# ---------------------------------------------------------------------------------------------------- behind the damage
+@dataclass(frozen=True, slots=True)
+class BehindDamage:
+    """Good batches that follow the first bad one of a segment; `last_offset` is -1 where there are none."""
+
+    good_batches: int
+    last_offset: int
+
+
+def look_behind(path: Path, position: int, size_bytes: int, least_offset: int, fs: Fs | None = None) -> BehindDamage:
+    """Look for good batches from `position` of a segment file of `size_bytes` on, with offsets from `least_offset` on.
+
+    Where a length is damaged too, the next batch is recognised by its header and its checksum.
+    """
+    good, last_offset = 0, -1
+    buffer = padded_buffer(min(CHUNK_BYTES, max(size_bytes - position, LOG_OVERHEAD_BYTES)))
+    descriptor = (fs or Fs()).open_to_read(path)
+    try:
+        while position < size_bytes:
+            wanted = min(buffer.size - PADDING_BYTES, size_bytes - position)
+            filled = read_into(descriptor, buffer, 0, wanted, position)
+            status, at, needed, found, last = _walk_behind(buffer.ctypes.data, 0, filled, least_offset)
+            good += found
+            last_offset = last if found else last_offset
+            position += at
+            if filled < wanted:
+                break
+            if status == INCOMPLETE and needed > size_bytes - position:
+                position += 1
+            elif status == INCOMPLETE and needed > buffer.size - PADDING_BYTES:
+                buffer = padded_buffer(needed)
+            elif at == 0:
+                break
+    finally:
+        os.close(descriptor)
+    return BehindDamage(good, last_offset)

@@ -1,0 +1,209 @@
+"""Emitted batches -> segment files with their indexes, under names that no loader looks at.
+
+Index entries are Kafka's (kafka-log 01 §7.5): one per batch that begins more than `index_interval_bytes` behind the
+last entry, never for a segment's first batch, and the largest timestamp as the last time index entry.  Where Kafka
+would fail because an index is full, the entries that fit are kept: a sparser index answers every look-up.
+
+Invariant: a file is written once, from its first byte to its last, and synced before its name is handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, store_i32, store_i64
+from sediment.segment_io.format.indexes import AbortedTransaction, encode_transaction_index
+from sediment.segment_io.format.layout import (
+    BASE_OFFSET,
+    BATCH_HEADER_BYTES,
+    BATCH_LENGTH,
+    INT32_MAX,
+    LAST_OFFSET_DELTA,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAX_SEGMENT_BYTES,
+    MAX_TIMESTAMP,
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+)
+from sediment.segment_io.format.legacy import LEGACY_TIMESTAMP
+from sediment.segment_io.format.names import PartFile, SegmentFileKind, part_file_name, segment_file_name
+from sediment.segment_io.fs import Fs
+
+ByteArray = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentImage:
+    """The bytes of one new segment, in memory: `log` is a slice of the emitted batches, the indexes are whole files."""
+
+    base_offset: int
+    log: ByteArray
+    offset_index: bytes
+    time_index: bytes
+    transaction_index: bytes
+
+    def files(self) -> Iterator[tuple[SegmentFileKind, memoryview]]:
+        """Kind and content in Kafka's renaming order; a transaction index only where there are entries."""
+        yield SegmentFileKind.LOG, self.log.data
+        yield SegmentFileKind.OFFSET_INDEX, memoryview(self.offset_index)
+        yield SegmentFileKind.TIME_INDEX, memoryview(self.time_index)
+        if self.transaction_index:
+            yield SegmentFileKind.TRANSACTION_INDEX, memoryview(self.transaction_index)
+
+
+@kernel
+def _index_batches(
+    base: int,
+    size_bytes: int,
+    base_offset: int,
+    interval_bytes: int,
+    max_segment_bytes: int,
+    unreadable: npt.NDArray[np.int64],
+    offset_entries: npt.NDArray[np.uint8],
+    time_entries: npt.NDArray[np.uint8],
+) -> tuple[int, int, int]:
+    """Index emitted batches until one does not fit the segment.
+
+    `unreadable`, int64[n, 2], are the bytes, from and to, that are no batches; the last bytes always are one.
+
+    Returns:
+        (bytes of log taken, bytes of offset index, bytes of time index).
+    """
+    position = 0
+    since_entry = 0
+    offset_bytes = 0
+    time_bytes = 0
+    largest = -1
+    largest_offset = -1
+    last_indexed = -1
+    skipped = 0
+    while position < size_bytes:
+        if skipped < unreadable.shape[0] and position == unreadable[skipped, 0]:
+            # Look-ups of what follows need not cross what cannot be read.
+            since_entry = interval_bytes + 1
+            position = unreadable[skipped, 1]
+            skipped += 1
+            continue
+        address = base + position
+        batch_bytes = load_i32(address + BATCH_LENGTH) + LOG_OVERHEAD_BYTES
+        last_offset = load_i64(address + BASE_OFFSET)
+        timestamp = -1
+        magic = load_i8(address + MAGIC)
+        if magic >= 2:
+            last_offset += load_i32(address + LAST_OFFSET_DELTA)
+            timestamp = load_i64(address + MAX_TIMESTAMP)
+        elif magic == 1:
+            timestamp = load_i64(address + LEGACY_TIMESTAMP)
+        if last_offset - base_offset > INT32_MAX or position + batch_bytes > max_segment_bytes:
+            break
+        if timestamp > largest:
+            largest = timestamp
+            largest_offset = last_offset
+        if since_entry > interval_bytes:
+            if offset_bytes + OFFSET_ENTRY_BYTES <= offset_entries.size:
+                store_i32(offset_entries.ctypes.data + offset_bytes, last_offset - base_offset)
+                store_i32(offset_entries.ctypes.data + offset_bytes + 4, position)
+                offset_bytes += OFFSET_ENTRY_BYTES
+            if largest > last_indexed and time_bytes + 2 * TIME_ENTRY_BYTES <= time_entries.size:
+                store_i64(time_entries.ctypes.data + time_bytes, largest)
+                store_i32(time_entries.ctypes.data + time_bytes + 8, largest_offset - base_offset)
+                time_bytes += TIME_ENTRY_BYTES
+                last_indexed = largest
+            since_entry = 0
+        position += batch_bytes
+        since_entry += batch_bytes
+    if largest > last_indexed and time_bytes + TIME_ENTRY_BYTES <= time_entries.size:
+        store_i64(time_entries.ctypes.data + time_bytes, largest)
+        store_i32(time_entries.ctypes.data + time_bytes + 8, largest_offset - base_offset)
+        time_bytes += TIME_ENTRY_BYTES
+    return position, offset_bytes, time_bytes
+
+
+def lay_out_segments(
+    batches: ByteArray,
+    base_offset: int,
+    aborted: Sequence[AbortedTransaction],
+    *,
+    index_interval_bytes: int,
+    segment_index_bytes: int,
+    max_segment_bytes: int = MAX_SEGMENT_BYTES,
+    unreadable: Sequence[tuple[int, int]] = (),
+) -> tuple[SegmentImage, ...]:
+    """The segments that hold `batches`, uint8[n] of whole batches of any magic in log order.
+
+    One segment at `base_offset`; where its file or its offsets would pass Kafka's limits, a further one begins at the
+    base offset of the batch that did not fit.  `aborted` are the transaction index entries that live on, by marker.
+    `unreadable` are the bytes, from and to, that are no batches; no index entry speaks of them.
+    """
+    images: list[SegmentImage] = []
+    start = 0
+    while True:
+        rest = batches[start:]
+        most_entries = rest.size // max(index_interval_bytes, BATCH_HEADER_BYTES) + 2
+        offset_entries = np.zeros(min(segment_index_bytes, most_entries * OFFSET_ENTRY_BYTES), dtype=np.uint8)
+        time_limit = segment_index_bytes // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES
+        time_entries = np.zeros(min(time_limit, (most_entries + 1) * TIME_ENTRY_BYTES), dtype=np.uint8)
+        taken, offset_bytes, time_bytes = _index_batches(
+            rest.ctypes.data,
+            rest.size,
+            base_offset,
+            index_interval_bytes,
+            max_segment_bytes,
+            np.array([(low - start, high - start) for low, high in unreadable if low >= start], np.int64).reshape(
+                -1, 2
+            ),
+            offset_entries,
+            time_entries,
+        )
+        following = None if taken == rest.size else _base_offset_at(rest, taken)
+        inside = [
+            entry
+            for entry in aborted
+            if entry.last_offset >= base_offset and (following is None or entry.last_offset < following)
+        ]
+        images.append(
+            SegmentImage(
+                base_offset,
+                rest[:taken],
+                offset_entries[:offset_bytes].tobytes(),
+                time_entries[:time_bytes].tobytes(),
+                encode_transaction_index(inside),
+            )
+        )
+        if following is None:
+            return tuple(images)
+        start += taken
+        base_offset = following
+
+
+def _base_offset_at(batches: ByteArray, position: int) -> int:
+    return int.from_bytes(batches[position : position + 8].tobytes(), "big", signed=True)
+
+
+def write_segment(
+    image: SegmentImage, directory: Path, *, like: Path, mtime_ns: int, run_id: str, attempt: str, fs: Fs
+) -> tuple[PartFile, ...]:
+    """Write and sync the files of `image` under attempt-unique names in `directory`.
+
+    They get the owner, group and mode of `like` and the modification time `mtime_ns`.
+
+    Raises:
+        OwnerNotKeptError: the owner, group or mode cannot be had.
+        OSError: as the filesystem says; what was written stays under its `.part` name.
+    """
+    written = []
+    for kind, content in image.files():
+        path = directory / part_file_name(image.base_offset, kind, run_id, attempt)
+        size_bytes = fs.write_new(path, [content])
+        fs.adopt_owner(path, like)
+        fs.set_mtime_ns(path, mtime_ns)
+        fs.sync_file(path)
+        written.append(PartFile(path.name, segment_file_name(image.base_offset, kind), size_bytes))
+    return tuple(written)

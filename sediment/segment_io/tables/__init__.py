@@ -1,0 +1,1 @@
+"""The contents of log files as tables."""

@@ -1,0 +1,187 @@
+"""`compact --output` from and to a server that speaks S3 over HTTP: what holds for directories holds for buckets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from sediment.segment_io.stores import Store
+from tests.corpus import load_case
+from tests.jobs.cleaning.test_output_run import CLEANER, COMPACT, MANIFEST, image, kill_when
+from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, sediment, tree
+from tests.segments import NOW_MS, batch_bytes, write_segment
+
+pytestmark = pytest.mark.s3
+
+_ACCESS = "some-key:some-secret"
+
+
+@pytest.fixture(scope="session")
+def endpoint():
+    """Host and port of the server, which lives in a process of its own."""
+    server = Path(__file__).parents[3] / ".venv-s3" / "bin" / "moto_server"
+    if not server.exists():
+        pytest.skip("the server is not here; make test-s3 brings it")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    running = subprocess.Popen(
+        [server, "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert running.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        running.terminate()
+        running.wait()
+
+
+@pytest.fixture
+def bucket(endpoint, request):
+    """Makes a URI of a name in a bucket of this test's own."""
+    from pyarrow.fs import S3FileSystem
+
+    name = hashlib.sha256(request.node.name.encode()).hexdigest()[:20]
+    key, secret = _ACCESS.split(":")
+    filesystem = S3FileSystem(
+        access_key=key,
+        secret_key=secret,
+        endpoint_override=endpoint,
+        scheme="http",
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
+    filesystem.create_dir(name)
+    query = urlencode({"scheme": "http", "endpoint_override": endpoint, "region": "us-east-1"})
+    return lambda path: f"s3://{_ACCESS}@{name}/{path}?{query}"
+
+
+def upload(path: Path, where: str) -> str:
+    store = Store(where)
+    for name, content in tree(path).items():
+        store.write(name, [content])
+    return where
+
+
+def download(where: str) -> dict[str, bytes]:
+    store = Store(where)
+    return {name: store.read(name) or b"" for name in store.files()}
+
+
+def published(where: str) -> dict[str, bytes]:
+    """What is in an output, once its manifest was found to be right."""
+    found = download(where)
+    found.pop(".lock", None)
+    manifest = json.loads(found.pop(MANIFEST))
+    assert {file["name"]: (file["size_bytes"], file["sha256"]) for file in manifest["files"]} == {
+        name: (len(content), hashlib.sha256(content).hexdigest()) for name, content in found.items()
+    }
+    assert _ACCESS not in json.dumps(manifest)
+    return found
+
+
+@pytest.fixture
+def log_dir(tmp_path):
+    partitions = {}
+    for topic in ("t", "other"):
+        for base in range(0, 30, 10):
+            batches = [batch_bytes(n, "ab"[n % 2], timestamp=NOW_MS) for n in range(base, base + 10)]
+            write_segment(tmp_path / topic, base, batches)
+        partitions[f"{topic}-0"] = tmp_path / topic
+    return make_log_dir(tmp_path / "logs", partitions, dirty={"t-0": 0})
+
+
+@pytest.mark.parametrize("way", ["to", "from", "between"])
+def test_a_bucket_holds_what_cleaning_in_place_leaves(way, bucket, tmp_path):
+    cases = [load_case(name, tmp_path / "cases") for name in ("plain", "transactions", "everything")]
+    local, sets = corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0]) for case in cases])
+    in_place = shutil.copytree(local, tmp_path / "in-place")
+    source = str(local) if way == "to" else upload(local, bucket("logs"))
+    output = str(tmp_path / "output") if way == "from" else bucket("output")
+    arguments = ("--force", "--json", "--now-ms", NOW_MS, *sets)
+    ours = sediment("compact", source, "--output", output, *arguments)
+    assert ours.status == 0, ours.stderr
+    assert sediment("compact", in_place, *arguments).status == 0
+    found, expected = published(output), tree(in_place)
+    assert sorted(found.pop(CLEANER).splitlines()) == sorted(expected.pop(CLEANER).splitlines())
+    assert found == expected
+    for report in ours.report["partitions"]:
+        assert report["status"] == "compacted"
+        assert "some-secret" not in json.dumps(report)
+
+
+def test_a_segment_goes_up_in_several_parts_and_comes_back_whole(bucket, tmp_path):
+    values = [bytes([n]) * (3 << 20) for n in range(8)]
+    log = tmp_path / "t"
+    write_segment(log, 0, [batch_bytes(n, str(n), value=value, timestamp=NOW_MS) for n, value in enumerate(values)])
+    write_segment(log, 8, [batch_bytes(8, "0", value=b"new", timestamp=NOW_MS)])
+    write_segment(log, 9, [])
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": log}, dirty={"t-0": 0})
+    arguments = ("--force", "--now-ms", NOW_MS, COMPACT)
+    assert sediment("compact", log_dir, "--output", bucket("up"), *arguments).status == 0
+    assert len(published(bucket("up"))[f"t-0/{0:020d}.log"]) > 20 << 20
+    assert sediment("compact", bucket("up"), "--output", tmp_path / "down", *arguments).status == 0
+    assert sediment("compact", log_dir, *arguments).status == 0
+    name = f"{0:020d}.log"
+    assert (tmp_path / "down" / "t-0" / name).read_bytes() == (log_dir / "t-0" / name).read_bytes()
+
+
+def test_killed_in_the_middle_it_leaves_no_manifest_and_the_next_run_starts_over(log_dir, bucket):
+    before, output = image(log_dir), Store(bucket("output"))
+    arguments = ("--force", "--now-ms", NOW_MS, COMPACT)
+    slow = "--set=log.cleaner.io.max.bytes.per.second=500"
+    kill_when(
+        lambda: any(name.startswith("other-0/") for name in output.files()),
+        *("compact", log_dir, "--output", output.where, slow, *arguments),
+    )
+    assert output.read(MANIFEST) is None
+    assert image(log_dir) == before
+    again = sediment("compact", log_dir, "--output", output.where, *arguments)
+    assert again.status == 0, again.stderr
+    assert "left incomplete; starting over" in again.stderr
+    assert sediment("compact", log_dir, "--output", bucket("straight"), *arguments).status == 0
+    assert published(output.where) == published(bucket("straight"))
+
+
+def test_an_output_that_is_complete_or_lies_in_the_source_is_refused(log_dir, bucket):
+    source = upload(log_dir, bucket("logs"))
+    for place, sentence in (
+        ("logs", "is the source"),
+        ("logs/inside", "lie in one another"),
+        ("", "lie in one another"),
+    ):
+        outcome = sediment("compact", source, "--output", bucket(place), "--force", COMPACT)
+        assert outcome.status == 2
+        assert sentence in outcome.stderr
+    assert sediment("compact", source, "--output", bucket("logs-2"), "--force", COMPACT).status == 0
+    outcome = sediment("compact", source, "--output", bucket("logs-2"), "--force", COMPACT)
+    assert outcome.status == 2
+    assert "complete already" in outcome.stderr
+    assert "some-secret" not in outcome.stderr
+    assert download(source) == tree(log_dir)
+
+
+def test_a_bucket_that_is_not_there_is_told_in_one_sentence(log_dir, bucket):
+    where = bucket("x").replace("@", "@no-such-")
+    outcome = sediment("compact", log_dir, "--output", where, "--force", COMPACT)
+    assert outcome.status == 1
+    assert outcome.stderr.count("\n") == 1
+    assert "some-secret" not in outcome.stderr

@@ -1,0 +1,110 @@
+"""What a task does with a partition, and what the driver expects of it."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from sediment.compaction.config import CompactionConfig
+from sediment.engine.directory.lock import place_run_token
+from sediment.jobs.cleaning.report import compacted
+from sediment.jobs.cleaning.task import CleaningTask, CompactOptions, begin_partition, clean_partition
+from sediment.segment_io.format.names import parse_partition_directory
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from tests.segments import NOW_MS, batch_bytes, write_segment
+
+FORCED = CompactOptions(force=True, dry_run=False, from_start=False)
+AS_CONFIGURED = CompactOptions(force=False, dry_run=False, from_start=False)
+
+
+def task_of(
+    directory: Path, options: CompactOptions = FORCED, *, dirty: int | None = None, **config: float | None
+) -> CleaningTask:
+    listing = list_log(parse_partition_directory(directory.name)[0], directory, Fs())
+    checkpoints = PartitionCheckpoints(first_dirty=dirty)
+    return CleaningTask(
+        listing, checkpoints, CompactionConfig(cleanup_policy=("compact",), **config), options, NOW_MS, "run"
+    )
+
+
+def write_three_segments(directory: Path) -> int:
+    """Two rolled segments and an empty active one; the bytes of a rolled one."""
+    for base in (0, 10):
+        path = write_segment(directory, base, [batch_bytes(base + n, "k", value=bytes(50)) for n in range(10)])
+    write_segment(directory, 20)
+    return path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("options", "dirty", "config", "segments"),
+    [
+        (AS_CONFIGURED, None, {}, 2),
+        (AS_CONFIGURED, 0, {}, 2),
+        (AS_CONFIGURED, 10, {}, 0),
+        (AS_CONFIGURED, 9, {}, 2),
+        (AS_CONFIGURED, 25, {}, 2),
+        (AS_CONFIGURED, 10, {"min_cleanable_dirty_ratio": 0.4}, 2),
+        (AS_CONFIGURED, 20, {}, 0),
+        (AS_CONFIGURED, 20, {"max_compaction_lag_ms": 1}, 2),
+        (FORCED, 20, {}, 2),
+        (CompactOptions(force=False, dry_run=False, from_start=True), 20, {}, 2),
+    ],
+)
+def test_a_partition_weighs_what_its_cleaning_is_likely_to_read(tmp_path, options, dirty, config, segments):
+    segment_bytes = write_three_segments(tmp_path / "t-0")
+    assert task_of(tmp_path / "t-0", options, dirty=dirty, **config).expected_bytes() == segments * segment_bytes
+
+
+def test_a_write_that_fails_behind_the_next_partition_fails_its_own_and_leaves_no_part(tmp_path, monkeypatch):
+    for number in range(2):
+        write_three_segments(tmp_path / f"t-{number}")
+    place_run_token(tmp_path, "run", Fs())
+    written = Fs.write_new
+
+    def full(self, path, chunks):
+        if path.parent.name == "t-0" and path.name.count("timeindex"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return written(self, path, chunks)
+
+    monkeypatch.setattr(Fs, "write_new", full)
+    begun = [begin_partition(task_of(tmp_path / f"t-{number}"), "0") for number in range(2)]
+    first, second = [unfinished.finish() for unfinished in begun]
+    assert first.failed and first.swap is None and "disk is full" in first.reason
+    assert not second.failed and second.swap is not None
+    assert not list((tmp_path / "t-0").glob("*.part"))
+    assert len(list((tmp_path / "t-1").glob("*.part"))) == len(second.swap.parts())
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(1, "1 batch got no delete horizon and keeps its"), (2, "2 batches got no delete horizon and keep")],
+)
+def test_the_report_says_where_tombstones_stayed_because_no_retention_is_stated(tmp_path, count, said):
+    batches = [batch_bytes(n, "abc"[n], value=None) for n in range(count)]
+    write_segment(tmp_path / "t-0", 0, [*batches, batch_bytes(count, "z"), batch_bytes(count + 1, "z")])
+    write_segment(tmp_path / "t-0", count + 2)
+    place_run_token(tmp_path, "run", Fs())
+    task = task_of(tmp_path / "t-0", delete_retention_ms=None)
+    report = compacted(task, clean_partition(task, "0"))
+    assert (report.status, report.reason_code) == ("compacted", "tombstones-kept")
+    assert said in report.reason
+    assert "delete.retention.ms is not stated" in report.reason
+    assert "--set t:delete.retention.ms=" in report.reason
+    assert (report.messages_written, report.tombstones_waiting) == (count + 1, count)
+    assert (report.first_delete_horizon_ms, report.last_delete_horizon_ms) == (None, None)
+
+
+@pytest.mark.parametrize(("retention_ms", "value"), [(None, b"v"), (1000, None), (2**63 - 1, None)])
+def test_the_report_says_nothing_where_no_tombstone_stayed_for_that(tmp_path, retention_ms, value):
+    write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "a", value=value), batch_bytes(1, "z"), batch_bytes(2, "z")])
+    write_segment(tmp_path / "t-0", 3)
+    place_run_token(tmp_path, "run", Fs())
+    task = task_of(tmp_path / "t-0", delete_retention_ms=retention_ms)
+    report = compacted(task, clean_partition(task, "0"))
+    assert (report.status, report.reason_code, report.reason) == ("compacted", None, None)
+    horizon_ms = NOW_MS + 1000 if retention_ms == 1000 else None
+    assert (report.first_delete_horizon_ms, report.last_delete_horizon_ms) == (horizon_ms, horizon_ms)

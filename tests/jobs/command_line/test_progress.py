@@ -1,0 +1,65 @@
+"""Progress on a terminal, and silence everywhere else."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
+
+from rich.console import Console
+
+from sediment.jobs.command_line.progress import Progress, stages_of
+from tests.waiting import wait_until
+
+
+def terminal():
+    return Console(file=StringIO(), force_terminal=True, width=100)
+
+
+def shown(console):
+    return console.file.getvalue()
+
+
+def wait_for(console, words):
+    wait_until(lambda: words in shown(console))
+    return True
+
+
+def test_a_terminal_sees_partitions_and_bytes():
+    console = terminal()
+    with Progress(console, partitions=2, total_bytes=4000) as progress:
+        progress.advance(1000)
+        assert wait_for(console, "1/2 partitions")
+        assert wait_for(console, "1.0/4.0 kB")
+
+
+def test_what_is_under_way_counts_before_it_is_done():
+    console = terminal()
+    with Progress(console, partitions=1, total_bytes=4000) as progress:
+        progress.watch(lambda: 3000)
+        assert wait_for(console, "3.0/4.0 kB")
+        assert "1/1 partitions" not in shown(console)
+
+
+def test_no_terminal_and_a_quiet_one_see_nothing_and_nobody_is_asked(sc):
+    for console in (Console(file=StringIO()), Console(file=StringIO(), force_terminal=True, quiet=True)):
+        with Progress(console, partitions=1, total_bytes=10) as progress:
+            progress.watch(lambda: 1 // 0)
+            progress.advance(10)
+        with stages_of(sc, console):
+            sc.parallelize([1], 1).collect()
+        assert shown(console) == ""
+
+
+def test_tasks_of_a_stage_are_shown_while_it_runs(sc, tmp_path):
+    console, seen = terminal(), tmp_path / "seen"
+
+    def until_seen(_):
+        wait_until(seen.exists)
+
+    with stages_of(sc, console), ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: sc.parallelize(range(4), 4).foreach(until_seen))
+        try:
+            assert wait_for(console, "/4 tasks")
+        finally:
+            seen.touch()
+        running.result()

@@ -1,0 +1,101 @@
+"""The latest record of each key of a slice, as a task of a snapshot emits it; without Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from sediment.jobs.delta_lake import latest_per_key
+from sediment.jobs.delta_lake.latest_per_key import (
+    ACCOUNT_TOPIC,
+    REQUEST,
+    Account,
+    LatestPerKey,
+    Part,
+    latest_of,
+    parse_account,
+    read_latest,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.segment import columns
+from sediment.segment_io.tables.readers import arrow_schema, plan_table
+from tests.jobs.snapshots import Log, committed_records, latest_rows
+from tests.logs import LogShape, write_random_log
+from tests.twin.segments import list_segments
+
+
+def pieces_of(directory, slice_bytes=1 << 20):
+    tasks = plan_table(REQUEST, locate([directory], Fs()), Fs(), task_bytes=slice_bytes)
+    return [piece for task in tasks for piece in task.pieces]
+
+
+def split(batches):
+    """(record rows, accounts)."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    accounts = {row["partition"]: parse_account(row["value"]) for row in rows if row["topic"] == ACCOUNT_TOPIC}
+    return [row for row in rows if row["topic"] != ACCOUNT_TOPIC], accounts
+
+
+@pytest.mark.parametrize("held_bytes", [1, latest_per_key.HELD_BYTES])
+def test_the_highest_offset_of_each_key_is_its_latest_record(tmp_path, monkeypatch, held_bytes):
+    monkeypatch.setattr(latest_per_key, "HELD_BYTES", held_bytes)
+    monkeypatch.setattr(columns, "TABLE_ROWS", 32)
+    directory = tmp_path / "t-3"
+    write_random_log(directory, 5, LogShape(batches=150, codecs=(0, 4)))
+    pieces = pieces_of(directory, 4096)
+    assert len(pieces) > 2
+    parts = [Part(0, tuple(pieces[:2])), Part(1, tuple(pieces[2:]))]
+    records, accounts = split([batch for part in parts for batch in read_latest(part, Fs())])
+    newest = {}
+    for row in records:
+        if row["key"] not in newest or row["offset"] > newest[row["key"]]["offset"]:
+            newest[row["key"]] = row
+    found = {key: (row["offset"], row["value"]) for key, row in newest.items() if row["value"] is not None}
+    assert found == {row[0]: (row[4], row[1]) for row in latest_rows(directory)}
+    assert sorted(accounts) == [0, 1]
+    assert sum(account.messages_read for account in accounts.values()) == len(committed_records(directory))
+    assert all(account.reason is None for account in accounts.values())
+    assert all((account.emissions > 1) == (held_bytes == 1) for account in accounts.values())
+
+
+def test_a_part_has_one_row_a_key_unless_it_is_too_much_to_hold(tmp_path):
+    log = Log(tmp_path / "t-0")
+    for number in range(50):
+        log.append(a=str(number), b=None)
+    log.roll().append(a="last")
+    records, accounts = split(read_latest(Part(0, tuple(pieces_of(log.write()))), Fs()))
+    assert [(row["key"], row["value"], row["offset"]) for row in records] == [(b"b", None, 99), (b"a", b"last", 100)]
+    assert accounts == {0: Account(messages_read=101, emissions=1)}
+
+
+def test_records_without_a_key_are_read_and_left_out(tmp_path):
+    log = Log(tmp_path / "t-0").append_records([(None, "x"), (b"", "y"), (None, None)])
+    records, accounts = split(read_latest(Part(0, tuple(pieces_of(log.write()))), Fs()))
+    assert [row["key"] for row in records] == [b""]
+    assert accounts[0].messages_read == 3
+
+
+def test_a_part_that_cannot_be_read_says_so_in_its_account_and_the_next_is_read(tmp_path):
+    log = Log(tmp_path / "t-0").append(a="1").roll().append(a="2")
+    directory = log.write()
+    broken = list_segments(directory)[0].path(".log")
+    broken.write_bytes(broken.read_bytes()[:-2] + b"??")
+    parts = [Part(number, (piece,)) for number, piece in enumerate(pieces_of(directory))]
+    ids = pa.RecordBatch.from_pydict({"id": [0]})
+    records, accounts = split(LatestPerKey([parts])(iter([ids])))
+    assert [row["value"] for row in records] == [b"2"]
+    assert accounts[0].reason_code == "corrupt-batch"
+    assert str(broken) in accounts[0].reason
+    assert accounts[1] == Account(messages_read=1, emissions=1)
+
+
+def test_every_batch_has_the_schema_that_spark_was_told(tmp_path):
+    directory = Log(tmp_path / "t-0").append(a="1").write()
+    for batch in read_latest(Part(0, tuple(pieces_of(directory))), Fs()):
+        assert batch.schema == arrow_schema(REQUEST.selected())
+
+
+def test_of_equal_keys_the_last_row_stays_in_its_order():
+    table = pa.table({"key": [b"a", b"b", b"a", b"c", b"b"], "n": [0, 1, 2, 3, 4]})
+    assert latest_of(table).column("n").to_pylist() == [2, 3, 4]

@@ -1,0 +1,150 @@
+"""What a refresh has to read, by what the log and the table say."""
+
+from __future__ import annotations
+
+import pytest
+
+from sediment.jobs.delta_lake.refresh_plan import (
+    LATEST,
+    LogFacts,
+    PartitionProgress,
+    Progress,
+    Rebuild,
+    Refresh,
+    leader_epoch_at,
+    parse_progress,
+    plan_refresh,
+    progress_after,
+    progress_json,
+)
+from sediment.segment_io.format.checkpoints import EpochEntry
+
+DAY_MS = 86_400_000
+NOW_MS = 1_700_000_000_000
+EPOCHS = (EpochEntry(2, 0), EpochEntry(5, 40))
+
+
+def facts(**changes) -> LogFacts:
+    given = {
+        "log_start_offset": 10,
+        "end_offset": 100,
+        "first_dirty_offset": None,
+        "cleaner_unknown": False,
+        "topic_id": "A",
+        "leader_epochs": EPOCHS,
+    }
+    return LogFacts(**{**given, **changes})
+
+
+def progress(**changes) -> PartitionProgress:
+    given = {"next_offset": 60, "log_start_offset": 10, "topic_id": "A", "leader_epoch": 5, "now_ms": NOW_MS}
+    return PartitionProgress(**{**given, **changes})
+
+
+def plan(given: LogFacts, known: PartitionProgress | None, now_ms: int = NOW_MS, **options) -> Refresh:
+    return plan_refresh(given, known, now_ms=now_ms, delete_retention_ms=DAY_MS, **options)
+
+
+def test_what_was_appended_since_is_read():
+    assert plan(facts(), progress()) == Refresh(60, 100, None, None)
+    assert plan(facts(), progress()).is_needed()
+
+
+def test_nothing_is_needed_where_nothing_was_appended():
+    refresh = plan(facts(end_offset=60), progress())
+    assert refresh == Refresh(60, 60, None, None)
+    assert not refresh.is_needed()
+
+
+def test_a_partition_that_the_table_does_not_know_is_read_from_the_log_start():
+    assert plan(facts(), None) == Refresh(10, 100, Rebuild.FIRST_TIME, None)
+
+
+def test_a_log_start_that_moved_drops_what_lies_below():
+    assert plan(facts(log_start_offset=30), progress()) == Refresh(60, 100, None, 30)
+    assert plan(facts(log_start_offset=80), progress()) == Refresh(80, 100, None, 80)
+    assert plan(facts(log_start_offset=30, end_offset=60), progress()).is_needed()
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "reason"),
+    [
+        (facts(topic_id="B"), progress(), Rebuild.OTHER_TOPIC),
+        (facts(end_offset=59), progress(), Rebuild.ENDS_EARLIER),
+        (facts(), progress(leader_epoch=4), Rebuild.OTHER_LEADER_EPOCH),
+        (facts(leader_epochs=(*EPOCHS, EpochEntry(6, 59))), progress(), Rebuild.OTHER_LEADER_EPOCH),
+    ],
+)
+def test_another_log_is_read_from_its_start(given, known, reason):
+    assert plan(given, known) == Refresh(10, given.end_offset, reason, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        (facts(topic_id=None), progress()),
+        (facts(), progress(topic_id=None)),
+        (facts(leader_epochs=()), progress()),
+        (facts(), progress(leader_epoch=None)),
+        (facts(leader_epochs=(*EPOCHS, EpochEntry(6, 60))), progress()),
+    ],
+)
+def test_what_is_not_said_or_lies_above_tells_no_other_log(given, known):
+    assert plan(given, known).rebuild is None
+
+
+def test_it_can_be_asked_for():
+    assert plan(facts(), progress(), from_start=True) == Refresh(10, 100, Rebuild.ASKED, None)
+    assert plan(facts(end_offset=60), progress(), from_start=True).is_needed()
+
+
+@pytest.mark.parametrize(
+    ("first_dirty_offset", "cleaner_unknown", "later_ms", "rebuilt"),
+    [
+        (61, False, DAY_MS, True),
+        (61, False, DAY_MS - 1, False),
+        (60, False, 9 * DAY_MS, False),
+        (None, False, 9 * DAY_MS, False),
+        (None, True, DAY_MS, True),
+    ],
+)
+def test_tombstones_may_be_gone_once_the_cleaner_passed_the_progress_and_their_retention_is_over(
+    first_dirty_offset, cleaner_unknown, later_ms, rebuilt
+):
+    given = facts(first_dirty_offset=first_dirty_offset, cleaner_unknown=cleaner_unknown)
+    refresh = plan(given, progress(), now_ms=NOW_MS + later_ms)
+    assert (refresh.rebuild is Rebuild.TOMBSTONES_GONE) == rebuilt
+
+
+def test_tombstones_may_be_gone_at_once_where_their_retention_is_not_stated():
+    given, now_ms = facts(first_dirty_offset=61), NOW_MS - 1
+    found = plan_refresh(given, progress(), now_ms=now_ms, delete_retention_ms=None)
+    assert found.rebuild is Rebuild.TOMBSTONES_GONE
+    uncleaned = facts(first_dirty_offset=60)
+    assert plan_refresh(uncleaned, progress(), now_ms=now_ms, delete_retention_ms=None).rebuild is None
+
+
+def test_where_nothing_was_appended_no_tombstone_can_be_gone():
+    given = facts(end_offset=60, cleaner_unknown=True)
+    assert plan(given, progress(), now_ms=NOW_MS + 9 * DAY_MS).rebuild is None
+
+
+def test_the_leader_epoch_of_an_offset():
+    assert leader_epoch_at(EPOCHS, 39) == 2
+    assert leader_epoch_at(EPOCHS, 40) == 5
+    assert leader_epoch_at(EPOCHS, -1) is None
+    assert leader_epoch_at((), 40) is None
+
+
+def test_progress_survives_the_commits_metadata():
+    after = progress_after(Refresh(60, 100, None, None), facts(), NOW_MS + 1)
+    assert after == PartitionProgress(100, 10, "A", 5, NOW_MS + 1)
+    given = Progress(LATEST, "run", 7, {"topic-with-dash-0": after})
+    assert parse_progress(progress_json(given)) == given
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "null", "5", '"x"', "[]", "{}", '{"sediment.snapshot": 2}', '{"sediment.snapshot": 1}', "{"]
+)
+def test_metadata_of_something_else_is_no_progress(text):
+    assert parse_progress(text) is None

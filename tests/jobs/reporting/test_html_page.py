@@ -1,0 +1,242 @@
+"""The HTML page of a run: it says what the JSON report says, escapes what came from a disk, and loads nothing."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from sediment.jobs.reporting.html_page import STRIP_UNITS, duration, make_page, render_html
+from sediment.jobs.settings.resolve import Settings
+
+NOW_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+_VOID = {"meta", "input"}
+
+
+class Page(HTMLParser):
+    """A parsed page: its tags with attributes, its text, and rows of its tables; unclosed tags are an error."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(source)
+        self.close()
+        assert not self._open, self._open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if not self._open or self._open[-1] not in ("style", "script"):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.texts))
+
+    def with_class(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for _, attributes in self.tags if name in (attributes.get("class") or "").split()]
+
+
+def partition(name="orders-0", **fields):
+    return {
+        "partition": name,
+        "log_dir": "/logs",
+        "status": "compacted",
+        "reason_code": None,
+        "reason": None,
+        "bytes_before": 1_000_000,
+        "bytes_after": 250_000,
+        "messages_read": 5000,
+        "messages_written": 1200,
+        **fields,
+    }
+
+
+def document(*partitions, **fields):
+    return {
+        "schema": 1,
+        "command": "compact",
+        "run_id": "0123abc",
+        "now_ms": NOW_MS,
+        "seconds": 2.5,
+        "dry_run": False,
+        "partitions": list(partitions),
+        **fields,
+    }
+
+
+def test_the_page_has_the_figures_of_the_run():
+    page = Page(render_html(document(partition(), partition("orders-1"), seconds_by_stage={"clean": 1.5})))
+    for words in (
+        "sediment compact",
+        "run 0123abc",
+        "2023-11-14 22:13:20 UTC",
+        "2.5 s",
+        "2 compacted",
+        "2.0 MB → 500.0 kB",
+        "75% saved",
+        "10,000 → 2,400",
+        "clean",
+        "1.5 s",
+        "/logs",
+    ):
+        assert words in page.text, words
+
+
+def test_tombstones_say_how_many_wait_and_when_they_go():
+    waiting = partition(
+        tombstones_waiting=7, first_delete_horizon_ms=NOW_MS + 1000, last_delete_horizon_ms=NOW_MS + DAY_MS - 1
+    )
+    late = partition(
+        "b-0", tombstones_waiting=2, first_delete_horizon_ms=NOW_MS - 5, last_delete_horizon_ms=NOW_MS + 9 * DAY_MS
+    )
+    page = Page(render_html(document(waiting, late)))
+    assert "7, on 2023-11-14 22:13:21 UTC to on 2023-11-15 22:13:19 UTC" in page.text
+    assert "tombstones waiting 9 the first may go now" in page.text
+    waits = {bar.label: bar.text for bar in make_page(document(waiting, late)).waits}
+    assert waits == {"within a day": "7", "later": "2"}
+
+
+def test_segments_are_a_strip_before_and_one_after_on_the_same_scale():
+    before = [[0, 600, "clean"], [50, 300, "dirty"], [90, 100, "active"]]
+    after = [[0, 400, "rewritten"], [90, 100, "active"]]
+    page = make_page(document(partition(strip_before=before, strip_after=after)))
+    (first, words, pieces), (second, _, left) = page.rows[0].strips
+    assert (first, second, words) == ("before", "after", "1 clean, 1 dirty, 1 active")
+    assert [piece.state for piece in pieces] == ["clean", "dirty", "active"]
+    assert [piece.width for piece in pieces] == [600, 300, 100]
+    assert sum(piece.width for piece in left) == STRIP_UNITS / 2
+    parsed = Page(render_html(document(partition(strip_before=before, strip_after=after))))
+    assert len(parsed.with_class("f-rewritten")) == 2  # one in the legend
+    assert "segment 50: dirty, 300 B" in parsed.text
+
+
+def test_a_strip_of_many_segments_merges_neighbours_of_one_state_and_keeps_the_width():
+    strip = [[n, 10, "clean" if n < 900 else "dirty"] for n in range(1000)]
+    page = make_page(document(partition(strip_before=strip)))
+    ((_, words, pieces),) = page.rows[0].strips
+    assert words == "900 clean, 100 dirty"
+    assert len(pieces) <= 201
+    assert sum(piece.width for piece in pieces) == pytest.approx(STRIP_UNITS)
+    assert sum(piece.width for piece in pieces if piece.state == "dirty") == pytest.approx(STRIP_UNITS / 10)
+
+
+def test_what_was_not_done_is_grouped_by_reason_with_failures_first():
+    skipped = [
+        partition(f"s-{n}", status="skipped", reason_code="dirty-ratio", reason="not dirty enough") for n in range(3)
+    ]
+    failed = partition("f-0", status="failed", reason_code="corrupt-batch", reason="the batch fails its CRC")
+    page = make_page(document(*skipped, failed))
+    assert [(reason.code, len(reason.partitions)) for reason in page.reasons] == [
+        ("corrupt-batch", 1),
+        ("dirty-ratio", 3),
+    ]
+    assert page.rows[0].partition == "f-0"
+    text = Page(render_html(document(*skipped, failed))).text
+    assert "not dirty enough" in text
+    assert "s-0, s-1, s-2" in text
+
+
+HOSTILE = '<script>alert("x")</script>\'"&--><img src=x onerror=y>-0'
+
+
+def test_whatever_a_disk_or_a_user_says_is_escaped():
+    bad = partition(
+        HOSTILE,
+        log_dir=HOSTILE,
+        status="failed",
+        reason_code=HOSTILE,
+        reason=HOSTILE,
+        strategy=HOSTILE,
+        repairs=[HOSTILE],
+        strip_before=[[0, 10, HOSTILE]],
+    )
+    source = render_html(document(bad, run_id=HOSTILE, error=HOSTILE), options=[("--set", HOSTILE)])
+    page = Page(source)
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert "img" not in {tag for tag, _ in page.tags}
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    assert 'alert("x")' in page.text
+
+
+def test_the_page_loads_nothing_from_anywhere():
+    source = render_html(document(partition(strip_before=[[0, 10, "clean"]])))
+    page = Page(source)
+    assert not {"link", "img", "iframe", "object"} & {tag for tag, _ in page.tags}
+    assert not any({"src", "href", "srcset"} & attributes.keys() for _, attributes in page.tags)
+    assert "url(" not in source
+    assert "@import" not in source
+    assert "://" not in source
+
+
+def test_a_dry_run_says_so():
+    page = Page(render_html(document(partition(), dry_run=True)))
+    assert "nothing was changed" in page.text
+    assert "75% would be saved" in page.text
+
+
+def test_a_run_that_ended_without_a_result_says_why():
+    page = Page(render_html({"command": "compact", "now_ms": NOW_MS, "error": "another process holds the directory"}))
+    assert "another process holds the directory" in page.text
+
+
+def test_a_run_without_partitions_is_a_page_too():
+    assert not Page(render_html(document())).with_class("rows")
+
+
+def test_reports_of_other_commands_show_what_they_have():
+    recovered = {
+        "partition": "t-0",
+        "log_dir": "/logs",
+        "status": "recovered",
+        "log_end_offset": 1234,
+        "segments": [{"base_offset": 0, "bytes": 1500}, {"base_offset": 9, "bytes": 500}],
+        "repairs": ["rebuilt an index"],
+    }
+    text = Page(render_html(document(recovered, command="recover"))).text
+    assert "rebuilt an index" in text
+    assert "2.0 kB" in text
+    assert "log end offset 1,234" in text
+    expired = partition(status="expired", deleted_segments=[{"base_offset": 5, "bytes": 10, "rule": "retention.ms"}])
+    assert "segment 5 (10 B) goes by retention.ms" in Page(render_html(document(expired, command="expire"))).text
+    planned = partition(status="blocked", unblocks_at_ms=NOW_MS, retention={"bytes": 1000, "next_at_ms": NOW_MS})
+    text = Page(render_html(document(planned, command="plan"))).text
+    assert "retention: bytes 1.0 kB" in text
+    assert "unblocks at ms 2023-11-14 22:13:20 UTC" in text
+
+
+def test_settings_in_force_name_their_origin_and_topics_that_have_the_same_stand_together():
+    settings = Settings.load(None, ["a:cleanup.policy=compact", "b:cleanup.policy=compact", "retention.ms=5000"])
+    page = make_page(document(partition("a-0"), partition("b-0"), partition("c-0")), settings={"": settings})
+    by_topics = {group.topics: {key: (text, origin) for key, text, origin in group.values} for group in page.settings}
+    assert set(by_topics) == {("a", "b"), ("c",)}
+    assert by_topics[("a", "b")]["cleanup.policy"] == ("compact", "--set")
+    assert by_topics[("c",)]["cleanup.policy"] == ("", "not stated")
+    assert by_topics[("c",)]["retention.ms"] == ("5000", "--set")
+
+
+def test_two_thousand_partitions_make_a_page_of_a_bearable_size():
+    strip = [[n, 10, "dirty"] for n in range(300)]
+    many = [partition(f"t-{n}", strip_before=strip, strip_after=strip) for n in range(2000)]
+    assert len(render_html(document(*many))) < 20_000_000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0001, "<1 ms"), (0.25, "250 ms"), (61, "61.0 s"), (600, "10 min 0 s"), (36_000, "10 h 0 min")],
+)
+def test_durations_are_told_in_the_unit_that_fits(seconds, text):
+    assert duration(seconds) == text

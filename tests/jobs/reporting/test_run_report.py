@@ -1,0 +1,119 @@
+"""The table for people as it comes out where nobody looks at a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sediment.jobs.reporting.run_report import (
+    COMPACTED,
+    FAILED,
+    SKIPPED,
+    TOMBSTONES_KEPT,
+    PartitionReport,
+    RunReport,
+    print_report,
+    result_console,
+    skipped_lines,
+    utc_time,
+)
+
+LONG = "a_topic_whose_name_is_about_as_long_as_kafka_lets_anybody_make_one_without_being_asked_why_and_then_some-0"
+
+
+def _print_one() -> None:
+    _print(PartitionReport(LONG, "/logs", COMPACTED, None, None))
+
+
+def _print(*partitions: PartitionReport) -> None:
+    print_report(RunReport("run", "compact", 0, 0.0, False, partitions), result_console())
+
+
+def _skipped(number: int, code: str, reason: str) -> PartitionReport:
+    return PartitionReport(f"t-{number}", "/logs", SKIPPED, code, reason)
+
+
+def test_names_are_not_folded_where_stdout_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    _print_one()
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(LONG in line for line in lines) == 1
+    assert max(map(len, lines)) < 2 * len(LONG)
+
+
+def test_the_width_that_columns_asks_for_is_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    _print_one()
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 70
+
+
+def test_why_partitions_were_skipped_is_told_once_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    policies = [_skipped(number, "not-compacted", "cleanup.policy is delete") for number in range(14)]
+    _print(*policies, _skipped(20, "dirty-ratio", "the dirty ratio 0.300 is not above 0.5"))
+    sentences = capsys.readouterr().out.splitlines()[-2:]
+    named = ", ".join(f"t-{number}" for number in range(10))
+    assert sentences == [
+        f"{named} and 4 more (14 partitions): cleanup.policy is delete",
+        "t-20: the dirty ratio 0.300 is not above 0.5",
+    ]
+
+
+def test_many_reasons_do_not_hide_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    lagging = [_skipped(number, "min-compaction-lag", f"until {number}") for number in range(40)]
+    _print(*lagging, PartitionReport("u-0", "/logs", FAILED, "no-space", "the disk is full"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3:] == [
+        "t-29: until 29",
+        "10 more partitions were skipped; --json has the reason of each",
+        "u-0: the disk is full",
+    ]
+
+
+def test_what_a_limit_left_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    _print(*(_skipped(number, "max-bytes", f"cleaning it reads {number} bytes") for number in range(3)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "not done because of --max-bytes: t-0, t-1, t-2"
+
+
+@pytest.mark.parametrize(
+    ("ms", "told"), [(0, "1970-01-01 00:00:00 UTC"), (2**63 - 1, f"{2**63 - 1} ms"), (-(2**63), f"{-(2**63)} ms")]
+)
+def test_a_moment_that_no_calendar_has_is_told_as_its_number(ms: int, told: str) -> None:
+    assert utc_time(ms) == told
+
+
+def test_partitions_that_keep_tombstones_for_an_unstated_retention_are_named_in_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept = [PartitionReport(f"t-{number}", "/logs", COMPACTED, TOMBSTONES_KEPT, "one batch") for number in range(12)]
+    _print(*kept, PartitionReport("u-0", "/logs", COMPACTED, None, None))
+    (sentence,) = [line for line in capsys.readouterr().out.splitlines() if "delete.retention.ms" in line]
+    assert sentence.startswith(", ".join(f"t-{number}" for number in range(10)) + " and 2 more (12 partitions): ")
+
+
+def test_skipped_partitions_are_counted_by_reason_with_the_sentence_of_the_largest() -> None:
+    def skipped(partition: str, code: str, reason: str, size_bytes: int) -> PartitionReport:
+        return PartitionReport(partition, "/logs", SKIPPED, code, reason, bytes_before=size_bytes)
+
+    partitions = [
+        skipped("a-0", "nothing-to-delete", "segment 0 stays", 10),
+        skipped("b-0", "policy-unknown", "cleanup.policy is not stated; give --set b:cleanup.policy=…", 1000),
+        skipped("c-0", "policy-unknown", "cleanup.policy is not stated; give --set c:cleanup.policy=…", 2000),
+        replace(skipped("d-0", "failed", "", 5), status="failed"),
+    ]
+    assert skipped_lines(partitions, short=("nothing-to-delete",)) == [
+        "policy-unknown: 2 partitions with 3.0 kB; c-0: cleanup.policy is not stated; give --set c:cleanup.policy=…",
+        "nothing-to-delete: 1 partition with 10 B",
+    ]
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "-3", "19"])
+def test_a_width_that_shows_nothing_counts_as_not_given(monkeypatch, capsys, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    _print(_skipped(0, "not-compacted", "cleanup.policy is delete"))
+    assert "skipped: not-compacted" in capsys.readouterr().out

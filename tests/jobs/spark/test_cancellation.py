@@ -1,0 +1,262 @@
+"""SIGINT and SIGTERM: at any moment a command ends with one sentence and 1, and with nothing half-done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sediment.engine.directory.lock import DirectoryLock
+from sediment.jobs.spark.cancellation import (
+    RunStopped,
+    end_on_signals,
+    interruptible,
+    is_stopping,
+    stop_on_signals,
+    was_stopped,
+)
+from tests.corpus import load_case
+from tests.jobs.log_dirs import make_log_dir, sediment, topic_sets, tree
+from tests.waiting import LIMIT_SECONDS, wait_until
+
+NOW_MS = 1_700_001_000_000
+_STOPPED = "sediment: the run was stopped before it was done; run again\n"
+
+
+# ---------------------------------------------------------------------------------------------------- in this process
+def test_a_signal_ends_a_block_and_afterwards_signals_are_as_they_were() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(RunStopped), end_on_signals():
+        assert not is_stopping()
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            assert is_stopping()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not is_stopping()
+
+
+def test_a_block_that_ends_itself_is_told_first_and_interrupted_then() -> None:
+    with end_on_signals(), stop_on_signals() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        with pytest.raises(RunStopped):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_part_that_may_be_interrupted_is_not_begun_once_a_signal_came() -> None:
+    with stop_on_signals():
+        with interruptible():
+            pass
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(RunStopped), interruptible():
+            pytest.fail("begun")
+
+
+def test_an_error_of_a_clean_up_after_a_signal_is_the_signal() -> None:
+    try:
+        try:
+            raise RunStopped
+        finally:
+            raise ValueError("the JVM has gone")
+    except ValueError as error:
+        assert was_stopped(error)
+    assert not was_stopped(ValueError("a fault"))
+
+
+# -------------------------------------------------------------------------------------------- in processes of their own
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    plain = load_case("plain", tmp_path / "corpus")
+    return make_log_dir(tmp_path / "logs", {f"plain-{number}": plain.before for number in range(4)})
+
+
+@pytest.fixture
+def sets() -> list[str]:
+    return topic_sets("plain", {"cleanup.policy": "compact", "delete.retention.ms": "0"})
+
+
+Started = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Started]:
+    running: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sediment.jobs.cli", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "SEDIMENT_TRACEBACK": "", "XDG_STATE_HOME": str(tmp_path / "state")},
+        )
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes below one, as /proc tells."""
+    parents: dict[int, int] = {}
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            try:
+                parents[int(place.name)] = int((place / "stat").read_text().rpartition(") ")[2].split()[1])
+            except OSError:
+                continue
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]
+
+
+def runs_below(pid: int, program: bytes) -> bool:
+    for child in descendants(pid):
+        try:
+            if program in Path(f"/proc/{child}/cmdline").read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def when_java_starts(process: subprocess.Popen[str]) -> bool:
+    return runs_below(process.pid, b"org.apache.spark.deploy.SparkSubmit")
+
+
+def when_workers_start(process: subprocess.Popen[str]) -> bool:
+    return runs_below(process.pid, b"sediment.jobs.spark.worker_daemon")
+
+
+def end(process: subprocess.Popen[str], number: int, *, group: bool = False) -> tuple[int, str, str]:
+    (os.killpg if group else os.kill)(process.pid, number)
+    stdout, stderr = process.communicate(timeout=LIMIT_SECONDS)
+    return process.returncode, stdout, stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_only_reads_ends_with_one_sentence_while_spark_starts(
+    log_dir: Path, sets: list[str], start: Started, tmp_path: Path, number: int
+) -> None:
+    process = start("plan", log_dir, *sets, "--master=local[1]", f"--report={tmp_path}/run.html")
+    wait_until(lambda: when_java_starts(process) or process.poll() is not None)
+    assert end(process, number) == (1, "", _STOPPED)
+    assert "the run was stopped" in (tmp_path / "run.html").read_text()
+
+
+def test_a_command_that_only_reads_ends_with_one_sentence_once_tasks_run(
+    log_dir: Path, sets: list[str], start: Started
+) -> None:
+    process = start("verify", log_dir, log_dir, *sets, "--master=local[1]")
+    wait_until(lambda: when_workers_start(process) or process.poll() is not None)
+    assert end(process, signal.SIGINT, group=True) == (1, "", _STOPPED)
+
+
+def test_a_run_that_is_stopped_while_spark_starts_reports_every_partition_and_changes_none(
+    log_dir: Path, sets: list[str], start: Started, tmp_path: Path
+) -> None:
+    before = tree(log_dir)
+    ledger = tmp_path / "ledger"
+    process = start("compact", log_dir, *sets, "--master=local[1]", f"--ledger={ledger}")
+    wait_until(lambda: when_java_starts(process) or process.poll() is not None)
+    status, stdout, stderr = end(process, signal.SIGINT)
+    assert (status, stderr) == (1, "")
+    told = [line for line in stdout.splitlines() if "stopped before" in line]
+    assert len(told) == 1 and all(f"plain-{number}" in told[0] for number in range(4)), stdout
+    assert tree(log_dir) == before
+    (run,) = json.loads(sediment("history", ledger, "--json").stdout)["runs"]
+    assert {partition["reason_code"] for partition in run["partitions"]} == {"stopped"}
+    with DirectoryLock(log_dir):
+        assert not [name for name in os.listdir(log_dir) if "sediment" in name]
+
+
+def test_what_prints_without_end_is_stopped_with_one_sentence(log_dir: Path, start: Started) -> None:
+    process = start("dump", *[log_dir] * 40, "--what=records", "--json")
+    assert process.stdout is not None
+    process.stdout.readline()
+    status, _, stderr = end(process, signal.SIGINT)
+    assert (status, stderr) == (1, _STOPPED)
+
+
+def test_a_command_that_is_still_loading_ends_with_one_sentence(log_dir: Path, start: Started) -> None:
+    process = start("plan", log_dir)
+    # The interpreter itself takes the first moments; a handler of ours shows in the signals that are caught.
+    wait_until(lambda: catches_sigterm(process.pid) or process.poll() is not None)
+    status, stdout, stderr = end(process, signal.SIGTERM)
+    assert (status, stdout) == (1, "")
+    assert stderr.startswith("sediment: the run was stopped before it ") and stderr.count("\n") == 1
+
+
+def catches_sigterm(pid: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
+def test_a_second_signal_ends_the_process_at_once(log_dir: Path, sets: list[str], start: Started) -> None:
+    process = start("plan", log_dir, *sets, "--master=local[1]")
+    wait_until(lambda: when_workers_start(process) or process.poll() is not None)
+    os.kill(process.pid, signal.SIGINT)
+    status, stdout, stderr = end(process, signal.SIGINT)
+    assert status in (1, -signal.SIGINT)
+    assert stdout == "" and "Traceback" not in stderr
+
+
+_EVERY = {
+    "plan": ["plan", "LOGS"],
+    "plan-exact": ["plan", "LOGS", "--exact"],
+    "compact": ["compact", "LOGS", "--force"],
+    "compact-output": ["compact", "LOGS", "--force", "--output=TMP/output"],
+    "expire": ["expire", "LOGS"],
+    "expire-archive": [
+        "expire",
+        "LOGS",
+        "--set=plain:cleanup.policy=delete",
+        "--set=plain:retention.ms=1",
+        "--archive=TMP/archive",
+    ],
+    "recover": ["recover", "LOGS"],
+    "verify": ["verify", "LOGS", "TMP/after"],
+    "dump": ["dump", "LOGS", "--what=records"],
+    "dump-to": ["dump", "LOGS", "--what=records", "--to=TMP/parquet", "--master=local[1]"],
+    "history": ["history", "TMP/ledger"],
+    "delta-jars": ["delta-jars"],
+}
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("delay_seconds", [0.3, 1, 2, 3.5, 5, 7, 10, 14])
+@pytest.mark.parametrize("group", [False, True], ids=["process", "group"])
+@pytest.mark.parametrize("command", _EVERY)
+def test_every_command_ends_with_one_sentence_whenever_the_signal_comes(
+    command: str, group: bool, delay_seconds: float, log_dir: Path, sets: list[str], start: Started, tmp_path: Path
+) -> None:
+    make_log_dir(tmp_path / "after", {f"plain-{number}": log_dir / f"plain-{number}" for number in range(4)})
+    assert sediment("expire", log_dir, "--dry-run", f"--ledger={tmp_path}/ledger").status == 0
+    given = [text.replace("LOGS", str(log_dir)).replace("TMP", str(tmp_path)) for text in _EVERY[command]]
+    takes_settings = given[0] in ("plan", "compact", "expire", "verify", "recover")
+    process = start(*given, *(sets if takes_settings and "archive" not in command else []))
+    time.sleep(delay_seconds)
+    if not catches_sigterm(process.pid) and process.poll() is None:
+        pytest.skip("the interpreter is still starting, or has ended already")
+    status, stdout, stderr = end(process, signal.SIGINT, group=group)
+    assert status in (0, 1), stderr
+    assert "Traceback" not in stderr and "Exception" not in stderr and "Abort" not in stderr, stderr
+    assert len(stderr.splitlines()) <= 1, stderr
+    if status == 1:
+        assert "stopped" in stdout + stderr
+    assert not [path for path in log_dir.rglob("*") if path.suffix in (".part", ".swap", ".cleaned")]
+    assert not (tmp_path / "parquet").exists() or list((tmp_path / "parquet").glob("*.parquet"))

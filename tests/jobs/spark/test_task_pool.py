@@ -1,0 +1,172 @@
+import os
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark import TaskContext
+
+from sediment.jobs.spark.task_pool import (
+    NotBegunError,
+    Unfinished,
+    pack_by_weight,
+    pack_in_order,
+    rounds,
+    spread,
+    spread_unfinished,
+)
+
+GIB = 1 << 30
+
+
+@given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 12))
+def test_packing_keeps_every_piece_and_stays_balanced(weights, tasks):
+    packed = pack_by_weight(weights, lambda weight: weight, tasks)
+    assert sorted(weight for task in packed for weight in task) == sorted(weights)
+    assert len(packed) == min(tasks, len(weights))
+    totals = [sum(task) for task in packed]
+    assert totals == sorted(totals, reverse=True)
+    if totals:
+        assert max(totals) - min(totals) <= max(weights) + len(weights)
+
+
+def double(work, attempt):
+    assert attempt
+    if work == 13:
+        raise ValueError("unlucky")
+    return 2 * work
+
+
+def test_every_piece_is_answered_once_with_its_own_result(sc):
+    answers = [answer for task in spread(sc, range(40, 100), double, lambda work: work, group="g") for answer in task]
+    assert sorted((answer.work, answer.result) for answer in answers) == [(n, 2 * n) for n in range(40, 100)]
+
+
+def test_a_task_that_spark_gives_up_on_answers_with_the_error(sc):
+    (answers,) = spread(sc, [13], double, lambda work: work, group="g")
+    assert answers[0].result is None
+    assert "unlucky" in str(answers[0].error)
+
+
+def test_nothing_to_do_starts_nothing(sc):
+    assert list(spread(sc, [], double, lambda work: work, group="g")) == []
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_the_heaviest_goes_first(tasks):
+    packed = pack_by_weight([1, 9, 5, 7], lambda weight: weight, tasks)
+    assert packed[0][0] == 9
+
+
+def test_in_order_small_neighbours_share_a_task_and_nothing_changes_places():
+    mib = 1 << 20
+    works = [*[1] * 20, 40 * mib, 30 * mib, 30 * mib, 500 * mib, 1]
+    packed = pack_in_order(works, lambda work: work)
+    assert [work for task in packed for work in task] == works
+    assert [len(task) for task in packed] == [8, 8, 5, 2, 1, 1]
+    assert pack_in_order([], lambda work: work) == []
+
+
+def launched(_work, _attempt):
+    """Spark counts the attempts of tasks in the order in which it launches them."""
+    return TaskContext.get().taskAttemptId()
+
+
+def test_in_order_the_first_begins_before_the_heaviest_at_the_end(sc):
+    works = [3, *[1] * 60, 90]
+    answers = [
+        answer for task in spread(sc, works, launched, lambda work: work, group="g", in_order=True) for answer in task
+    ]
+    begun = {answer.work: answer.result for answer in answers}
+    assert len(answers) == len(works)
+    assert begun[3] < begun[90]
+
+
+@pytest.mark.parametrize(
+    ("weights", "slots", "expected"),
+    [
+        ([], 2, 1),
+        ([1] * 8, 2, 1),
+        ([GIB // 2] * 8, 2, 1),
+        ([GIB // 2] * 9, 2, 2),
+        ([1] * 256, 2, 1),
+        ([1] * 257, 2, 2),
+        ([100 * GIB] * 3, 4, 38),
+    ],
+)
+def test_tasks_are_as_few_as_their_size_allows(weights, slots, expected):
+    assert rounds(weights, slots) == expected
+    assert rounds(weights, slots, 4) == max(expected, 4)
+
+
+LOG = []
+
+
+def begin_logged(work, _attempt):
+    LOG.append(f"begin {work}")
+
+    def finish():
+        LOG.append(f"finish {work}")
+        return work, list(LOG)
+
+    return Unfinished(finish)
+
+
+def test_the_next_piece_of_a_task_is_begun_before_the_one_before_is_finished(sc):
+    (answers,) = spread_unfinished(sc, [3, 2, 1], begin_logged, lambda work: work, group="g", in_order=True)
+    assert [answer.result[0] for answer in answers] == [3, 2, 1]
+    assert answers[-1].result[1] == ["begin 3", "begin 2", "finish 3", "begin 1", "finish 2", "finish 1"]
+
+
+def double_or_die(work, _attempt):
+    if work == 13:
+        os._exit(1)
+    return 2 * work
+
+
+def test_what_shared_a_task_with_the_one_that_brought_it_down_is_done_all_the_same(sc):
+    tasks = list(spread(sc, [11, 12, 13, 14], double_or_die, lambda work: work, group="g", in_order=True))
+    answers = {answer.work: answer for task in tasks for answer in task}
+    assert {work: answer.result for work, answer in answers.items()} == {11: 22, 12: 24, 13: None, 14: 28}
+    assert [work for work, answer in answers.items() if answer.error is not None] == [13]
+
+
+class Gone:
+    """A SparkContext whose JVM has died."""
+
+    def __init__(self):
+        self.defaultParallelism = 2
+        self.asked = 0
+
+    def setJobGroup(self, *_):
+        self.asked += 1
+        raise ConnectionRefusedError("nobody listens")
+
+
+def test_where_spark_itself_is_gone_everything_is_answered_without_asking_for_each_piece():
+    gone = Gone()
+    tasks = spread(gone, range(400), double, lambda work: work, group="g")
+    answers = [answer for task in tasks for answer in task]
+    assert sorted(answer.work for answer in answers) == list(range(400))
+    assert all(isinstance(answer.error, ConnectionRefusedError) for answer in answers)
+    assert gone.asked < 30
+
+
+def begin_file(work, _attempt):
+    folder, name = work
+    (folder / name).touch()
+    time.sleep(0.05)
+
+
+def test_once_stopped_no_further_task_is_begun(sc, tmp_path):
+    stop = threading.Event()
+    works = [(tmp_path, str(number)) for number in range(40)]
+    answers = []
+    for task in spread(sc, works, begin_file, lambda _: 4 * GIB, group="g", is_stopped=stop.is_set):
+        stop.set()
+        answers += task
+    assert sorted(answer.work for answer in answers) == sorted(works)
+    assert len(list(tmp_path.iterdir())) < 12, "those that Spark had when it was stopped"
+    errors = [answer.error for answer in answers if answer.error is not None]
+    assert len(errors) > 28 and all(isinstance(error, NotBegunError) for error in errors)

@@ -1,0 +1,133 @@
+"""Names of partition directories and segment files."""
+
+from __future__ import annotations
+
+import pytest
+
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import (
+    DirectoryState,
+    SegmentFileKind,
+    SegmentFileName,
+    TopicPartition,
+    parse_partition_directory,
+    parse_segment_file,
+    part_file_name,
+    segment_file_name,
+)
+
+UUID = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("name", "partition", "state"),
+    [
+        ("foo-bar-3", TopicPartition("foo-bar", 3), DirectoryState.LIVE),
+        ("foo.bar-3", TopicPartition("foo.bar", 3), DirectoryState.LIVE),
+        (f"foo.bar-3.{UUID}-delete", TopicPartition("foo.bar", 3), DirectoryState.DELETE),
+        (f"foo.bar-3.{UUID}-future", TopicPartition("foo.bar", 3), DirectoryState.FUTURE),
+        (f"foo-3.{UUID}-stray", TopicPartition("foo", 3), DirectoryState.STRAY),
+    ],
+)
+def test_lm_07_names_of_partition_directories(name, partition, state):
+    assert parse_partition_directory(name) == (partition, state)
+
+
+@pytest.mark.parametrize("name", ["", "topic", "-3", "topic-", "topic-x", "topic-1-delete", "a-1.b", "lost+found"])
+def test_lm_07_other_names_are_refused(name):
+    with pytest.raises(UsageError, match="not named topic-partition"):
+        parse_partition_directory(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["t-0", f"t-{2**31 - 1}", f"{'t' * 249}-0", "t--0", "-t-0", "...-0", "_-7", f"t-0.{UUID}-delete", "__a.b-C_-10"],
+)
+def test_every_name_that_kafka_gives_a_partition_is_one(name):
+    partition, state = parse_partition_directory(name)
+    assert state or str(partition) == name
+
+
+@pytest.mark.parametrize("name", ["t-00", "t-+0", "t-007", "t-000000000000000000", f"t-00.{UUID}-future"])
+def test_another_spelling_of_a_partition_is_refused(name):
+    with pytest.raises(UsageError, match=r"the name of that partition is t-[07]; a broker takes it for t-[07] and"):
+        parse_partition_directory(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "old backup-1",
+        "a\nb-0",
+        "\x1b[31mred-0",
+        "\udcffq-0",
+        "töpic-0",
+        "a/b-0",
+        ".-0",
+        "..-0",
+        f"{'t' * 250}-0",
+        "a b-1.0123-stray",
+    ],
+)
+def test_topics_that_kafka_does_not_allow_are_refused_and_the_sentence_can_be_printed(name):
+    with pytest.raises(UsageError, match="Kafka allows no topic of that name") as caught:
+        parse_partition_directory(name)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "t-9999999999",
+        f"t-{2**31}",
+        "t-" + "9" * 5000,
+        "t-0\n",
+        "t-\u0663",
+        "t-0_1",
+        "t- 1",
+        "t-0.-delete",
+        "t-0.a\nb-delete",
+        "t-0.\x1b[2J-future",
+        "-delete",
+        "t-0.x-deleted",
+    ],
+)
+def test_names_that_no_broker_starts_on_are_refused(name):
+    with pytest.raises(UsageError, match="a broker refuses to start on it"):
+        parse_partition_directory(name)
+
+
+def test_a_partition_is_printed_as_its_directory_is_named():
+    assert str(TopicPartition("foo-bar", 3)) == "foo-bar-3"
+
+
+@pytest.mark.parametrize("kind", list(SegmentFileKind))
+@pytest.mark.parametrize("base_offset", [0, 7, 2**63 - 1])
+def test_segment_files_are_found_again_by_their_names(base_offset, kind):
+    name = segment_file_name(base_offset, kind)
+    assert len(name) == 20 + len(kind)
+    assert parse_segment_file(name) == SegmentFileName(base_offset, kind, "")
+    for state in (".cleaned", ".swap", ".deleted"):
+        assert parse_segment_file(name + state) == SegmentFileName(base_offset, kind, state)
+    assert parse_segment_file(part_file_name(base_offset, kind, "run", "1.0.2")) == SegmentFileName(
+        base_offset, kind, ".part"
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "leader-epoch-checkpoint",
+        "foo.log",
+        "7.txt",
+        "7.log",
+        "00000000000000000000.log.tmp",
+        "00000000000000000000.log\n",
+        "00000000000000000000.log.swap\n",
+        "00000000000000000000.log.run-1.part\n",
+        "000000000000000000000000.log",
+        "٠" * 20 + ".log",
+    ],
+)
+def test_other_files_are_no_segment_files(name):
+    assert parse_segment_file(name) is None

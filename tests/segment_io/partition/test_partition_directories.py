@@ -1,0 +1,39 @@
+"""Which directories of a log directory are partitions, and what is said of the others."""
+
+from __future__ import annotations
+
+import logging
+
+from sediment.segment_io.format.names import DirectoryState, TopicPartition
+from sediment.segment_io.partition.partition_directories import find_live_partitions, find_partitions
+
+FUTURE = "t-1.0123456789abcdef0123456789abcdef-future"
+DELETED = "t-2.0123456789abcdef0123456789abcdef-delete"
+
+
+def test_partitions_are_found_by_name_and_what_a_broker_passes_over_is_passed_over_in_silence(caplog):
+    names = ["t-10", "t-9", FUTURE, DELETED, "remote-log-index-cache", "__cluster_metadata-0"]
+    assert find_partitions("/logs", names) == {
+        "t-10": (TopicPartition("t", 10), DirectoryState.LIVE),
+        "t-9": (TopicPartition("t", 9), DirectoryState.LIVE),
+        FUTURE: (TopicPartition("t", 1), DirectoryState.FUTURE),
+        DELETED: (TopicPartition("t", 2), DirectoryState.DELETE),
+    }
+    assert find_live_partitions("/logs", names) == [TopicPartition("t", 9), TopicPartition("t", 10)]
+    assert not caplog.records
+
+
+def test_two_spellings_of_a_partition_are_one_partition_and_a_warning(caplog):
+    assert find_live_partitions("/l\x1bgs", ["t-00", "t-0"]) == [TopicPartition("t", 0)]
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == (
+        r"/l\x1bgs: skipped: directory 't-00' is not named topic-partition: the name of that partition is t-0; a "
+        "broker takes it for t-0 and refuses to start if that directory exists too; move it out of the log directory"
+    )
+
+
+def test_many_strange_names_are_counted_rather_than_listed(caplog):
+    assert find_live_partitions("/logs", [f"backup {n}" for n in range(4000)]) == []
+    assert len(caplog.records) == 11
+    assert caplog.records[-1].getMessage() == "/logs: skipped: 3990 more directories"

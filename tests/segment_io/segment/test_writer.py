@@ -1,0 +1,98 @@
+"""Laying out emitted batches as segments, against the twin's index builder."""
+
+import numpy as np
+import pytest
+
+from sediment.segment_io.format.indexes import AbortedTransaction
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.segment.writer import lay_out_segments, write_segment
+from tests.twin.batches import Record, encode_batch, parse_batch
+from tests.twin.indexes import build_indexes, parse_offset_index, parse_time_index, parse_transaction_index
+
+
+def batch_at(offset, timestamp=None):
+    timestamp = 1000 + offset if timestamp is None else timestamp
+    return encode_batch([Record(offset, timestamp, b"k%d" % offset, b"v" * 20)], base_offset=offset, leader_epoch=0)
+
+
+def as_array(batches):
+    return np.frombuffer(b"".join(batches) + b"\0" * 64, dtype=np.uint8)[: sum(map(len, batches))]
+
+
+def lay_out(batches, base=0, aborted=(), interval=100, index_bytes=10 << 20, **limits):
+    return lay_out_segments(
+        as_array(batches),
+        base,
+        aborted,
+        index_interval_bytes=interval,
+        segment_index_bytes=index_bytes,
+        **limits,
+    )
+
+
+@pytest.mark.parametrize("interval", [0, 1, 100, 4096])
+@pytest.mark.parametrize("timestamps", [None, "falling", "none"])
+def test_indexes_are_those_of_an_append_batch_by_batch(interval, timestamps):
+    at = {None: lambda n: None, "falling": lambda n: 5000 - n, "none": lambda n: -1}[timestamps]
+    batches = [batch_at(n, at(n)) for n in range(60)]
+    (image,) = lay_out(batches, interval=interval)
+    expected = build_indexes([parse_batch(batch) for batch in batches], 0, interval_bytes=interval)
+    assert (image.offset_index, image.time_index) == expected
+    assert image.log.tobytes() == b"".join(batches)
+
+
+def test_nothing_left_is_one_empty_segment():
+    (image,) = lay_out([], base=7)
+    assert (image.base_offset, image.log.size, image.offset_index, image.time_index) == (7, 0, b"", b"")
+
+
+def test_where_an_index_is_full_the_entries_that_fit_are_kept():
+    batches = [batch_at(n) for n in range(60)]
+    (image,) = lay_out(batches, interval=0, index_bytes=50)
+    every, _ = build_indexes([parse_batch(batch) for batch in batches], 0, interval_bytes=0)
+    assert image.offset_index == every[:48]
+    times = parse_time_index(image.time_index, 0)
+    assert len(times) == 4
+    assert times[-1].timestamp == 1059
+
+
+def test_a_log_too_large_for_one_file_goes_on_in_a_segment_named_by_its_first_batch():
+    batches = [batch_at(n) for n in range(10)]
+    size = len(batches[0])
+    images = lay_out(batches, interval=0, max_segment_bytes=4 * size)
+    assert [image.base_offset for image in images] == [0, 4, 8]
+    assert b"".join(image.log.tobytes() for image in images) == b"".join(batches)
+    for image in images:
+        first = parse_offset_index(image.offset_index, image.base_offset)[0]
+        assert (first.offset, first.position) == (image.base_offset + 1, size)
+
+
+def test_cp_36_offsets_that_do_not_fit_31_bits_go_into_a_segment_of_their_own():
+    batches = [batch_at(5), batch_at(5 + 2**31 - 1), batch_at(5 + 2**31)]
+    images = lay_out(batches, base=5)
+    assert [(image.base_offset, image.log.size) for image in images] == [
+        (5, len(batches[0]) + len(batches[1])),
+        (5 + 2**31, len(batches[2])),
+    ]
+
+
+def test_transaction_index_entries_go_with_their_markers():
+    entries = [AbortedTransaction(1, 0, 2, 3), AbortedTransaction(2, 1, 7, 8)]
+    size = len(batch_at(0))
+    images = lay_out([batch_at(n) for n in range(10)], aborted=entries, max_segment_bytes=5 * size)
+    found = [[entry.last_offset for entry in parse_transaction_index(image.transaction_index)] for image in images]
+    assert found == [[2], [7]]
+
+
+def test_files_are_written_under_names_that_loaders_ignore_with_the_time_and_mode_of_their_source(tmp_path):
+    source = tmp_path / f"{0:020d}.log"
+    source.write_bytes(b"")
+    source.chmod(0o640)
+    (image,) = lay_out([batch_at(0)])
+    files = write_segment(image, tmp_path, like=source, mtime_ns=10**18, run_id="r", attempt="0.1", fs=Fs())
+    assert [file.final_name for file in files] == [f"{0:020d}{suffix}" for suffix in (".log", ".index", ".timeindex")]
+    for file in files:
+        written = tmp_path / file.part_name
+        status = written.stat()
+        assert written.name.endswith(".part")
+        assert (status.st_size, status.st_mtime_ns, status.st_mode & 0o777) == (file.size_bytes, 10**18, 0o640)
