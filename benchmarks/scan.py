@@ -30,7 +30,7 @@ from sediment.jobs.datasource import FORMAT
 from sediment.jobs.spark.session import create_session
 from sediment.segment_io.format import layout as f
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.readers import TableRequest, plan_table, read_table
 
 MEGABYTE = 1_000_000
@@ -72,7 +72,7 @@ def measure(scan: Callable[[], object], runs: int) -> Measured:
 def direct(log_dir: Path, request: TableRequest) -> int:
     """Read a table in this process; its rows."""
     fs, rows = Fs(), 0
-    for task in plan_table(request, locate([log_dir], fs), fs):
+    for task in plan_table(request, find_sources([log_dir], fs), fs):
         for batch in read_table(request, task, fs):
             rows += batch.num_rows
     return rows

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.readers import TableRequest, plan_table, read_table
 from tests.corpus import DumpedBatch, DumpedSegment
 from tests.twin.batches import Batch
@@ -28,7 +28,7 @@ def read_rows(
 
 def iterate_rows(path: Path | str | Sequence[Path], request: TableRequest, *, task_bytes: int) -> Iterator[Any]:
     paths = [path] if isinstance(path, Path | str) else list(path)
-    for task in plan_table(request, locate(paths, Fs()), Fs(), task_bytes=task_bytes):
+    for task in plan_table(request, find_sources(paths, Fs()), Fs(), task_bytes=task_bytes):
         for batch in read_table(request, task, Fs()):
             batch.validate(full=True)
             assert batch.num_rows

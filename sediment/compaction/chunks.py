@@ -65,7 +65,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentCuts:
+class ChunkBoundaries:
     """Where the chunks of a segment begin, ascending and ending with its size; `ordinals` are the batches before each.
 
     `verdicts`, uint8[batches] or empty, and `kept_aborts` come from a forward walk.  `unreadable` are the bytes, from
@@ -79,7 +79,7 @@ class SegmentCuts:
     unreadable: tuple[tuple[int, int], ...] = ()
 
 
-class WayDoesNotHoldError(Exception):
+class FallbackRequiredError(Exception):
     """The way taken through the partition does not hold; `status` is the sweep's reason."""
 
     def __init__(self, status: int) -> None:
@@ -170,7 +170,7 @@ class ChunkReader:
         return read_bytes + positions_bytes + sum(self._upgraded_bytes) + sum(self._area_bytes)
 
     def chunks(
-        self, segments: Sequence[SegmentRef], cuts: dict[int, SegmentCuts], *, newest_first: bool
+        self, segments: Sequence[SegmentRef], cuts: dict[int, ChunkBoundaries], *, newest_first: bool
     ) -> Iterator[Chunk]:
         """The chunks of `segments`, each scanned, with the next one being made ready meanwhile."""
         jobs = [
@@ -189,7 +189,9 @@ class ChunkReader:
                 ahead = self._thread().submit(self._make_ready, *jobs[number + 1], number + 1, newest_first)
             yield chunk
 
-    def _make_ready(self, segment: SegmentRef, cuts: SegmentCuts, index: int, number: int, newest_first: bool) -> Chunk:
+    def _make_ready(
+        self, segment: SegmentRef, cuts: ChunkBoundaries, index: int, number: int, newest_first: bool
+    ) -> Chunk:
         """Read, scan and decompress a chunk; it holds until the chunk two numbers later is made ready."""
         start, end = int(cuts.positions[index]), int(cuts.positions[index + 1])
         chunk, holds_legacy = self._scan(segment, cuts, index, self._read(segment, start, end, number), number)
@@ -262,7 +264,7 @@ class ChunkReader:
 
     def _living_batches(self, chunk: Chunk, living: ByteArray) -> npt.NDArray[np.bool_]:
         alive = np.empty(chunk.positions.size, dtype=np.bool_)
-        self._records = sweep.find_living(
+        self._records = sweep.find_survivors(
             chunk.buffer.ctypes.data, chunk.positions, chunk.verdicts, living, self._records, alive
         )
         return alive
@@ -308,7 +310,7 @@ class ChunkReader:
         return buffer
 
     def _scan(
-        self, segment: SegmentRef, cuts: SegmentCuts, index: int, buffer: ByteArray, number: int
+        self, segment: SegmentRef, cuts: ChunkBoundaries, index: int, buffer: ByteArray, number: int
     ) -> tuple[Chunk, bool]:
         """The chunk as it was read, and whether there are messages of magic 0 or 1 in it."""
         start, end = int(cuts.positions[index]), int(cuts.positions[index + 1])
@@ -326,7 +328,7 @@ class ChunkReader:
         found, nothing = positions[:count], np.zeros(0, dtype=np.uint8)
         chunk = Chunk(segment, start, end - start, buffer, found, buffer, found, nothing, _NO_PAYLOADS, {})
         if status in (sweep.CUT_MISSED, sweep.TRANSACTIONS_MET) and not with_verdicts:
-            raise WayDoesNotHoldError(status)
+            raise FallbackRequiredError(status)
         if status not in (sweep.DONE, sweep.LEGACY_MET):
             raise self.error(status, chunk, position)
         if with_verdicts:
@@ -334,7 +336,7 @@ class ChunkReader:
             chunk = replace(chunk, verdicts=cuts.verdicts[first : first + count])
         return chunk, status == sweep.LEGACY_MET
 
-    def _cuts_from_index(self, segment: SegmentRef) -> SegmentCuts:
+    def _cuts_from_index(self, segment: SegmentRef) -> ChunkBoundaries:
         """Cuts where the offset index says that batches begin; the scan finds out whether they do."""
         positions = [0]
         if segment.log_bytes > CHUNK_BYTES and segment.offset_index_bytes:
@@ -345,12 +347,12 @@ class ChunkReader:
             found = found[(found > 0) & (found < segment.log_bytes)]
             if found.size and np.all(np.diff(found) > 0):
                 times = _PLAIN_CHUNKS if self._begins_plain(segment) else 1
-                positions.extend(int(found[index]) for index in cuts_between(found, 0, times=times))
+                positions.extend(int(found[index]) for index in boundaries_between(found, 0, times=times))
         positions.append(segment.log_bytes)
         if max(np.diff(positions), default=0) > _LARGEST_INDEX_GAP:
-            raise WayDoesNotHoldError(sweep.CUT_MISSED)
+            raise FallbackRequiredError(sweep.CUT_MISSED)
         nothing = np.zeros(0, dtype=np.uint8)
-        return SegmentCuts(np.array(positions, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing, ())
+        return ChunkBoundaries(np.array(positions, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing, ())
 
     def _begins_plain(self, segment: SegmentRef) -> bool:
         """Whether the first batch is not compressed, as then most likely no other is."""
@@ -467,7 +469,7 @@ def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
     return pool
 
 
-def cuts_between(positions: npt.NDArray[np.int64], last_cut: int, *, times: int = 1) -> Iterator[int]:
+def boundaries_between(positions: npt.NDArray[np.int64], last_cut: int, *, times: int = 1) -> Iterator[int]:
     """Indexes into ascending `positions` that are CHUNK_BYTES, `times` times, or more behind the cut before them."""
     while True:
         index = int(np.searchsorted(positions, last_cut + times * CHUNK_BYTES))

@@ -12,7 +12,7 @@ Three ways through a partition, each taken when the one before it finds that it 
 
 Where a partition is damaged and what cannot be read is to be kept, it is walked too, by rules that drop less (damage).
 
-A large partition is cleaned in splits instead: each is swept twice, first for the keys alone (`sight_split`), then,
+A large partition is cleaned in splits instead: each is swept twice, first for its keys (`collect_split_keys`), then,
 with what all of them told of these keys, as above but without a map (`clean_split`); plain or walked, never filled.
 
 Where 128 bits of a key's hash are not proof enough, whole keys are compared before each chunk is swept (exact_keys).
@@ -39,14 +39,20 @@ import numpy.typing as npt
 from sediment.compaction.chunks import (
     ByteArray,
     Chunk,
+    ChunkBoundaries,
     ChunkReader,
+    FallbackRequiredError,
     Progress,
-    SegmentCuts,
-    WayDoesNotHoldError,
 )
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.corrupt_regions import Damage, find_damage, first_error, isolate, walk_damaged
-from sediment.compaction.forward_scan import dirty_base, may_hold_transactions, walk_segments
+from sediment.compaction.corrupt_regions import (
+    CorruptRegions,
+    find_corrupt_regions,
+    first_error,
+    isolate,
+    scan_corrupt_log,
+)
+from sediment.compaction.forward_scan import dirty_base, may_hold_transactions, scan_segments
 from sediment.compaction.group_output import OUTPUT_PAGES, GroupOutput, PartWriter
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, group_segments
 from sediment.compaction.kernels import sweep
@@ -54,12 +60,12 @@ from sediment.compaction.kernels.offset_map import TABLE_PAGES, OffsetMap
 from sediment.compaction.kernels.transactions import UNREADABLE, ActiveProducers
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.split import (
-    LivingRecords,
+    KeyRun,
     RunNumber,
-    SightRun,
     Split,
     SplitContents,
-    SplitDoesNotHoldError,
+    SplitNotApplicableError,
+    SurvivorBitmap,
 )
 from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.errors import (
@@ -100,7 +106,7 @@ class SplitWork:
     """
 
     plan: CleaningPlan
-    cuts: dict[int, SegmentCuts]
+    cuts: dict[int, ChunkBoundaries]
     seed: int
     run_limit: int
     ranges: int
@@ -186,7 +192,7 @@ def sweep_log(
     seeds_left = _MOST_SEEDS
     walked = may_hold_transactions(plan)
     filled = plan.config.dedupe_buffer_bytes is not None
-    damage: Damage | None = None
+    damage: CorruptRegions | None = None
     with _of_partition(plan):
         while True:
             writer = _part_writer(plan, fs, behind, run_id, attempt)
@@ -196,7 +202,7 @@ def sweep_log(
                         plan, fs, stack, writer=writer, progress=progress, damage=damage, exact_keys=exact_keys
                     )
                     return cleaning.run(walked=walked, filled=filled)
-            except WayDoesNotHoldError as broken:
+            except FallbackRequiredError as broken:
                 # The groups that were finished before it broke.
                 writer.remove_all()
                 if broken.status == sweep.OFFSETS_NOT_INCREASING:
@@ -216,7 +222,7 @@ def sweep_log(
                 writer.remove_all()
                 if damage is not None or not keep_unreadable:
                     raise
-                damage = find_damage(plan, fs, progress or _no_progress)
+                damage = find_corrupt_regions(plan, fs, progress or _no_progress)
                 if not damage.by_segment:
                     raise
             except CorruptIndexError:
@@ -224,16 +230,16 @@ def sweep_log(
                 if damage is not None:
                     raise
                 # Headers are walked before their checksums are known: a damaged batch can look like a contradiction.
-                damage = find_damage(plan, fs, progress or _no_progress)
+                damage = find_corrupt_regions(plan, fs, progress or _no_progress)
                 if not damage.by_segment:
                     raise
                 if not keep_unreadable:
                     raise first_error(plan, damage) from None
 
 
-def walk_log(
+def scan_log(
     plan: CleaningPlan, fs: Fs, *, only_if_needed: bool, progress: Progress | None = None
-) -> dict[int, SegmentCuts]:
+) -> dict[int, ChunkBoundaries]:
     """The forward walk alone, for splits; `only_if_needed` leaves it out where nothing tells of transactions.
 
     Raises:
@@ -243,12 +249,12 @@ def walk_log(
         return {}
     with _of_partition(plan):
         segments = [segment for group in plan.groups for segment in group.segments]
-        return walk_segments(plan, segments, fs, progress or _no_progress)
+        return scan_segments(plan, segments, fs, progress or _no_progress)
 
 
-def sight_split(
+def collect_split_keys(
     work: SplitWork, split: Split, splits: int, fs: Fs, *, progress: Progress | None = None
-) -> Iterator[SightRun]:
+) -> Iterator[KeyRun]:
     """Sweep a split, one of `splits`, for its keys alone; yields its runs, newest first, as they become complete.
 
     Raises:
@@ -263,7 +269,7 @@ def sight_split(
 def clean_split(
     work: SplitWork,
     split: Split,
-    living: LivingRecords,
+    living: SurvivorBitmap,
     fs: Fs,
     *,
     run_id: str,
@@ -273,7 +279,7 @@ def clean_split(
     """Clean the groups of a split into synced `.part` files, given what the folds told of its living records.
 
     Raises:
-        as `sight_split`; nothing of the split is left then.
+        as `collect_split_keys`; nothing of the split is left then.
     """
     with WriteBehind() as behind, _of_partition(work.plan):
         writer = _part_writer(work.plan, fs, behind, run_id, attempt)
@@ -295,8 +301,8 @@ def _of_partition(plan: CleaningPlan) -> Iterator[None]:
     """Name the partition in errors; tell of a way that does not hold, and of segments that went away."""
     try:
         yield
-    except WayDoesNotHoldError as broken:
-        raise SplitDoesNotHoldError(needs_walk=broken.status != sweep.OFFSETS_NOT_INCREASING) from broken
+    except FallbackRequiredError as broken:
+        raise SplitNotApplicableError(needs_walk=broken.status != sweep.OFFSETS_NOT_INCREASING) from broken
     except FileNotFoundError as error:
         raise SourceChangedError(
             "a segment went away while it was cleaned",
@@ -326,11 +332,11 @@ class _Cleaning:
         writer: PartWriter | None = None,
         progress: Progress | None = None,
         seed: int | None = None,
-        damage: Damage | None = None,
+        damage: CorruptRegions | None = None,
         exact_keys: bool = False,
     ) -> None:
         self._plan = plan
-        self._damage = damage or Damage({}, frozenset())
+        self._damage = damage or CorruptRegions({}, frozenset())
         self._config: CompactionConfig = plan.config
         self._parts = writer or _part_writer(plan, fs, WriteBehind(), "", "")
         if self._is_bounded():
@@ -366,10 +372,10 @@ class _Cleaning:
         segments = [segment for group in groups for segment in group.segments]
         certain_end = INT64_MAX
         if self._damage.by_segment:
-            walk = walk_damaged(plan, segments, self._damage, self._progress)
+            walk = scan_corrupt_log(plan, segments, self._damage, self._progress)
             cuts, certain_end = walk.cuts, walk.certain_end_offset
         else:
-            cuts = walk_segments(plan, segments, self._fs, self._progress) if walked else {}
+            cuts = scan_segments(plan, segments, self._fs, self._progress) if walked else {}
         self._map = OffsetMap(with_offsets=filled)
         if filled:
             end_offset = self._fill_map(segments, cuts)
@@ -386,7 +392,9 @@ class _Cleaning:
     def _is_bounded(self) -> bool:
         return self._config.task_memory_bytes < INT64_MAX
 
-    def _clean_groups(self, groups: Sequence[SegmentGroup], cuts: dict[int, SegmentCuts]) -> list[Future[CleanedGroup]]:
+    def _clean_groups(
+        self, groups: Sequence[SegmentGroup], cuts: dict[int, ChunkBoundaries]
+    ) -> list[Future[CleanedGroup]]:
         """Sweep the groups, newest first, each being written while the next is swept; futures as the groups."""
         pending: list[Future[CleanedGroup]] = []
         try:
@@ -413,7 +421,7 @@ class _Cleaning:
         self._rules[sweep.JUDGE] = judge
 
     # -------------------------------------------------------------------------------------------------- one split of it
-    def sight(self, work: SplitWork, split: Split, splits: int) -> Iterator[SightRun]:
+    def sight(self, work: SplitWork, split: Split, splits: int) -> Iterator[KeyRun]:
         """The runs of a split, one of `splits`; a run is yielded when the chunk in which it ended is done."""
         self._begin_split(work, split)
         above = splits - 1 - split.number
@@ -426,7 +434,7 @@ class _Cleaning:
         self._end_run()
         yield from self._taken(above)
 
-    def clean(self, work: SplitWork, split: Split, living: LivingRecords) -> tuple[CleanedGroup, ...]:
+    def clean(self, work: SplitWork, split: Split, living: SurvivorBitmap) -> tuple[CleanedGroup, ...]:
         """The groups of a split."""
         self._begin_split(work, split)
         self._living_bits = living.bits
@@ -470,21 +478,21 @@ class _Cleaning:
             advice="another process writes to this directory; stop it and run again",
         )
 
-    def _taken(self, splits_above: int) -> Iterator[SightRun]:
+    def _taken(self, splits_above: int) -> Iterator[KeyRun]:
         for sighted, mapped, places in self._runs:
-            yield SightRun(RunNumber(splits_above, self._runs_taken), sighted, mapped, places, self._met())
+            yield KeyRun(RunNumber(splits_above, self._runs_taken), sighted, mapped, places, self._met())
             self._runs_taken += 1
         self._runs.clear()
 
     def _check_split_start(self, split: Split) -> None:
         """Offsets increase from the split below to this one only if none of this one lies below its first segment's."""
         if self._state[sweep.LAST_BASE_OFFSET] < split.groups[0].base_offset:
-            raise WayDoesNotHoldError(sweep.OFFSETS_NOT_INCREASING)
+            raise FallbackRequiredError(sweep.OFFSETS_NOT_INCREASING)
 
     def _sight_call(self, chunk: Chunk) -> int:
         scratch = self._scratch
         return int(
-            sweep.sight_chunk(
+            sweep.collect_keys(
                 chunk.buffer,
                 chunk.positions,
                 chunk.verdicts,
@@ -520,7 +528,7 @@ class _Cleaning:
             )
 
     # ------------------------------------------------------------------------------------------- filling a map forward
-    def _fill_map(self, segments: Sequence[SegmentRef], cuts: dict[int, SegmentCuts]) -> int:
+    def _fill_map(self, segments: Sequence[SegmentRef], cuts: dict[int, ChunkBoundaries]) -> int:
         """Fill the map over the dirty range; returns the end offset of the round (kafka-log 02 §4.2)."""
         plan = self._plan
         first_dirty, upper = plan.range.first_dirty_offset, plan.range.first_uncleanable_offset
@@ -570,7 +578,7 @@ class _Cleaning:
         )
 
     # ------------------------------------------------------------------------------------------------ sweeping a group
-    def _sweep_group(self, group: SegmentGroup, cuts: dict[int, SegmentCuts]) -> GroupOutput:
+    def _sweep_group(self, group: SegmentGroup, cuts: dict[int, ChunkBoundaries]) -> GroupOutput:
         aborted = [entry for s in group.segments if s.base_offset in cuts for entry in cuts[s.base_offset].kept_aborts]
         output = GroupOutput(
             group,
@@ -593,7 +601,7 @@ class _Cleaning:
         return output
 
     def _read(
-        self, segments: Sequence[SegmentRef], cuts: dict[int, SegmentCuts], *, newest_first: bool
+        self, segments: Sequence[SegmentRef], cuts: dict[int, ChunkBoundaries], *, newest_first: bool
     ) -> Iterator[Chunk]:
         for chunk in self._reader.chunks(segments, cuts, newest_first=newest_first):
             self._progress(chunk.size_bytes)
@@ -664,7 +672,7 @@ class _Cleaning:
             elif status == sweep.RUN_FULL:
                 self._end_run()
             elif status == sweep.OFFSETS_NOT_INCREASING:
-                raise WayDoesNotHoldError(status)
+                raise FallbackRequiredError(status)
             elif status == sweep.BEYOND_SIGHTED:
                 raise self._changed()
             else:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.chunks import CHUNK_BYTES, ByteArray, Progress, SegmentCuts, cuts_between
+from sediment.compaction.chunks import CHUNK_BYTES, ByteArray, ChunkBoundaries, Progress, boundaries_between
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup
 from sediment.compaction.kernels.transactions import DISCARD, LEAVES_HEADER, TOMBSTONES_STAY, UNMAPPED, UNREADABLE
 from sediment.compaction.prepared_swap import UnreadableBatch
@@ -47,13 +47,13 @@ from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.upgrade import FIRST_OFFSET, LAST_OFFSET, upgrade_wrapper
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.segment.reader import HeaderWalk, padded_buffer, read_into
+from sediment.segment_io.segment.reader import HeaderScan, padded_buffer, read_into
 
 _UNDECIDED = UNMAPPED | TOMBSTONES_STAY
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class CorruptRegions:
     """The unreadable batches of a partition's segments, by base offset and in log order; only segments with some.
 
     `untouchable` are those of them, by base offset, that a broker cannot walk to a last offset that is surely right:
@@ -69,18 +69,18 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedWalk:
+class CorruptLogScan:
     """What a forward walk through a damaged partition gives the sweep.
 
     `cuts` by base offset of the segment.  `certain_end_offset`: everything below it is as if there were no damage, so
     that a later round need not look at it again; the base offset of a segment.
     """
 
-    cuts: dict[int, SegmentCuts]
+    cuts: dict[int, ChunkBoundaries]
     certain_end_offset: int
 
 
-def isolate(groups: Sequence[SegmentGroup], damage: Damage) -> tuple[SegmentGroup, ...]:
+def isolate(groups: Sequence[SegmentGroup], damage: CorruptRegions) -> tuple[SegmentGroup, ...]:
     """`groups` with each damaged segment in a group of its own."""
     isolated: list[SegmentGroup] = []
     for group in groups:
@@ -97,7 +97,7 @@ def isolate(groups: Sequence[SegmentGroup], damage: Damage) -> tuple[SegmentGrou
 
 
 # ----------------------------------------------------------------------------------------------------- finding damage
-def find_damage(plan: CleaningPlan, fs: Fs, progress: Progress) -> Damage:
+def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> CorruptRegions:
     """Read every batch of the plan's segments; CRCs, records and compressed streams are all checked.
 
     Raises:
@@ -121,10 +121,10 @@ def find_damage(plan: CleaningPlan, fs: Fs, progress: Progress) -> Damage:
             found[segment.base_offset] = unreadable
             if not reading.is_walkable:
                 untouchable.add(segment.base_offset)
-    return Damage(found, frozenset(untouchable))
+    return CorruptRegions(found, frozenset(untouchable))
 
 
-def first_error(plan: CleaningPlan, damage: Damage) -> CorruptBatchError:
+def first_error(plan: CleaningPlan, damage: CorruptRegions) -> CorruptBatchError:
     """Return the error of the first batch that cannot be read; there is one."""
     first = damage.by_segment[min(damage.by_segment)][0]
     return CorruptBatchError(
@@ -292,7 +292,9 @@ class _Event:
     last_offset: int
 
 
-def walk_damaged(plan: CleaningPlan, segments: Sequence[SegmentRef], damage: Damage, progress: Progress) -> DamagedWalk:
+def scan_corrupt_log(
+    plan: CleaningPlan, segments: Sequence[SegmentRef], damage: CorruptRegions, progress: Progress
+) -> CorruptLogScan:
     """Cuts and verdicts for a partition of which `damage` is all that cannot be read.
 
     Raises:
@@ -310,7 +312,7 @@ def walk_damaged(plan: CleaningPlan, segments: Sequence[SegmentRef], damage: Dam
     _keep_producers(plan, walks)
     following = {a.base_offset: b.base_offset for a, b in pairwise(plan.view.listing.segments)}
     cuts = {base: walk.cuts(plan, following.get(base, INT64_MAX)) for base, walk in walks.items()}
-    return DamagedWalk(cuts, min([certain_end, *damage.by_segment]))
+    return CorruptLogScan(cuts, min([certain_end, *damage.by_segment]))
 
 
 def _keep_producers(plan: CleaningPlan, walks: Mapping[int, _SegmentWalk]) -> None:
@@ -357,7 +359,7 @@ class _SegmentWalk:
             self.verdicts[-1] |= LEAVES_HEADER
 
     def _readable(self, start: int, end: int, is_behind: bool, progress: Progress) -> Iterator[_Event]:
-        walk = HeaderWalk(self._path, start, size_bytes=end)
+        walk = HeaderScan(self._path, start, size_bytes=end)
         for rows in walk:
             progress(int(rows["size_bytes"].sum()))
             self._note(rows["position"])
@@ -390,15 +392,15 @@ class _SegmentWalk:
         self._batches += starts.size
 
     def _note(self, positions: npt.NDArray[np.int64]) -> None:
-        for index in cuts_between(positions, self._positions[-1]):
+        for index in boundaries_between(positions, self._positions[-1]):
             self._positions.append(int(positions[index]))
             self._ordinals.append(self._batches + int(index))
 
-    def cuts(self, plan: CleaningPlan, end_offset: int) -> SegmentCuts:
+    def cuts(self, plan: CleaningPlan, end_offset: int) -> ChunkBoundaries:
         """What the walk found; every transaction index entry of the segment lives on, as its marker does."""
         base = self.segment.base_offset
         kept = sorted((e for e in plan.aborted if base <= e.last_offset < end_offset), key=lambda e: e.last_offset)
-        return SegmentCuts(
+        return ChunkBoundaries(
             np.array([*self._positions, self.segment.log_bytes], dtype=np.int64),
             np.array([*self._ordinals, self._batches], dtype=np.int64),
             self.verdicts,

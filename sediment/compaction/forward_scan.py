@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from sediment.compaction.chunks import ByteArray, Progress, SegmentCuts, cuts_between
+from sediment.compaction.chunks import ByteArray, ChunkBoundaries, Progress, boundaries_between
 from sediment.compaction.grouping import CleaningPlan
-from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, TransactionWalk
+from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, TransactionScan
 from sediment.segment_io.errors import CorruptBatchError, CorruptIndexError
 from sediment.segment_io.format.indexes import AbortedTransaction, parse_offset_index
 from sediment.segment_io.format.layout import CONTROL_BIT
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.segment.reader import HeaderWalk
+from sediment.segment_io.segment.reader import HeaderScan
 
 
 def may_hold_transactions(plan: CleaningPlan) -> bool:
@@ -37,9 +37,9 @@ def dirty_base(segments: Sequence[SegmentRef], first_dirty_offset: int) -> int:
     return max((s.base_offset for s in segments if s.base_offset <= first_dirty_offset), default=0)
 
 
-def walk_segments(
+def scan_segments(
     plan: CleaningPlan, segments: Sequence[SegmentRef], fs: Fs, progress: Progress
-) -> dict[int, SegmentCuts]:
+) -> dict[int, ChunkBoundaries]:
     """Verified cuts, verdicts and living transaction index entries of every segment, by base offset.
 
     Raises:
@@ -48,9 +48,9 @@ def walk_segments(
     """
     directory, first_dirty = plan.view.listing.path, plan.range.first_dirty_offset
     base = dirty_base(segments, first_dirty)
-    filtering = TransactionWalk(plan.aborted)
+    filtering = TransactionScan(plan.aborted)
     mapped = max(base, plan.view.log_start_offset)
-    mapping = TransactionWalk(entry for entry in plan.aborted if entry.last_offset >= mapped)
+    mapping = TransactionScan(entry for entry in plan.aborted if entry.last_offset >= mapped)
     cuts = {}
     for segment in segments:
         # Kafka's second state begins where the offset index leads for the first dirty offset, not at the segment's
@@ -74,14 +74,14 @@ def _position_of(offset: int, segment: SegmentRef, directory: Path, fs: Fs) -> i
 def _walk_segment(
     directory: Path,
     segment: SegmentRef,
-    filtering: TransactionWalk,
-    mapping: TransactionWalk | None,
+    filtering: TransactionScan,
+    mapping: TransactionScan | None,
     mapped_from: int,
     log_start_offset: int,
     progress: Progress,
-) -> SegmentCuts:
+) -> ChunkBoundaries:
     path = directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
-    walk = HeaderWalk(path, size_bytes=segment.log_bytes)
+    walk = HeaderScan(path, size_bytes=segment.log_bytes)
     verdicts: list[ByteArray] = []
     kept_aborts: list[AbortedTransaction] = []
     positions, ordinals = [0], [0]
@@ -99,7 +99,7 @@ def _walk_segment(
             judged[np.flatnonzero(mapped)[(aborted & DISCARD != 0) & data]] |= UNMAPPED
         verdicts.append(judged)
         kept_aborts.extend(kept)
-        for index in cuts_between(rows["position"], positions[-1]):
+        for index in boundaries_between(rows["position"], positions[-1]):
             positions.append(int(rows["position"][index]))
             ordinals.append(batches + int(index))
         batches += len(rows)
@@ -112,7 +112,7 @@ def _walk_segment(
             advice="restore the segment from a replica or a backup, or leave this partition out",
         )
     every = np.concatenate(verdicts) if verdicts else np.zeros(0, dtype=np.uint8)
-    return SegmentCuts(
+    return ChunkBoundaries(
         np.array([*positions, segment.log_bytes], dtype=np.int64),
         np.array([*ordinals, batches], dtype=np.int64),
         every,

@@ -86,7 +86,7 @@ def filthiest_first(logs: Iterable[tuple[Log, CleanableRange]]) -> list[Log]:
     return [log for log, found in sorted(cleanable, key=lambda pair: -pair[1].cleanable_ratio)]
 
 
-def explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig) -> str:
+def explain_range(cleanable: CleanableRange, view: LogView, config: CompactionConfig) -> str:
     """One sentence for a person on `blocked_by`, or on what can be cleaned."""
     match cleanable.blocked_by:
         case None:

@@ -53,7 +53,7 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 _HALF_BITS = np.uint64(32)
 
 
-class SplitDoesNotHoldError(Exception):
+class SplitNotApplicableError(Exception):
     """The log cannot be cleaned in these splits; with `needs_walk` it can after a forward walk, else only whole."""
 
     def __init__(self, needs_walk: bool) -> None:
@@ -95,7 +95,7 @@ class SplitContents:
 
 
 @dataclass(frozen=True, slots=True)
-class SightRun:
+class KeyRun:
     """First sights of one run: hashes, uint64[n, 2], whether each entered the map, uint8[n], and its record, int64[n].
 
     `met` is what the sweep had met when it told of the run: all of the split with the last one, which may be empty.
@@ -109,7 +109,7 @@ class SightRun:
 
 
 @dataclass(frozen=True, slots=True)
-class LivingRecords:
+class SurvivorBitmap:
     """Which records of a split live: a bit for each of them, as they are numbered, and what they are records of."""
 
     bits: npt.NDArray[np.uint8]
@@ -199,7 +199,7 @@ def _sort_by_range(
         following[number] += 1
 
 
-def pack_run(run: SightRun, ranges: int) -> Iterator[tuple[int, bytes]]:
+def pack_run(run: KeyRun, ranges: int) -> Iterator[tuple[int, bytes]]:
     """(range, blob) for each range of hashes that the run has sights in, in pieces; they keep the sights' order.
 
     A blob is the number of the piece and of its sights (uint32 each), their hashes (16 bytes each), the mapped bits and
@@ -328,10 +328,10 @@ def _mark(address: int, count: int, bits: npt.NDArray[np.uint8]) -> None:
         bits[number >> 3] |= np.uint8(1 << (number & 7))
 
 
-def collect_living(answers: Iterable[bytes], contents: SplitContents) -> LivingRecords:
+def collect_survivors(answers: Iterable[bytes], contents: SplitContents) -> SurvivorBitmap:
     """The living records of one split, from what the folds of all ranges answered it."""
     bits = np.zeros(-(-contents.records // 8), dtype=np.uint8)
     for answer in answers:
         (count,) = _COUNT.unpack_from(answer)
         _mark(np.frombuffer(answer, dtype=np.uint8).ctypes.data + _COUNT.size, count, bits)
-    return LivingRecords(bits, contents)
+    return SurvivorBitmap(bits, contents)

@@ -42,7 +42,7 @@ class KeyEquality(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class Resources:
     """What a choice depends on beside the partition: what was asked for (None: choose), and what there is to use.
 
     `all_bytes` are those of every partition of the run, `slots` the tasks that run at once, `task_memory_bytes` what
@@ -64,7 +64,7 @@ class StrategyChoice:
     reason: str
 
 
-def choose_strategy(plan: CleaningPlan, there: Circumstances, estimate: Callable[[], Estimate]) -> StrategyChoice:
+def choose_strategy(plan: CleaningPlan, there: Resources, estimate: Callable[[], Estimate]) -> StrategyChoice:
     """The strategy for `plan`; `estimate` says from a sample which keys it holds.
 
     Raises:
@@ -96,7 +96,7 @@ def choose_strategy(plan: CleaningPlan, there: Circumstances, estimate: Callable
     return StrategyChoice(Strategy.WHOLE, f"one task sweeps the {log_bytes} bytes of a partition, nothing is shuffled")
 
 
-def _whole_keys(log_bytes: int, there: Circumstances, estimate: Callable[[], Estimate]) -> StrategyChoice:
+def _whole_keys(log_bytes: int, there: Resources, estimate: Callable[[], Estimate]) -> StrategyChoice:
     a_key_bytes = MAPPED_KEY_BYTES + COMPARED_KEY_BYTES
     if log_bytes // _LEAST_RECORD_BYTES * a_key_bytes > there.task_memory_bytes:
         found = estimate()

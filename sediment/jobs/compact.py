@@ -27,10 +27,10 @@ from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.compaction.strategy import KeyEquality, Strategy
 from sediment.engine.directory.backup_catalogue import OriginalPartition, partition_before, segment_file_names
 from sediment.engine.directory.backup_links import (
-    Originals,
+    BackupLinks,
     begin_before,
-    check_originals_place,
-    check_place,
+    check_backup_path,
+    check_originals_path,
     keep_before,
 )
 from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
@@ -45,13 +45,13 @@ from sediment.jobs.cleaning.task import (
     CleaningResult,
     CleaningTask,
     CompactOptions,
-    Pace,
-    Prospect,
-    begin_partition,
-    circumstances,
+    RateLimit,
+    SurveyResult,
     executors,
     failure,
+    find_resources,
     roll_active,
+    start_partition,
     survey_partition,
     with_errors,
 )
@@ -59,7 +59,7 @@ from sediment.jobs.command_line.options import CommonOptions, common_options, ke
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.delta_lake.paths import is_uri, outside_log_dirs
-from sediment.jobs.reporting.error_text import task_lost, told
+from sediment.jobs.reporting.error_text import describe, describe_lost_task
 from sediment.jobs.reporting.run_report import (
     COMPACTED,
     FAILED,
@@ -69,14 +69,14 @@ from sediment.jobs.reporting.run_report import (
     print_report,
     report_json,
 )
-from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageClock
-from sediment.jobs.settings.directories import LogDirectory, check_filesystem
+from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageTimer
+from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.kafka_keys import DOUBLE_MAX
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when, stop_on_signals
 from sediment.jobs.spark.session import spark_context
-from sediment.jobs.spark.task_pool import Answer, spread, spread_unfinished
+from sediment.jobs.spark.task_pool import TaskResult, run_on_executors, run_pending
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
     SedimentError,
@@ -118,9 +118,9 @@ def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event |
             advice="leave one of them out",
         )
     if own.output is not None:
-        from sediment.jobs.cleaning.output_run import compact_elsewhere
+        from sediment.jobs.cleaning.output_run import compact_to_output
 
-        return compact_elsewhere(options, own, stop or threading.Event())
+        return compact_to_output(options, own, stop or threading.Event())
     for log_dir in filter(is_uri, options.given_log_dirs):
         raise UsageError(
             "what lies behind a URI is only read", path=log_dir, advice="say with --output where the result goes"
@@ -139,7 +139,7 @@ class _Run:
 
     def __init__(self, options: CommonOptions, own: CompactOptions, stop: threading.Event, stack: ExitStack) -> None:
         self.run_id = uuid.uuid4().hex[:12]
-        self.clock = StageClock()
+        self.clock = StageTimer()
         self._options = options
         self._own = own
         self._stop = stop
@@ -152,7 +152,7 @@ class _Run:
         self._synced: dict[Path, Future[None]] = {}
         self._running: Mapping[str, str] = {}
         self._started = time.time()
-        self._originals: Originals | None = None
+        self._originals: BackupLinks | None = None
 
     def perform(self) -> list[PartitionReport]:
         """Lock, list, clean, commit; a report for every selected partition."""
@@ -194,13 +194,13 @@ class _Run:
                 )
                 listed.append(task)
             except (SedimentError, OSError) as error:
-                failed.append(PartitionReport(str(partition), str(directory.parent), FAILED, *told(error)))
+                failed.append(PartitionReport(str(partition), str(directory.parent), FAILED, *describe(error)))
         header = catalogue_of_run(self._options, "compact", self.run_id, checkpoints, before)
-        self._originals = Originals(self._own.keep_originals, header, self._fs)
+        self._originals = BackupLinks(self._own.keep_originals, header, self._fs)
         self._originals.begin()
         return listed, failed
 
-    def _open_directories(self) -> list[LogDirectory]:
+    def _open_directories(self) -> list[SelectedDirectory]:
         """Check every directory and the selection before anything is touched; read them again under their locks."""
         options = self._options
         own = self._own
@@ -225,9 +225,9 @@ class _Run:
         if not own.dry_run:
             for path in options.log_dirs:
                 if own.keep_originals is not None:
-                    check_originals_place(own.keep_originals, path, self._fs)
+                    check_originals_path(own.keep_originals, path, self._fs)
                 if own.keep_before is not None:
-                    check_place(own.keep_before, path, self._fs)
+                    check_backup_path(own.keep_before, path, self._fs)
                 if own.hand_off is None:
                     self._locks[path] = self._stack.enter_context(DirectoryLock(path))
                 if own.keep_before is not None:
@@ -265,16 +265,18 @@ class _Run:
         check_announced(folder, self._options.log_dirs, self._fs)
         self._stack.enter_context(DirectoryLock(folder))
 
-    def _prepare(self, directory: LogDirectory) -> Iterator[CleaningTask | PartitionReport]:
+    def _prepare(self, directory: SelectedDirectory) -> Iterator[CleaningTask | PartitionReport]:
         """A task for each partition that is to be compacted, a report for each that is not."""
         for partition in directory.partitions:
             try:
                 yield self._prepare_partition(directory, partition)
             except (SedimentError, OSError) as error:
-                code, sentence = told(error)
+                code, sentence = describe(error)
                 yield PartitionReport(str(partition), str(directory.path), FAILED, code, sentence)
 
-    def _prepare_partition(self, directory: LogDirectory, partition: TopicPartition) -> CleaningTask | PartitionReport:
+    def _prepare_partition(
+        self, directory: SelectedDirectory, partition: TopicPartition
+    ) -> CleaningTask | PartitionReport:
         path = directory.path / str(partition)
         settings = directory.settings_of(partition, self._fs)
         config = settings.for_topic(partition.topic)
@@ -302,7 +304,7 @@ class _Run:
         if not self._own.dry_run:
             self._keep_before(partition, directory.path)
         rolled = with_errors(task, lambda: roll_active(task, self._fs))
-        return rolled if isinstance(rolled, CleaningTask) else self._settle_all([Answer(task, rolled, None)])[0]
+        return rolled if isinstance(rolled, CleaningTask) else self._settle_all([TaskResult(task, rolled, None)])[0]
 
     def _clean_and_commit(self, tasks: Sequence[CleaningTask]) -> list[PartitionReport]:
         reports: list[PartitionReport] = []
@@ -311,11 +313,13 @@ class _Run:
         try:
             sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
         except RunStopped:
-            return [self._logged(report) for report in self._settle_all([Answer(task, None, None) for task in tasks])]
+            return [
+                self._logged(report) for report in self._settle_all([TaskResult(task, None, None) for task in tasks])
+            ]
         self.clock.lap(SPARK)
         self._stack.enter_context(cancel_when(self._stop, sc, self.run_id))
-        pace, there = self._pace(sc), circumstances(sc, total_bytes, asked=self._own.strategy)
-        chosen: Sequence[CleaningTask] = [replace(task, pace=pace, circumstances=there) for task in tasks]
+        pace, there = self._pace(sc), find_resources(sc, total_bytes, asked=self._own.strategy)
+        chosen: Sequence[CleaningTask] = [replace(task, pace=pace, resources=there) for task in tasks]
         if self._own.is_limited:
             chosen, left = self._choose(sc, chosen)
             reports.extend(map(self._logged, left))
@@ -345,13 +349,13 @@ class _Run:
 
     def _cleaned(
         self, sc: Any, tasks: Sequence[CleaningTask], *, in_order: bool
-    ) -> Iterator[list[Answer[CleaningTask, CleaningResult]]]:
+    ) -> Iterator[list[TaskResult[CleaningTask, CleaningResult]]]:
         """The answers of all tasks; partitions that are to be split come last, one by one, each with all slots."""
         to_split: list[tuple[CleaningTask, CleaningResult]] = []
-        for answers in spread_unfinished(
+        for answers in run_pending(
             sc,
             tasks,
-            begin_partition,
+            start_partition,
             CleaningTask.weight if in_order else CleaningTask.expected_bytes,
             group=self.run_id,
             in_order=in_order,
@@ -369,17 +373,17 @@ class _Run:
             from sediment.jobs.cleaning.splits import clean_partition_in_splits
 
             if self._stop.is_set():
-                yield [Answer(task, failure(STOPPED, "the run was stopped before this partition"), None)]
+                yield [TaskResult(task, failure(STOPPED, "the run was stopped before this partition"), None)]
                 continue
-            clock = StageClock()
+            clock = StageTimer()
             clock.add([asked.seconds_by_stage])
             try:
                 result = clean_partition_in_splits(sc, task, asked)
             except Exception as error:
-                yield [Answer(task, None, error)]
+                yield [TaskResult(task, None, error)]
                 continue
             clock.lap(CLEAN)
-            yield [Answer(task, replace(result, seconds_by_stage=clock.seconds()), None)]
+            yield [TaskResult(task, replace(result, seconds_by_stage=clock.seconds()), None)]
 
     def _logged(self, report: PartitionReport) -> PartitionReport:
         if report.reason_code == UNCLEAN:
@@ -387,11 +391,11 @@ class _Run:
         log_partition(self.run_id, "compact", report)
         return report
 
-    def _pace(self, sc: Any) -> Pace:
+    def _pace(self, sc: Any) -> RateLimit:
         """The limits of this run as one executor has to keep them."""
         rate = self._bytes_per_second
         seconds = self._own.max_seconds
-        return Pace(
+        return RateLimit(
             bytes_per_second=rate / executors(sc) if rate < DOUBLE_MAX else None,
             throttle_name=f"sediment-{self.run_id}.throttle",
             deadline_s=None if seconds is None else self._started + seconds,
@@ -403,15 +407,15 @@ class _Run:
 
         reports: list[PartitionReport] = []
         cleanable: list[tuple[tuple[CleaningTask, int], CleanableRange]] = []
-        for answers in spread(
+        for answers in run_on_executors(
             sc, tasks, survey_partition, CleaningTask.weight, group=self.run_id, is_stopped=self._stop.is_set
         ):
             for answer in answers:
                 found = answer.result or self._lost(answer.error)
-                if isinstance(found, Prospect):
+                if isinstance(found, SurveyResult):
                     cleanable.append(((answer.work, found.cleaned_bytes), found.cleanable))
                 else:
-                    reports.extend(self._settle_all([Answer(answer.work, found, None)]))
+                    reports.extend(self._settle_all([TaskResult(answer.work, found, None)]))
         chosen = []
         left_bytes = INT64_MAX if self._own.max_bytes is None else self._own.max_bytes
         for task, needed_bytes in filthiest_first(cleanable):
@@ -426,7 +430,7 @@ class _Run:
             reports.append(untouched(task.listing, SKIPPED, MAX_BYTES, reason))
         return chosen, reports
 
-    def _settle_all(self, answers: Sequence[Answer[CleaningTask, CleaningResult]]) -> list[PartitionReport]:
+    def _settle_all(self, answers: Sequence[TaskResult[CleaningTask, CleaningResult]]) -> list[PartitionReport]:
         """Commit what a task prepared, then write each directory's checkpoint and its marks once."""
         reports = []
         checkpoints: dict[Path, dict[TopicPartition, int]] = {}
@@ -451,13 +455,13 @@ class _Run:
                 update_uncleanable(log_dir, self._fs, add=damaged.get(log_dir, ()), remove=mended.get(log_dir, ()))
             except OSError as error:
                 self._options.messages().print(
-                    f"sediment: what was quarantined is not remembered: {told(error)[1]}", style="red", markup=False
+                    f"sediment: what was quarantined is not remembered: {describe(error)[1]}", style="red", markup=False
                 )
         for log_dir, offsets in checkpoints.items():
             try:
                 _update_checkpoint(self._fs, log_dir / CLEANER_FILE, offsets)
             except (SedimentError, OSError) as error:
-                late = f"its segments are clean, but the checkpoint was not written: {told(error)[1]}"
+                late = f"its segments are clean, but the checkpoint was not written: {describe(error)[1]}"
                 reports = [
                     replace(report, status=FAILED, reason_code="checkpoint-not-written", reason=late)
                     if report.log_dir == str(log_dir) and report.partition in map(str, offsets)
@@ -469,7 +473,7 @@ class _Run:
     def _lost(self, error: Exception | None) -> CleaningResult:
         if self._stop.is_set():
             return failure(STOPPED, "the run was stopped before this partition was clean")
-        return failure(*task_lost(error))
+        return failure(*describe_lost_task(error))
 
     def _sync_together(self, swaps: Sequence[PreparedSwap]) -> None:
         """Make many small swaps durable at once before the first of them is committed: flushes then share the disk."""
@@ -495,7 +499,7 @@ class _Run:
                     finished = self._commit(task, swap)
                     where = "in this partition"
             except (SedimentError, OSError) as error:
-                code, sentence = told(error)
+                code, sentence = describe(error)
                 return replace(report, status=FAILED, reason_code=code, reason=sentence), None
             if not finished:
                 return replace(report, status=FAILED, reason_code=STOPPED, reason=f"the run was stopped {where}"), None

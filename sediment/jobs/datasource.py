@@ -48,7 +48,7 @@ from sediment.jobs.spark.quiet_worker import silence_closed_sockets
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice, live_segments
-from sediment.segment_io.partition.sources import Source, locate
+from sediment.segment_io.partition.sources import Source, find_sources
 from sediment.segment_io.tables.readers import (
     FAIL,
     ISOLATIONS,
@@ -56,13 +56,13 @@ from sediment.segment_io.tables.readers import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     Column,
-    Damage,
-    Piece,
+    ScanTask,
     TableRequest,
     TableTask,
-    pack_pieces,
+    UnreadableRange,
+    pack_scan_tasks,
     parse_range,
-    plan_pieces,
+    plan_scan_tasks,
     plan_table,
     read_table,
 )
@@ -254,7 +254,7 @@ def located(options: SourceOptions, fs: Fs) -> list[Source]:
     Raises:
         UsageError: a path names nothing, or the paths hold nothing of a topic or partition that is asked for.
     """
-    found, request = locate(options.paths, fs), options.request
+    found, request = find_sources(options.paths, fs), options.request
     _check_selected("topic", request.topics, {source.partition.topic for source in found})
     of_topics = replace(request, partitions=None)
     numbers = {source.partition.partition for source in found if of_topics.wants(source)}
@@ -348,7 +348,7 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, _TaskPartition):
         return  # Spark's stand-in where there is nothing to read
-    skipped: list[Damage] = []
+    skipped: list[UnreadableRange] = []
     # A stream follows its offsets into new files; a frame that did would show some of them and not the others.
     yield from read_table(
         request, partition.value, Fs(), on_damage=skipped.append, on_lost=on_lost, follow=on_lost is not None
@@ -439,7 +439,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks for offsets from `start` to below `end`."""
         fs = Fs()
         task_bytes = self._options.task_bytes or SLICE_BYTES
-        pieces: list[Piece] = []
+        pieces: list[ScanTask] = []
         for name, source in self._ends.sources().items():
             first = start.get(name, ALL.first_offset)
             if name not in end or first >= end[name]:
@@ -449,8 +449,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             request = replace(
                 self._request, bounds=self._request.bounds & Bounds(first_offset=first, end_offset=end[name])
             )
-            pieces += plan_pieces(request, source, fs, slice_bytes=task_bytes)
-        return [_TaskPartition(task) for task in pack_pieces(pieces, task_bytes)]
+            pieces += plan_scan_tasks(request, source, fs, slice_bytes=task_bytes)
+        return [_TaskPartition(task) for task in pack_scan_tasks(pieces, task_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
@@ -501,7 +501,7 @@ class _LogEnds:
     def sources(self) -> dict[str, Source]:
         """By topic-partition; of one partition in two log directories only one can be followed."""
         found: dict[str, Source] = {}
-        for source in filter(self._options.request.wants, locate(self._options.paths, Fs())):
+        for source in filter(self._options.request.wants, find_sources(self._options.paths, Fs())):
             other = found.setdefault(str(source.partition), source)
             if other.directory != source.directory:
                 raise UsageError(

@@ -40,7 +40,7 @@ from sediment.segment_io.internal_topics.coordinator_records import (
     decode_coordinator_record,
 )
 from sediment.segment_io.partition.slices import Bounds
-from sediment.segment_io.partition.sources import Source, locate
+from sediment.segment_io.partition.sources import Source, find_sources
 from sediment.segment_io.tables.readers import (
     FAIL,
     ISOLATIONS,
@@ -48,9 +48,9 @@ from sediment.segment_io.tables.readers import (
     READ_UNCOMMITTED,
     SLICED_TABLES,
     TABLES,
-    Damage,
     TableRequest,
     TableTask,
+    UnreadableRange,
     arrow_schema,
     parse_range,
     plan_table,
@@ -141,7 +141,7 @@ def dump(request: TableRequest, sources: Sequence[Source], options: DumpOptions)
             return _write_with_spark(request, sources, options, options.to)
     elif options.master is not None:
         raise UsageError("--master is of use only with --to", advice="what is printed is read without Spark")
-    damages: list[Damage] = []
+    damages: list[UnreadableRange] = []
     if options.to is not None:
         batches = _batches(request, tasks, fs, damages)
         _write_parquet(batches, arrow_schema(request.selected()), options.to)
@@ -166,7 +166,7 @@ def _with_what_decoding_needs(request: TableRequest) -> TableRequest:
 
 
 def _batches(
-    request: TableRequest, tasks: Sequence[TableTask], fs: Fs, damages: list[Damage]
+    request: TableRequest, tasks: Sequence[TableTask], fs: Fs, damages: list[UnreadableRange]
 ) -> Iterator[pa.RecordBatch]:
     for task in tasks:
         yield from read_table(request, task, fs, on_damage=damages.append)
@@ -430,7 +430,7 @@ def _run(
 ) -> int:
     if as_json and to is not None:
         raise UsageError("--json and --to exclude each other", advice="choose JSON lines or Parquet")
-    found = locate(paths, Fs())
+    found = find_sources(paths, Fs())
     if not allow_empty_selection:
         check_patterns(partitions, [str(source.partition) for source in found], where=", ".join(paths))
     sources = [s for s in found if not partitions or any(fnmatch.fnmatchcase(str(s.partition), p) for p in partitions)]

@@ -35,10 +35,10 @@ from rich.table import Table
 
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.backup_catalogue import OriginalPartition, partition_before
-from sediment.engine.directory.backup_links import Originals, check_originals_place
+from sediment.engine.directory.backup_links import BackupLinks, check_originals_path
 from sediment.engine.directory.delete_segments import (
     expire_log,
-    files_that_go,
+    expired_files,
     roll_empty,
     rolled_files,
     segments_after,
@@ -52,7 +52,7 @@ from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.delta_lake.paths import outside_log_dirs
-from sediment.jobs.reporting.error_text import told
+from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import (
     FAILED,
     SCHEMA,
@@ -62,12 +62,12 @@ from sediment.jobs.reporting.run_report import (
     print_failures,
     skipped_lines,
 )
-from sediment.jobs.settings.directories import LogDirectory, check_filesystem
+from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.running_brokers import warn_of_running
 from sediment.jobs.settings.unstated_settings import why_not_expired
 from sediment.jobs.spark.cancellation import stop_on_signals
-from sediment.retention.policy import Kept, RetentionPlan, explain, plan_view
+from sediment.retention.policy import KeepReason, RetentionPlan, explain_retention, plan_view
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
     DeclinedError,
@@ -201,7 +201,7 @@ def _summary(run: ExpiryRun) -> str:
 
 # ---------------------------------------------------------------------------------------------------------- a partition
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class ExpiryTask:
     """A partition of which segments go: what its files say, what is to happen, and the report once it has.
 
     With `keep_deleted` the files stay under their `.deleted` names for the next start to remove.  `files` are the names
@@ -311,9 +311,9 @@ class _Run:
             archive.check(self._archive, self._options.log_dirs)
         directories = self._open_directories()
         reports: list[ExpiryReport] = []
-        doomed: list[Doomed] = []
+        doomed: list[ExpiryTask] = []
         for found in self._prepare_all(directories):
-            if isinstance(found, Doomed):
+            if isinstance(found, ExpiryTask):
                 doomed.append(found)
             else:
                 reports.append(found)
@@ -324,7 +324,7 @@ class _Run:
         if self._archive is not None and doomed:
             doomed, unarchived = self._archived(self._archive, doomed)
             reports += unarchived
-        originals: Originals | None = None
+        originals: BackupLinks | None = None
         if self._keep_originals is not None and doomed:
             originals, doomed, unlisted = self._begin_originals(self._keep_originals, doomed)
             reports += unlisted
@@ -348,7 +348,7 @@ class _Run:
             catalogue=None if self._catalogue is None else str(self._catalogue),
         )
 
-    def _open_directories(self) -> list[LogDirectory]:
+    def _open_directories(self) -> list[SelectedDirectory]:
         """Check every directory and the selection before anything is touched; read them again under their locks."""
         options = self._options
         directories = options.open_directories(self._fs, in_place=not self._dry_run)
@@ -357,7 +357,7 @@ class _Run:
         if not self._dry_run:
             for path in options.log_dirs:
                 if self._keep_originals is not None:
-                    check_originals_place(self._keep_originals, path, self._fs)
+                    check_originals_path(self._keep_originals, path, self._fs)
                 self._locks[path] = self._stack.enter_context(DirectoryLock(path))
             directories = options.open_directories(self._fs, in_place=True)
         else:
@@ -377,12 +377,12 @@ class _Run:
             )
 
     # ----------------------------------------------------------------------------------------------------------- decide
-    def _prepare_all(self, directories: Sequence[LogDirectory]) -> Iterator[Doomed | ExpiryReport]:
+    def _prepare_all(self, directories: Sequence[SelectedDirectory]) -> Iterator[ExpiryTask | ExpiryReport]:
         pairs = [(directory, partition) for directory in directories for partition in directory.partitions]
         with ThreadPoolExecutor(_THREADS, "sediment-expire") as pool:
             yield from pool.map(lambda pair: self._prepare(*pair), pairs)
 
-    def _prepare(self, directory: LogDirectory, partition: TopicPartition) -> Doomed | ExpiryReport:
+    def _prepare(self, directory: SelectedDirectory, partition: TopicPartition) -> ExpiryTask | ExpiryReport:
         """What is to happen to a partition, or the report of one to which nothing does."""
         failed = partial(ExpiryReport, str(partition), str(directory.path), FAILED)
         if self._stop.is_set():
@@ -390,9 +390,9 @@ class _Run:
         try:
             return self._decide(directory, partition)
         except (SedimentError, OSError) as error:
-            return failed(*told(error))
+            return failed(*describe(error))
 
-    def _decide(self, directory: LogDirectory, partition: TopicPartition) -> Doomed | ExpiryReport:
+    def _decide(self, directory: SelectedDirectory, partition: TopicPartition) -> ExpiryTask | ExpiryReport:
         # It loads compiled loops, which a wrong command line need not wait for.
         from sediment.segment_io.partition.log_view import open_view
 
@@ -432,7 +432,7 @@ class _Run:
 
     def _planned(
         self, view: LogView, config: LogConfig, checkpoints: PartitionCheckpoints, *, keep_deleted: bool
-    ) -> Doomed | ExpiryReport:
+    ) -> ExpiryTask | ExpiryReport:
         plan = plan_view(view, config.retention, now_ms=self._options.now_ms)
         report = replace(
             _listed(view.listing, EXPIRED, None, None),
@@ -442,15 +442,19 @@ class _Run:
         )
         if not plan.deleted:
             first = plan.fates[0] if plan.fates else None
-            why = f"segment {first.segment.base_offset} stays: {explain(first, config.retention)}" if first else None
+            why = (
+                f"segment {first.segment.base_offset} stays: {explain_retention(first, config.retention)}"
+                if first
+                else None
+            )
             return replace(
                 report, status=SKIPPED, reason_code=NOTHING_TO_DELETE, reason=why or "the log has no segment"
             )
-        return Doomed(view, plan, _carried_out(report, view, plan), keep_deleted, checkpoints)
+        return ExpiryTask(view, plan, _carried_out(report, view, plan), keep_deleted, checkpoints)
 
     # -------------------------------------------------------------------------------------------------------------- ask
     def _ask(
-        self, confirm: Callable[[ExpiryRun], bool], reports: Sequence[ExpiryReport], doomed: Sequence[Doomed]
+        self, confirm: Callable[[ExpiryRun], bool], reports: Sequence[ExpiryReport], doomed: Sequence[ExpiryTask]
     ) -> None:
         """Show what is to go and go on only if that is wanted, and if the files are still those that were shown."""
         shown = self.result([*reports, *(each.report for each in doomed)], dry_run=True)
@@ -477,7 +481,7 @@ class _Run:
             finish_interrupted(path, self._fs)
 
     # ---------------------------------------------------------------------------------------------------------- archive
-    def _archived(self, path: str, doomed: Sequence[Doomed]) -> tuple[list[Doomed], list[ExpiryReport]]:
+    def _archived(self, path: str, doomed: Sequence[ExpiryTask]) -> tuple[list[ExpiryTask], list[ExpiryReport]]:
         """The partitions whose doomed segments the archive holds now, and reports of the others."""
         from sediment.jobs.delta_lake.archive import archive_segments
 
@@ -496,36 +500,36 @@ class _Run:
 
     # -------------------------------------------------------------------------------------------------------- originals
     def _begin_originals(
-        self, target: Path, doomed: Sequence[Doomed]
-    ) -> tuple[Originals | None, list[Doomed], list[ExpiryReport]]:
+        self, target: Path, doomed: Sequence[ExpiryTask]
+    ) -> tuple[BackupLinks | None, list[ExpiryTask], list[ExpiryReport]]:
         """The originals of the run once their catalogue is durable, the partitions in it, and reports of the others."""
-        listed: list[Doomed] = []
+        listed: list[ExpiryTask] = []
         failed: list[ExpiryReport] = []
         before: list[OriginalPartition] = []
         checkpoints = {path: read_checkpoints(path, self._fs) for path in self._locks}
         for each in doomed:
             directory = each.view.listing.path
             try:
-                names = files_that_go(each.view, each.plan, self._fs)
+                names = expired_files(each.view, each.plan, self._fs)
                 new = rolled_files(each.view) if each.plan.rolls_active else ()
                 before.append(
                     partition_before(each.partition, directory, checkpoints[each.log_dir], names, new, self._fs)
                 )
                 listed.append(replace(each, files=names))
             except (SedimentError, OSError) as error:
-                failed.append(_left_alone(each, *told(error), self._fs))
+                failed.append(_left_alone(each, *describe(error), self._fs))
         header = catalogue_of_run(self._options, "expire", self.run_id, checkpoints, before)
-        originals = Originals(target, header, self._fs)
+        originals = BackupLinks(target, header, self._fs)
         try:
             originals.begin()
         except (SedimentError, OSError) as error:
-            code, sentence = told(error)
+            code, sentence = describe(error)
             reason = f"the catalogue of originals cannot be written, and nothing was deleted: {sentence}"
             return None, [], failed + [_left_alone(each, code, reason, self._fs) for each in listed]
         return originals, listed, failed
 
     # ----------------------------------------------------------------------------------------------------------- delete
-    def _delete_all(self, doomed: Sequence[Doomed], originals: Originals | None) -> list[ExpiryReport]:
+    def _delete_all(self, doomed: Sequence[ExpiryTask], originals: BackupLinks | None) -> list[ExpiryReport]:
         reports = []
         total_bytes = sum(each.plan.deleted_bytes for each in doomed)
         progress = self._stack.enter_context(Progress(self._options.messages(), len(doomed), total_bytes))
@@ -541,7 +545,7 @@ class _Run:
                     progress.advance(each.plan.deleted_bytes)
         return reports
 
-    def _drop_redundant_starts(self, directories: Sequence[LogDirectory], reports: Sequence[ExpiryReport]) -> None:
+    def _drop_redundant_starts(self, directories: Sequence[SelectedDirectory], reports: Sequence[ExpiryReport]) -> None:
         """Log start entries of logs that say themselves where they start go, as with a broker.
 
         A run that was cut off leaves them; what fails here leaves them to the next one.
@@ -564,7 +568,7 @@ class _Run:
 
 
 def delete_group(
-    log_dir: Path, doomed: Sequence[Doomed], lock: DirectoryLock, fs: Fs, originals: Originals | None = None
+    log_dir: Path, doomed: Sequence[ExpiryTask], lock: DirectoryLock, fs: Fs, originals: BackupLinks | None = None
 ) -> list[ExpiryReport]:
     """Carry out the plans of partitions of one log directory, whose lock is held.
 
@@ -584,14 +588,14 @@ def delete_group(
     order that is true without it.
     """
     reports: list[ExpiryReport] = []
-    ready: list[Doomed] = []
+    ready: list[ExpiryTask] = []
     for each in doomed:
         try:
             lock.check()
             if originals is not None:
                 originals.keep(each.partition, each.view.listing.path, each.files)
         except (SedimentError, OSError) as error:
-            reports.append(_left_alone(each, *told(error), fs))
+            reports.append(_left_alone(each, *describe(error), fs))
             continue
         try:
             if each.plan.rolls_active:
@@ -600,10 +604,10 @@ def delete_group(
         except (SedimentError, OSError) as error:
             smaller = replace(each, plan=each.plan.keeping_active())
             if _is_full(error) and smaller.plan.deleted:
-                report = replace(each.report, reason_code=str(Kept.NO_ROOM), reason=_NO_ROOM)
+                report = replace(each.report, reason_code=str(KeepReason.NO_ROOM), reason=_NO_ROOM)
                 ready.append(replace(smaller, report=_carried_out(report, each.view, smaller.plan)))
             else:
-                reports.append(_left_alone(each, *told(error), fs))
+                reports.append(_left_alone(each, *describe(error), fs))
     checkpoint, like = log_dir / LOG_START_FILE, log_dir / LOCK_FILE
     starts = {each.partition: each.plan.log_start_offset for each in ready}
     is_durable = True
@@ -612,9 +616,9 @@ def delete_group(
         update_offset_checkpoint(fs, checkpoint, starts, like=like)
     except (SedimentError, OSError) as error:
         if not _is_full(error):
-            return reports + [_left_alone(each, *told(error), fs) for each in ready]
+            return reports + [_left_alone(each, *describe(error), fs) for each in ready]
         is_durable = False
-    done: list[Doomed] = []
+    done: list[ExpiryTask] = []
     for each in ready:
         try:
             lock.check()
@@ -632,7 +636,7 @@ def delete_group(
         lock.check()
         update_offset_checkpoint(fs, checkpoint, inside, settled, like=like)
     except (SedimentError, OSError) as error:
-        late = f"its segments are deleted, but the log start checkpoint was not settled: {told(error)[1]}"
+        late = f"its segments are deleted, but the log start checkpoint was not settled: {describe(error)[1]}"
         unsettled = (
             replace(each.report, status=FAILED, reason_code="checkpoint-not-written", reason=late) for each in done
         )
@@ -673,9 +677,9 @@ def _carried_out(report: ExpiryReport, view: LogView, plan: RetentionPlan) -> Ex
     )
 
 
-def _broken_off(each: Doomed, error: SedimentError | OSError, fs: Fs) -> ExpiryReport:
+def _broken_off(each: ExpiryTask, error: SedimentError | OSError, fs: Fs) -> ExpiryReport:
     """The report of a partition whose deletion failed midway."""
-    code, sentence = told(error)
+    code, sentence = describe(error)
     if code == "no-space" and isinstance(error, OSError):
         sentence = f"the disk is full ({error.filename})"
     start = each.plan.log_start_offset
@@ -683,7 +687,7 @@ def _broken_off(each: Doomed, error: SedimentError | OSError, fs: Fs) -> ExpiryR
     return _as_it_is(replace(each.report, status=FAILED, reason_code=code, reason=reason), each, fs)
 
 
-def _left_alone(each: Doomed, code: str, reason: str, fs: Fs) -> ExpiryReport:
+def _left_alone(each: ExpiryTask, code: str, reason: str, fs: Fs) -> ExpiryReport:
     """The report of a partition of which nothing went."""
     report = replace(
         each.report,
@@ -696,7 +700,7 @@ def _left_alone(each: Doomed, code: str, reason: str, fs: Fs) -> ExpiryReport:
     return _as_it_is(report, each, fs)
 
 
-def _as_it_is(report: ExpiryReport, each: Doomed, fs: Fs) -> ExpiryReport:
+def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
     """`report` with the segments that the directory holds."""
     try:
         listing = list_log(each.partition, each.view.listing.path, fs)

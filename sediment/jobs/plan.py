@@ -30,20 +30,20 @@ from sediment.jobs.cleaning.task import (
     CleaningResult,
     CleaningTask,
     CompactOptions,
-    circumstances,
     clean_partition,
     estimated,
-    look_at,
+    find_resources,
+    open_and_select,
     strategy_for,
 )
 from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.reporting.error_text import task_lost, told
+from sediment.jobs.reporting.error_text import describe, describe_lost_task
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SCHEMA, PartitionReport, human_bytes, utc_time
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
 from sediment.jobs.spark.session import spark_context
-from sediment.jobs.spark.task_pool import spread
+from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.retention.config import RetentionConfig
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError, SourceChangedError
 from sediment.segment_io.fs import Fs
@@ -183,13 +183,13 @@ def plan_partition(task: PlanningTask, attempt: str) -> PartitionPlan | SplitsTo
     try:
         return _plan_partition(task, found, attempt)
     except CorruptCheckpointError as error:
-        code, sentence = told(error)
+        code, sentence = describe(error)
         return replace(found, status=FAILED, reason_code=code, reason=sentence)
     except CorruptDataError as error:
-        code, sentence = told(error)
+        code, sentence = describe(error)
         return replace(found, status=QUARANTINED, reason_code=code, reason=sentence)
     except (SedimentError, OSError) as error:
-        code, sentence = told(error)
+        code, sentence = describe(error)
         return replace(found, status=FAILED, reason_code=code, reason=sentence)
 
 
@@ -210,14 +210,14 @@ def _start(listing: LogListing, cleanup_policy: tuple[str, ...]) -> PartitionPla
 
 
 def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> PartitionPlan | SplitsToClean:
-    from sediment.compaction.policy import explain
+    from sediment.compaction.policy import explain_range
 
     cleaning = task.cleaning
     listing, config, fs = cleaning.listing, cleaning.config, Fs()
     if listing.is_replacement_open():
         reason = "an earlier run or broker was interrupted here; the next run or start finishes that first"
         return replace(found, reason_code="interrupted", reason=reason)
-    view, cleanable = look_at(cleaning, fs)
+    view, cleanable = open_and_select(cleaning, fs)
     found = replace(
         found,
         log_start_offset=view.log_start_offset,
@@ -226,7 +226,7 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
         log_end_offset=view.log_end_offset,
         retention=_retention(task, view),
         reason_code=None if cleanable.blocked_by is None else cleanable.blocked_by.value,
-        reason=explain(cleanable, view, config),
+        reason=explain_range(cleanable, view, config),
         unblocks_at_ms=cleanable.unblocks_at_ms,
     )
     if task.at_work is not None and found.reason_code == UNCLEAN:
@@ -374,10 +374,10 @@ def plan(options: CommonOptions, own: CompactOptions, *, exact: bool) -> PlanRun
         if tasks:
             progress = stack.enter_context(Progress(options.messages(), len(tasks), sum(t.weight() for t in tasks)))
             sc = stack.enter_context(spark_context(options.master, "sediment plan"))
-            there = circumstances(sc, sum(task.cleaning.weight() for task in tasks if task.is_cleaned()), asked=None)
-            tasks = [replace(task, cleaning=replace(task.cleaning, circumstances=there)) for task in tasks]
+            there = find_resources(sc, sum(task.cleaning.weight() for task in tasks if task.is_cleaned()), asked=None)
+            tasks = [replace(task, cleaning=replace(task.cleaning, resources=there)) for task in tasks]
             to_split: list[tuple[PlanningTask, SplitsToClean]] = []
-            for packed in spread(sc, tasks, plan_partition, PlanningTask.weight, group=run_id):
+            for packed in run_on_executors(sc, tasks, plan_partition, PlanningTask.weight, group=run_id):
                 for answer in packed:
                     if isinstance(answer.result, SplitsToClean):
                         to_split.append((answer.work, answer.result))
@@ -407,7 +407,7 @@ def _prepare(
                 settings = directory.settings_of(partition, fs)
                 config = settings.for_topic(partition.topic)
             except (SedimentError, OSError) as error:
-                code, sentence = told(error)
+                code, sentence = describe(error)
                 prepared.append(PartitionPlan(str(partition), str(directory.path), FAILED, code, sentence))
                 continue
             checkpoints = directory.checkpoints.of(partition)
@@ -440,7 +440,7 @@ def _exactly_in_splits(sc: Any, task: PlanningTask, in_splits: SplitsToClean) ->
 
 
 def _lost(task: PlanningTask, error: Exception | None) -> PartitionPlan:
-    code, sentence = task_lost(error)
+    code, sentence = describe_lost_task(error)
     found = _start(task.cleaning.listing, task.cleaning.config.cleanup_policy)
     return replace(found, status=FAILED, reason_code=code, reason=sentence)
 

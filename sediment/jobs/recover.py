@@ -28,16 +28,16 @@ from rich.console import Console
 from rich.table import Table
 
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.dry_run_overlay import ShadowFs, shadow_of
+from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
 from sediment.engine.directory.loader import LoadedLog, load_log
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
-from sediment.jobs.reporting.error_text import told
+from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, SCHEMA, human_bytes, print_failures
 from sediment.jobs.settings.cluster_settings import check_patterns
-from sediment.jobs.settings.directories import LogDirectory
+from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import LockLostError, SedimentError
 from sediment.segment_io.format.checkpoints import format_offset_checkpoint, read_offset_checkpoint
@@ -171,7 +171,7 @@ class _Work:
     name: str
     partition: TopicPartition
     state: DirectoryState
-    directory: LogDirectory
+    directory: SelectedDirectory
     checkpoints: PartitionCheckpoints
     config: LogConfig
     log_bytes: int
@@ -205,9 +205,9 @@ def _load(work: _Work, path: Path, fs: Fs, now_ms: int) -> LoadedLog:
 
 def _rehearse(work: _Work, now_ms: int) -> LoadedLog:
     """`_load` in a shadow of the partition; errors name the real files."""
-    with shadow_of(work.path) as shadow:
+    with overlay_of(work.path) as shadow:
         try:
-            return _load(work, shadow, ShadowFs(), now_ms)
+            return _load(work, shadow, OverlayFs(), now_ms)
         except SedimentError as error:
             if error.path is not None:
                 error.path = error.path.replace(str(shadow), str(work.path))
@@ -236,12 +236,12 @@ def _recover(work: _Work, lock: DirectoryLock | None, stop: threading.Event, opt
         stop.set()
         raise
     except (SedimentError, OSError) as error:
-        return failed(*told(error))
+        return failed(*describe(error))
     return _Outcome(work, _report_of(work.name, work.directory.path, log), log)
 
 
 # ---------------------------------------------------------------------------------------------------------- a directory
-def _open_directories(options: CommonOptions, fs: Fs) -> list[LogDirectory]:
+def _open_directories(options: CommonOptions, fs: Fs) -> list[SelectedDirectory]:
     """`CommonOptions.open_directories`, where a `--partition` may select a future replica by its directory's name.
 
     Raises:
@@ -254,14 +254,14 @@ def _open_directories(options: CommonOptions, fs: Fs) -> list[LogDirectory]:
     return directories
 
 
-def _logs(directory: LogDirectory, fs: Fs) -> list[tuple[str, TopicPartition, DirectoryState]]:
+def _logs(directory: SelectedDirectory, fs: Fs) -> list[tuple[str, TopicPartition, DirectoryState]]:
     """The logs of a directory that a broker would load, by the names of their directories."""
     names = [entry.name for entry in fs.scan(directory.path) if entry.is_directory]
     found = find_partitions(directory.path, names).items()
     return [(name, partition, state) for name, (partition, state) in found if state not in _NOT_LOADED]
 
 
-def _works(directory: LogDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_Work], bool]:
+def _works(directory: SelectedDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_Work], bool]:
     """The selected logs of a directory, and whether they are all that a broker would go on writing to."""
     works = []
     is_whole = True
@@ -284,7 +284,7 @@ def _works(directory: LogDirectory, options: CommonOptions, fs: Fs) -> tuple[lis
     return works, is_whole
 
 
-def _settle_directory(directory: LogDirectory, outcomes: Sequence[_Outcome], is_whole: bool, fs: Fs) -> bool:
+def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome], is_whole: bool, fs: Fs) -> bool:
     """Write what a broker writes when it stops; whether the directory now counts as cleanly stopped.
 
     Source: kafka-log 04 §14 step 3.
@@ -374,20 +374,20 @@ def recover(
     return RecoveryRun(run_id, "recover", options.now_ms, seconds, dry_run, tuple(sorted(clean)), ordered)
 
 
-def _default_threads(directory: LogDirectory) -> int:
+def _default_threads(directory: SelectedDirectory) -> int:
     value = directory.settings.broker_value(_THREADS_KEY)
     assert isinstance(value, int)
     return value
 
 
 def _outcomes(
-    per_directory: Sequence[tuple[LogDirectory, list[_Work], bool]],
+    per_directory: Sequence[tuple[SelectedDirectory, list[_Work], bool]],
     pool: ThreadPoolExecutor,
     locks: Mapping[Path, DirectoryLock],
     stop: threading.Event,
     options: CommonOptions,
     progress: Progress,
-) -> Iterator[tuple[LogDirectory, list[_Outcome], bool]]:
+) -> Iterator[tuple[SelectedDirectory, list[_Outcome], bool]]:
     """Each directory with the outcomes of its partitions, when the last of them is done; large ones begin first."""
     left = {directory.path: len(works) for directory, works, _ in per_directory}
     done: dict[Path, list[_Outcome]] = {path: [] for path in left}

@@ -33,29 +33,29 @@ from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.delta_lake.latest_per_key import (
     ACCOUNT_TOPIC,
     SPARK_SCHEMA,
-    Account,
     LatestPerKey,
     Part,
-    parse_account,
+    ReadSummary,
+    parse_read_summary,
 )
 from sediment.jobs.delta_lake.paths import is_delta_table, is_uri, outside_log_dirs
 from sediment.jobs.delta_lake.refresh_plan import (
     AS_OF,
     LATEST,
-    LogFacts,
+    LogState,
     PartitionProgress,
-    Progress,
     Rebuild,
     Refresh,
+    RefreshProgress,
     parse_progress,
     plan_refresh,
     progress_after,
     progress_json,
 )
 from sediment.jobs.delta_lake.session import delta_session
-from sediment.jobs.reporting.error_text import first_line, told
+from sediment.jobs.reporting.error_text import describe, first_line
 from sediment.jobs.reporting.run_report import FAILED, SCHEMA, SKIPPED
-from sediment.jobs.settings.directories import LogDirectory
+from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.jobs.spark.task_pool import pack_by_weight
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
@@ -65,7 +65,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.tables.readers import Piece
+from sediment.segment_io.tables.readers import ScanTask
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -213,7 +213,7 @@ class _Log:
         return PartitionSnapshot(str(self.partition), str(self.log_dir), status, code, reason)
 
     def failure(self, error: SedimentError | OSError) -> PartitionSnapshot:
-        return self.report(FAILED, *told(error))
+        return self.report(FAILED, *describe(error))
 
 
 def _logs(options: CommonOptions, fs: Fs) -> list[_Log]:
@@ -232,7 +232,7 @@ def _logs(options: CommonOptions, fs: Fs) -> list[_Log]:
     return [found[partition] for partition in sorted(found)]
 
 
-def _log(directory: LogDirectory, partition: TopicPartition, fs: Fs) -> _Log:
+def _log(directory: SelectedDirectory, partition: TopicPartition, fs: Fs) -> _Log:
     config = directory.config_of(partition, fs).compaction
     return _Log(
         partition,
@@ -248,15 +248,15 @@ class _Planned:
     """A partition and what is to be read of it."""
 
     log: _Log
-    facts: LogFacts
+    facts: LogState
     refresh: Refresh
     committed: CommittedRange
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ScanTask, ...]
 
 
-def _facts(log: _Log, committed: CommittedRange, fs: Fs) -> LogFacts:
+def _facts(log: _Log, committed: CommittedRange, fs: Fs) -> LogState:
     directory = log.source().directory
-    return LogFacts(
+    return LogState(
         log_start_offset=committed.first_offset,
         end_offset=committed.end_offset,
         first_dirty_offset=log.checkpoints.first_dirty,
@@ -289,7 +289,8 @@ def _plan(
     except (SedimentError, OSError) as error:
         return log.failure(error)
     pieces = tuple(
-        Piece(piece, bounds, True, committed.aborted_within(piece.start_offset, piece.end_offset)) for piece in slices
+        ScanTask(piece, bounds, True, committed.aborted_within(piece.start_offset, piece.end_offset))
+        for piece in slices
     )
     return _Planned(log, facts, refresh, committed, pieces)
 
@@ -327,7 +328,7 @@ class _SnapshotTable:
         self._deletion_vectors = deletion_vectors
         self.path = path if is_uri(path) else str(Path(path).absolute())
 
-    def open(self, kind: str) -> Progress:
+    def open(self, kind: str) -> RefreshProgress:
         """Make the table if there is none; how far it is.
 
         Raises:
@@ -350,13 +351,13 @@ class _SnapshotTable:
             )
         return progress
 
-    def _create(self, kind: str) -> Progress:
+    def _create(self, kind: str) -> RefreshProgress:
         from delta.tables import DeltaTable
         from pyspark.sql.types import StructType
 
         self._remove_unborn_log()
         columns = cast("StructType", StructType.fromDDL(SPARK_SCHEMA))
-        progress = Progress(kind, "", 0, {})
+        progress = RefreshProgress(kind, "", 0, {})
         with _commit_settings(self._spark, progress):
             (
                 DeltaTable.createIfNotExists(self._spark)
@@ -390,7 +391,7 @@ class _SnapshotTable:
             for path in [*(status.getPath() for status in left), folder]:
                 files.delete(path, False)
 
-    def _forgotten_progress(self) -> Progress:
+    def _forgotten_progress(self) -> RefreshProgress:
         """That of a table whose log no longer reaches back to a commit of ours: all has to be read again.
 
         The number of a refresh never exceeds the version of its commit, so the table's version is one not used before.
@@ -401,7 +402,7 @@ class _SnapshotTable:
             raise UsageError(
                 "this Delta table was not made by snapshot", path=self.path, advice="name a path that does not exist"
             )
-        return Progress(kind, "", self._commits(1)[0].version, {})
+        return RefreshProgress(kind, "", self._commits(1)[0].version, {})
 
     def _commits(self, limit: int | None) -> list[Any]:
         """Newest first."""
@@ -415,17 +416,17 @@ class _SnapshotTable:
 
         return DeltaTable.forPath(self._spark, self.path)
 
-    def fill(self, rows: DataFrame, progress: Progress) -> None:
+    def fill(self, rows: DataFrame, progress: RefreshProgress) -> None:
         """One commit: `rows` into the empty table."""
         with _commit_settings(self._spark, progress):
             rows.where("value is not null").write.format("delta").mode("append").save(self.path)
 
-    def replace(self, rows: DataFrame, progress: Progress) -> None:
+    def replace(self, rows: DataFrame, progress: RefreshProgress) -> None:
         """One commit: `rows` become the table."""
         with _commit_settings(self._spark, progress):
             rows.where("value is not null").write.format("delta").mode("overwrite").save(self.path)
 
-    def merge(self, rows: DataFrame, stale: Column | None, topics: Sequence[str], progress: Progress) -> None:
+    def merge(self, rows: DataFrame, stale: Column | None, topics: Sequence[str], progress: RefreshProgress) -> None:
         """One commit: `rows` are the latest of their keys, `stale` which rows go when none of `rows` has their key."""
         from pyspark.sql import functions as f
 
@@ -459,7 +460,7 @@ class _SnapshotTable:
         return None
 
 
-def _first_progress(commits: Sequence[Any]) -> Progress | None:
+def _first_progress(commits: Sequence[Any]) -> RefreshProgress | None:
     return next((found for commit in commits if (found := parse_progress(commit.userMetadata)) is not None), None)
 
 
@@ -468,7 +469,7 @@ def _holds_something(path: Path) -> bool:
 
 
 @contextmanager
-def _commit_settings(spark: SparkSession, progress: Progress) -> Iterator[None]:
+def _commit_settings(spark: SparkSession, progress: RefreshProgress) -> Iterator[None]:
     """What the commits within are to be marked with."""
     settings = {
         _USER_METADATA: progress_json(progress),
@@ -515,7 +516,7 @@ class _Read:
     """What the tasks read: `rows` of all partitions, held by Spark, and the accounts of each by its parts."""
 
     rows: DataFrame
-    accounts: tuple[tuple[Account, ...], ...]
+    accounts: tuple[tuple[ReadSummary, ...], ...]
 
 
 def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
@@ -532,18 +533,18 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
     rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
     # Held without a way to compute it anew: what the table gets is what the accounts are about.
     held = rows.localCheckpoint()
-    accounts: list[list[Account]] = [[] for _ in planned]
+    accounts: list[list[ReadSummary]] = [[] for _ in planned]
     for row in held.where(f.col("topic") == ACCOUNT_TOPIC).select("partition", "value").collect():
-        accounts[owners[row.partition]].append(parse_account(bytes(row.value)))
+        accounts[owners[row.partition]].append(parse_read_summary(bytes(row.value)))
     return _Read(held, tuple(map(tuple, accounts)))
 
 
-def _cut(planned: Sequence[_Planned], slots: int) -> Iterator[tuple[int, tuple[Piece, ...]]]:
+def _cut(planned: Sequence[_Planned], slots: int) -> Iterator[tuple[int, tuple[ScanTask, ...]]]:
     """(index of the partition, slices that one task reads together); few, because each gives a row for a key."""
     total_bytes = sum(piece.slice.size_bytes for partition in planned for piece in partition.pieces)
     part_bytes = max(total_bytes // slots, _PART_BYTES)
     for owner, partition in enumerate(planned):
-        pieces: list[Piece] = []
+        pieces: list[ScanTask] = []
         size_bytes = 0
         for piece in partition.pieces:
             if pieces and size_bytes + piece.slice.size_bytes > part_bytes:
@@ -665,7 +666,7 @@ class _Run:
         rows: DataFrame,
         good: Sequence[_Planned],
         looked_at: Sequence[_Planned],
-        before: Progress,
+        before: RefreshProgress,
         known: Mapping[str, PartitionProgress],
     ) -> tuple[int, Mapping[str, str]]:
         from delta.exceptions import DeltaConcurrentModificationException
@@ -674,7 +675,7 @@ class _Run:
             str(partition.log.partition): progress_after(partition.refresh, partition.facts, self._options.now_ms)
             for partition in looked_at
         }
-        progress = Progress(before.kind, self._run_id, before.sequence + 1, {**known, **reached})
+        progress = RefreshProgress(before.kind, self._run_id, before.sequence + 1, {**known, **reached})
         try:
             if before.kind == AS_OF:
                 self._table.replace(rows, progress)
@@ -763,7 +764,7 @@ def _told_what_is_gone(report: PartitionSnapshot, partition: _Planned) -> Partit
 
 
 def _settled(
-    planned: Sequence[_Planned], accounts: Sequence[Sequence[Account]]
+    planned: Sequence[_Planned], accounts: Sequence[Sequence[ReadSummary]]
 ) -> tuple[list[_Planned], list[PartitionSnapshot]]:
     """The partitions that were read, and reports of those that could not be.
 

@@ -28,12 +28,12 @@ from sediment.engine.directory.backup_links import BEFORE_OF_FILE
 from sediment.engine.directory.before_mark import BeforeMark, fingerprint, read_mark
 from sediment.jobs.command_line.options import CommonOptions, options_of_two_directories
 from sediment.jobs.command_line.progress import stages_of
-from sediment.jobs.reporting.error_text import told
+from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED
 from sediment.jobs.settings.cluster_settings import check_patterns, settings_of_logs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import create_session, spark_context
-from sediment.jobs.spark.task_pool import spread
+from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.jobs.verification import rules as r
 from sediment.jobs.verification.cleaned_range import (
     CleanedRange,
@@ -63,7 +63,7 @@ from sediment.segment_io.format.names import CLEANER_FILE, parse_segment_file
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir import LogDirCheckpoints, read_checkpoints
 from sediment.segment_io.partition.slices import LiveSegment, live_segments
-from sediment.segment_io.partition.sources import Source, locate
+from sediment.segment_io.partition.sources import Source, find_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -157,11 +157,11 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
         name = before.resolve().name
         if not _selected([name], options):
             return [], []
-        return [_Pair(name, _side(locate([before], fs)[0], fs), _side(locate([after], fs)[0], fs))], []
+        return [_Pair(name, _side(find_sources([before], fs)[0], fs), _side(find_sources([after], fs)[0], fs))], []
     mark = read_mark(before / BEFORE_OF_FILE, fs) or BeforeMark("")
     sides = [
         {str(source.partition): source for source in sources}
-        for sources in (_kept(before, mark, fs), locate([after], fs))
+        for sources in (_kept(before, mark, fs), find_sources([after], fs))
     ]
     names = _selected(sorted(sides[0].keys() | sides[1].keys() | mark.partitions.keys()), options)
     checkpoints = [read_checkpoints(path, fs) for path in (before, after)]
@@ -204,7 +204,7 @@ def _side(source: Source, fs: Fs, checkpoints: LogDirCheckpoints | None = None) 
 def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
     """The partitions of BEFORE; a run that changed none left its mark and no partition."""
     try:
-        return locate([before], fs)
+        return find_sources([before], fs)
     except NotALogDirectoryError:
         if not mark.log_dir:
             raise
@@ -379,7 +379,9 @@ class _Run:
             for work in _works(number, one, damaged.get((number, AFTER), frozenset()), self._rules(one).idle_since_ms())
         ]
         group = f"sediment-verify-{uuid.uuid4().hex}"
-        for answers in spread(self._spark.sparkContext, works, _perform, lambda work: work.size_bytes, group=group):
+        for answers in run_on_executors(
+            self._spark.sparkContext, works, _perform, lambda work: work.size_bytes, group=group
+        ):
             for answer in answers:
                 error = answer.error or (answer.result if isinstance(answer.result, Exception) else None)
                 if error is not None:
@@ -533,7 +535,7 @@ def _report(
         [*on_driver, *first],
         key=lambda d: (list(CHECKS).index(d.check), -1 if d.offset is None else d.offset, d.what),
     )
-    code, reason = told(error) if isinstance(error, SedimentError | OSError) else (None, None)
+    code, reason = describe(error) if isinstance(error, SedimentError | OSError) else (None, None)
     if error is not None and reason is None:
         code, reason = "task-failed", str(error)
     return PairReport(

@@ -43,7 +43,7 @@ class Rule(StrEnum):
     TIME = "retention.ms"
 
 
-class Kept(StrEnum):
+class KeepReason(StrEnum):
     """Why a segment stays; of several reasons the one that is looked at first."""
 
     TIERED = "tiered"
@@ -58,7 +58,7 @@ class Kept(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentFate:
+class SegmentDecision:
     """What becomes of one segment: exactly one of `rule` and `kept` is set.
 
     `goes_at_ms` is the clock at which retention.ms lets it go if nothing is appended; None where no clock does, for a
@@ -67,7 +67,7 @@ class SegmentFate:
 
     segment: SegmentState
     rule: Rule | None
-    kept: Kept | None
+    kept: KeepReason | None
     goes_at_ms: int | None = None
 
 
@@ -79,7 +79,7 @@ class RetentionPlan:
     made at the log end offset first.
     """
 
-    fates: tuple[SegmentFate, ...]
+    fates: tuple[SegmentDecision, ...]
     log_start_before: int
     log_start_offset: int
     rolls_active: bool
@@ -90,16 +90,16 @@ class RetentionPlan:
             return self
         *others, active = self.fates
         start = max(active.segment.base_offset, self.log_start_before) if others else self.log_start_before
-        kept = SegmentFate(active.segment, None, Kept.NO_ROOM)
+        kept = SegmentDecision(active.segment, None, KeepReason.NO_ROOM)
         return RetentionPlan((*others, kept), self.log_start_before, start, False)
 
     @property
-    def deleted(self) -> tuple[SegmentFate, ...]:
+    def deleted(self) -> tuple[SegmentDecision, ...]:
         """The segments that go."""
         return tuple(fate for fate in self.fates if fate.rule is not None)
 
     @property
-    def kept(self) -> tuple[SegmentFate, ...]:
+    def kept(self) -> tuple[SegmentDecision, ...]:
         """The segments that stay."""
         return tuple(fate for fate in self.fates if fate.rule is None)
 
@@ -125,7 +125,7 @@ def plan_retention(
     clean: nothing from there on goes.  Of a tiered log nothing goes, because what remote storage holds no file tells.
     """
     if config.is_tiered or not segments:
-        fates = [SegmentFate(segment, None, Kept.TIERED) for segment in segments]
+        fates = [SegmentDecision(segment, None, KeepReason.TIERED) for segment in segments]
         return RetentionPlan(tuple(fates), log_start_offset, log_start_offset, False)
     ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
     limit = high_watermark if unverified_from_offset is None else min(high_watermark, unverified_from_offset)
@@ -139,14 +139,14 @@ def plan_retention(
             rules.append(rule)
     rolls = len(rules) == len(segments)
     following = log_end_offset if rolls else segments[len(rules)].base_offset
-    fates = [SegmentFate(segment, rule, None) for segment, rule in zip(segments, rules, strict=False)]
+    fates = [SegmentDecision(segment, rule, None) for segment, rule in zip(segments, rules, strict=False)]
     goes_at_ms: int | None = None
     for place in range(len(rules), len(segments)):
         kept = _why_kept(segments, ends, place, len(rules), config, high_watermark, unverified_from_offset, now_ms)
         if config.deletes and config.retention_ms >= 0:
             goes_at_ms = max(goes_at_ms or 0, _goes_at_ms(segments[place], config))
         comes = may_go[place] and goes_at_ms is not None and goes_at_ms <= INT64_MAX
-        fates.append(SegmentFate(segments[place], None, kept, goes_at_ms if comes else None))
+        fates.append(SegmentDecision(segments[place], None, kept, goes_at_ms if comes else None))
     start = max(log_start_offset, following) if rules else log_start_offset
     return RetentionPlan(tuple(fates), log_start_offset, start, rolls)
 
@@ -204,22 +204,22 @@ def _why_kept(
     high_watermark: int,
     unverified_from_offset: int | None,
     now_ms: int,
-) -> Kept:
+) -> KeepReason:
     if unverified_from_offset is not None and ends[place] > unverified_from_offset:
-        return Kept.UNVERIFIED
+        return KeepReason.UNVERIFIED
     if ends[place] > high_watermark:
-        return Kept.HIGH_WATERMARK
+        return KeepReason.HIGH_WATERMARK
     if place == len(segments) - 1 and segments[place].log_bytes == 0:
-        return Kept.EMPTY
+        return KeepReason.EMPTY
     if not config.deletes:
-        return Kept.POLICY
+        return KeepReason.POLICY
     if config.retention_ms < 0 and config.retention_bytes < 0:
-        return Kept.UNLIMITED
+        return KeepReason.UNLIMITED
     is_old = config.retention_ms >= 0 and _goes_at_ms(segments[place], config) <= now_ms
-    return Kept.BEHIND_KEPT if is_old and place > first_kept else Kept.WITHIN_LIMITS
+    return KeepReason.BEHIND_KEPT if is_old and place > first_kept else KeepReason.WITHIN_LIMITS
 
 
-def explain(fate: SegmentFate, config: RetentionConfig) -> str:
+def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
     """One clause for a person: why the segment goes or stays."""
     match fate.rule or fate.kept:
         case Rule.LOG_START:
@@ -228,25 +228,25 @@ def explain(fate: SegmentFate, config: RetentionConfig) -> str:
             return f"the segments behind it still hold retention.bytes={config.retention_bytes}"
         case Rule.TIME:
             return f"its newest record is older than retention.ms={config.retention_ms}"
-        case Kept.TIERED:
+        case KeepReason.TIERED:
             return (
                 "the topic is tiered: only the broker knows which segments remote storage holds, and applies "
                 "local.retention.ms and local.retention.bytes"
             )
-        case Kept.UNVERIFIED:
+        case KeepReason.UNVERIFIED:
             return "the last stop was not clean and nothing is verified from the recovery point on"
-        case Kept.HIGH_WATERMARK:
+        case KeepReason.HIGH_WATERMARK:
             return "it reaches above the high watermark"
-        case Kept.EMPTY:
+        case KeepReason.EMPTY:
             return "it is the active segment and empty"
-        case Kept.POLICY:
+        case KeepReason.POLICY:
             policy = ",".join(config.cleanup_policy) or "empty"
             return f"cleanup.policy is {policy}, and it reaches the log start offset"
-        case Kept.UNLIMITED:
+        case KeepReason.UNLIMITED:
             return "retention.ms and retention.bytes have no limit"
-        case Kept.NO_ROOM:
+        case KeepReason.NO_ROOM:
             return "the disk is full, and an empty segment has to be made before the active one goes"
-        case Kept.BEHIND_KEPT:
+        case KeepReason.BEHIND_KEPT:
             return "it is old enough, but an older segment stays"
         case _:
             return "it is within retention.ms and retention.bytes"

@@ -12,7 +12,7 @@ import xxhash
 
 from sediment.compaction import chunks, cleaner, exact_keys
 from sediment.compaction.cleaner import clean_log
-from sediment.compaction.corrupt_regions import find_damage
+from sediment.compaction.corrupt_regions import find_corrupt_regions
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
 from sediment.compaction.policy import cleanable_range
 from sediment.segment_io.errors import HashCollisionError, MemoryBudgetError
@@ -174,7 +174,7 @@ def test_keys_behind_a_damaged_batch_are_told_apart_too(tmp_path, seeds):
     batches = [batch_of(0, ONE), batch_of(1, b"k"), batch_of(2, b"k"), batch_of(3, OTHER)]
     directory = write_log(tmp_path / "t-0", {0: batches})
     flip(directory / f"{0:020d}.log", len(batches[0]) + 66)
-    assert find_damage(plan_of(directory), Fs(), lambda _count: None).by_segment
+    assert find_corrupt_regions(plan_of(directory), Fs(), lambda _count: None).by_segment
     # The damage is met under another seed.
     seeds.append(0)
     put_in_place(clean_log(plan_of(directory), Fs(), run_id="r", attempt="0", exact_keys=True, keep_unreadable=True))

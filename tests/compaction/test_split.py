@@ -16,18 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sediment.compaction.chunks import ChunkReader
-from sediment.compaction.cleaner import SplitWork, clean_log, clean_split, sight_split, walk_log
+from sediment.compaction.cleaner import SplitWork, clean_log, clean_split, collect_split_keys, scan_log
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, plan_cleaning
 from sediment.compaction.policy import cleanable_range
 from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.compaction.split import (
-    LivingRecords,
+    KeyRun,
     RunNumber,
-    SightRun,
     Split,
     SplitContents,
-    SplitDoesNotHoldError,
-    collect_living,
+    SplitNotApplicableError,
+    SurvivorBitmap,
+    collect_survivors,
     cut_into_splits,
     fold_range,
     pack_run,
@@ -46,7 +46,7 @@ from tests.logs import START_MS, LogShape, write_random_log
 from tests.twin.batches import Record, encode_batch
 
 EMPTY = SplitContents(0, 0)
-NOTHING = LivingRecords(np.zeros(0, dtype=np.uint8), EMPTY)
+NOTHING = SurvivorBitmap(np.zeros(0, dtype=np.uint8), EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,12 @@ def clean_in_splits(plan: CleaningPlan, way: Way) -> tuple[CleanedGroup, ...]:
     """What Spark's shuffles do between the three steps, in one process."""
     fs = Fs()
     splits = splits_at(plan.groups, way.bounds)
-    cuts = walk_log(plan, fs, only_if_needed=not way.walked)
+    cuts = scan_log(plan, fs, only_if_needed=not way.walked)
     work = SplitWork(plan, cuts, seed=7, run_limit=way.run_limit, ranges=way.ranges)
     by_range: dict[int, list[tuple[RunNumber, bytes]]] = {}
     met: dict[int, SplitContents] = {}
     for split in splits:
-        for run in sight_split(work, split, len(splits), fs):
+        for run in collect_split_keys(work, split, len(splits), fs):
             met[split.number] = run.met
             for number, blob in pack_run(run, way.ranges):
                 by_range.setdefault(number, []).append((run.number, blob))
@@ -92,21 +92,21 @@ def clean_in_splits(plan: CleaningPlan, way: Way) -> tuple[CleanedGroup, ...]:
             answers[len(splits) - 1 - splits_above].append(answer)
     groups: list[CleanedGroup] = []
     for split in splits:
-        living = collect_living(answers[split.number], met[split.number])
+        living = collect_survivors(answers[split.number], met[split.number])
         groups.extend(clean_split(work, split, living, fs, run_id="split", attempt="0"))
     return tuple(groups)
 
 
-def living_of(work: SplitWork, split: Split) -> LivingRecords:
+def living_of(work: SplitWork, split: Split) -> SurvivorBitmap:
     """What the fold of the only split of a log answers."""
-    runs = list(sight_split(work, split, 1, Fs()))
+    runs = list(collect_split_keys(work, split, 1, Fs()))
     told = [(number, (run.number, blob)) for run in runs for number, blob in pack_run(run, work.ranges)]
     answers = [
         answer
         for which in range(work.ranges)
         for _, answer in fold_range((blob for number, blob in told if number == which), budget_bytes=1 << 30)
     ]
-    return collect_living(answers, runs[-1].met)
+    return collect_survivors(answers, runs[-1].met)
 
 
 def contents(directory: Path, groups: tuple[CleanedGroup, ...]) -> list[dict[str, bytes]]:
@@ -168,21 +168,21 @@ def test_a_log_without_transactions_needs_no_walk(tmp_path):
     plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=800))
     assert plan is not None
     assert len(plan.groups) == 9
-    assert walk_log(plan, Fs(), only_if_needed=True) == {}
+    assert scan_log(plan, Fs(), only_if_needed=True) == {}
     assert_same_as_whole(directory, plan, Way(bounds=(2, 3, 7)))
 
 
-def one_split(directory: Path, given: Round) -> list[SightRun]:
+def one_split(directory: Path, given: Round) -> list[KeyRun]:
     plan = plan_of(directory, given)
     assert plan is not None
     work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
-    return list(sight_split(work, splits_at(plan.groups, ())[0], 1, Fs()))
+    return list(collect_split_keys(work, splits_at(plan.groups, ())[0], 1, Fs()))
 
 
 def test_transactions_met_without_a_walk_ask_for_one(tmp_path):
     directory = tmp_path / "t-0"
     write_random_log(directory, 3, LogShape(transactional=0.7))
-    with pytest.raises(SplitDoesNotHoldError) as raised:
+    with pytest.raises(SplitNotApplicableError) as raised:
         one_split(directory, Round(START_MS + 200_000))
     assert raised.value.needs_walk
 
@@ -195,9 +195,9 @@ def test_offsets_that_do_not_increase_are_not_split(tmp_path, offsets):
     plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=10))
     assert plan is not None
     work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
-    with pytest.raises(SplitDoesNotHoldError) as raised:
+    with pytest.raises(SplitNotApplicableError) as raised:
         for split in splits_at(plan.groups, (1,)):
-            list(sight_split(work, split, 2, Fs()))
+            list(collect_split_keys(work, split, 2, Fs()))
     assert not raised.value.needs_walk
 
 
@@ -210,7 +210,7 @@ def test_a_batch_of_a_split_whose_offset_is_not_one_of_its_segment_is_an_error(t
     work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
     with pytest.raises(CorruptBatchError, match="not those of its segment") as raised:
         for split in splits_at(plan.groups, (1,)):
-            list(sight_split(work, split, 2, Fs()))
+            list(collect_split_keys(work, split, 2, Fs()))
     assert raised.value.offset == 30
 
 
@@ -280,7 +280,7 @@ def test_a_segment_that_went_away_is_told_as_a_changed_source(tmp_path):
     (split,) = splits_at(plan.groups, ())
     (directory / f"{10:020d}.log").unlink()
     with pytest.raises(SourceChangedError, match="went away"):
-        list(sight_split(work, split, 1, Fs()))
+        list(collect_split_keys(work, split, 1, Fs()))
     with pytest.raises(SourceChangedError, match="went away"):
         clean_log(plan, Fs(), run_id="r", attempt="0")
 
@@ -296,7 +296,7 @@ def test_a_corrupt_batch_is_named_and_no_part_is_left(tmp_path):
     flip(directory / f"{0:020d}.log", 4 * len(batch_of(0, b"k")) + 66)
     os.utime(directory / f"{0:020d}.log", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     for sweep_of_it in (
-        lambda: list(sight_split(work, split, 1, Fs())),
+        lambda: list(collect_split_keys(work, split, 1, Fs())),
         lambda: clean_split(work, split, living, Fs(), run_id="r", attempt="0"),
     ):
         with pytest.raises(CorruptBatchError) as raised:
@@ -324,7 +324,7 @@ def test_the_fold_tells_what_entered_the_map_in_a_newer_run(runs, ranges, budget
         number = RunNumber(index // 2, index % 2)
         mapped = np.array([entered for _, entered in sights], dtype=np.uint8)
         places = np.array(places_of(index, len(sights)), dtype=np.int64)
-        run = SightRun(number, hashes[[key for key, _ in sights]], mapped, places, EMPTY)
+        run = KeyRun(number, hashes[[key for key, _ in sights]], mapped, places, EMPTY)
         for which, blob in pack_run(run, ranges):
             by_range.setdefault(which, []).append((number, blob))
     entered: set[int] = set()
@@ -340,18 +340,18 @@ def test_the_fold_tells_what_entered_the_map_in_a_newer_run(runs, ranges, budget
         for splits_above, answer in fold_range(blobs, budget_bytes=budget_bytes):
             answers.setdefault(splits_above, []).append(answer)
     for splits_above in range((len(runs) + 1) // 2):
-        living = collect_living(answers[splits_above], SplitContents(100_000, 0))
+        living = collect_survivors(answers[splits_above], SplitContents(100_000, 0))
         found = np.flatnonzero(np.unpackbits(living.bits, bitorder="little"))
         assert found.tolist() == expected.get(splits_above, [])
 
 
-def random_runs(runs: int, sights: int) -> list[SightRun]:
+def random_runs(runs: int, sights: int) -> list[KeyRun]:
     """Runs that share half of their keys with the one before."""
     chooser = np.random.default_rng(3)
     hashes = chooser.integers(1, 2**64, size=((runs + 1) * sights // 2, 2), dtype=np.uint64)
     mapped = chooser.integers(0, 2, size=sights, dtype=np.uint8)
     places = np.arange(sights, dtype=np.int64)
-    return [SightRun(RunNumber(n, 0), hashes[n * sights // 2 :][:sights], mapped, places, EMPTY) for n in range(runs)]
+    return [KeyRun(RunNumber(n, 0), hashes[n * sights // 2 :][:sights], mapped, places, EMPTY) for n in range(runs)]
 
 
 def test_a_range_that_exceeds_its_memory_goes_to_a_file_and_is_folded_in_passes(tmp_path):
@@ -382,7 +382,7 @@ def test_pieces_of_a_run_are_small_and_may_come_in_any_order():
     random.Random(1).shuffle(blobs)
     assert fold_range(blobs, budget_bytes=1 << 30) == expected
     # Half of the newer run's keys entered the map, and half of the older run's keys are among them.
-    living = collect_living([expected[1][1]], SplitContents(150_000, 0)).bits
+    living = collect_survivors([expected[1][1]], SplitContents(150_000, 0)).bits
     superseded = (runs[1].sighted[:, 1] >> 63 == 0).sum() - np.unpackbits(living).sum()
     assert superseded == np.count_nonzero(runs[0].mapped[75_000:][(runs[0].sighted[75_000:, 1] >> 63) == 0])
 

@@ -10,8 +10,8 @@ from sediment.compaction.estimate import Estimate
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup
 from sediment.compaction.strategy import (
     SPLIT_FROM_BYTES,
-    Circumstances,
     KeyEquality,
+    Resources,
     Strategy,
     choose_strategy,
 )
@@ -20,7 +20,7 @@ from tests.compaction.test_cleaner import batch_of, write_log
 from tests.compaction.test_exact_keys import plan_of
 
 GIB = 1 << 30
-ALONE = Circumstances(asked=None, slots=2, all_bytes=1 << 40, task_memory_bytes=1 << 40)
+ALONE = Resources(asked=None, slots=2, all_bytes=1 << 40, task_memory_bytes=1 << 40)
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_state import parse_snapshot
 from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.segment.reader import HeaderWalk
-from sediment.segment_io.segment.recovery_scan import look_behind, scan_segment
+from sediment.segment_io.segment.reader import HeaderScan
+from sediment.segment_io.segment.recovery_scan import find_batches_after, scan_segment
 from tests.fuzz.spoiled import NOW_MS, PARTITION, flipped, spoiled_log
 from tests.logs import START_MS, LogShape, write_random_log
 
@@ -66,9 +66,9 @@ def test_a_log_of_changed_files_is_loaded_checked_and_cleaned_or_refused(tmp_pat
         base, size = int(path.stem), path.stat().st_size
         with contextlib.suppress(SedimentError):
             scan_segment(path, base, size, index_interval_bytes=100, segment_index_bytes=1 << 20)
-        look_behind(path, 0, size, base)
+        find_batches_after(path, 0, size, base)
         with contextlib.suppress(SedimentError):
-            list(HeaderWalk(path))
+            list(HeaderScan(path))
     source = Source(PARTITION, directory)
     with contextlib.suppress(SedimentError):
         list(check_indexes(source, Fs()))

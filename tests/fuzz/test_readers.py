@@ -17,19 +17,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sediment.compaction.cleaner import clean_log, walk_log
+from sediment.compaction.cleaner import clean_log, scan_log
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.corrupt_regions import find_damage
+from sediment.compaction.corrupt_regions import find_corrupt_regions
 from sediment.compaction.estimate import collect_sample
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.policy import cleanable_range
 from sediment.compaction.prepared_swap import from_json, to_json
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.output import MANIFEST_FILE, check_place
-from sediment.engine.directory.spool import Answer, announce, answer, check_announced, hand_over, read_answers
+from sediment.engine.directory.output import MANIFEST_FILE, check_output_path
+from sediment.engine.directory.spool import CommitReply, announce, check_announced, hand_over, read_replies, reply
 from sediment.engine.directory.uncleanable import read_uncleanable, uncleanable_after, update_uncleanable
 from sediment.engine.live.partition_log import Isolation, PartitionLog
-from sediment.jobs.delta_lake.refresh_plan import PartitionProgress, Progress, parse_progress, progress_json
+from sediment.jobs.delta_lake.refresh_plan import PartitionProgress, RefreshProgress, parse_progress, progress_json
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.checkpoints import parse_clean_shutdown, parse_meta_properties, parse_partition_metadata
@@ -102,9 +102,9 @@ def clean_what_can_be_read(directory):
     cleanable = cleanable_range(view, config, now_ms=NOW_MS, force=True)
     if cleanable.blocked_by is None:
         plan = plan_cleaning(view, cleanable, config, now_ms=NOW_MS)
-        find_damage(plan, fs, lambda _size: None)
+        find_corrupt_regions(plan, fs, lambda _size: None)
         with answered:
-            walk_log(plan, fs, only_if_needed=False)
+            scan_log(plan, fs, only_if_needed=False)
         return clean_log(plan, fs, run_id="r", attempt="0", keep_unreadable=True)
     return None
 
@@ -180,9 +180,9 @@ def test_every_small_file_that_is_read_back_may_hold_any_bytes(tmp_path):
     (log_dir / "t-0").mkdir()
     update_uncleanable(log_dir, fs, add=[mark])
     uncleanable = (log_dir / UNCLEANABLE_FILE).read_bytes()
-    answer(hand_over(swap, folder, "r", fs), Answer("t-0", "r", "why"), fs)
+    reply(hand_over(swap, folder, "r", fs), CommitReply("t-0", "r", "why"), fs)
     (told,) = folder.glob("t-0.*")
-    progress = progress_json(Progress("latest", "r", 1, {"t-0": PartitionProgress(5, 0, None, 1, 9)})).encode()
+    progress = progress_json(RefreshProgress("latest", "r", 1, {"t-0": PartitionProgress(5, 0, None, 1, 9)})).encode()
     settings = b"log.dirs=/x\\:y\nlog.cleaner.threads = 3\\\n 4\nnum.x: \\u0041\n!c\n#d\n"
 
     def read_checkpoint_files(content):
@@ -202,12 +202,12 @@ def test_every_small_file_that_is_read_back_may_hold_any_bytes(tmp_path):
 
     def read_told(content):
         told.write_bytes(content)
-        assert all(len(given.refusal or "") >= 0 for given in read_answers(folder, fs))
+        assert all(len(given.refusal or "") >= 0 for given in read_replies(folder, fs))
 
     def read_manifest(content):
         (tmp_path / "output").mkdir(exist_ok=True)
         (tmp_path / "output" / MANIFEST_FILE).write_bytes(content)
-        check_place(Store(str(tmp_path / "output")), [])
+        check_output_path(Store(str(tmp_path / "output")), [])
 
     def read_config(content):
         (tmp_path / "server.properties").write_bytes(content)

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from sediment.jobs.datasource import KafkaLogSource, KafkaLogStreamReader, SourceOptions, register, spark_schema
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.readers import TABLES, TableRequest, arrow_schema, plan_table, read_table
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.jobs.log_dirs import sediment, write_checkpoint
@@ -89,7 +89,7 @@ def direct(spark, path, **options):
     """The same table without the source: read here, handed to Spark as rows."""
     request = TableRequest(**options)
     rows = []
-    for task in plan_table(request, locate([path], Fs()), Fs()):
+    for task in plan_table(request, find_sources([path], Fs()), Fs()):
         for batch in read_table(request, task, Fs()):
             rows += [tuple(row.values()) for row in batch.to_pylist()]
     return spark.createDataFrame(rows, spark_schema(request.selected()))

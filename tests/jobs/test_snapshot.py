@@ -14,7 +14,7 @@ from chispa import assert_df_equality
 
 from sediment.jobs import snapshot as snapshots
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.delta_lake.refresh_plan import LATEST, Progress, parse_progress
+from sediment.jobs.delta_lake.refresh_plan import LATEST, RefreshProgress, parse_progress
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.snapshot import AsOf, SnapshotOptions, parse_as_of
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
@@ -316,7 +316,7 @@ def test_of_two_refreshes_from_the_same_progress_the_second_changes_nothing(spar
 
     def after_another(self, rows, stale, topics, progress):
         if not others:
-            others.append(Progress(LATEST, "another", progress.sequence, progress.partitions))
+            others.append(RefreshProgress(LATEST, "another", progress.sequence, progress.partitions))
             merge(self, rows.where("key = 'a'"), stale, topics, others[0])
             log.append(b=None).write()
         merge(self, rows, stale, topics, progress)

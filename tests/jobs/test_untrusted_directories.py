@@ -18,7 +18,7 @@ from sediment.segment_io.errors import SourceChangedError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.segment.reader import HeaderWalk
+from sediment.segment_io.segment.reader import HeaderScan
 from tests.jobs.log_dirs import make_log_dir, sediment
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.segments import file_batches
@@ -248,7 +248,7 @@ def test_what_is_no_regular_file_is_no_segment(log_dir):
 @pytest.mark.parametrize("left_bytes", [0, 5, 700])
 def test_a_file_that_shrinks_while_it_is_read_is_said(log_dir, left_bytes):
     path = log_dir / "t-0" / f"{0:020d}.log"
-    walk = HeaderWalk(path, size_bytes=path.stat().st_size)
+    walk = HeaderScan(path, size_bytes=path.stat().st_size)
     os.truncate(path, left_bytes)
     with pytest.raises(SourceChangedError, match="became shorter"):
         list(walk)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sediment.retention.config import RetentionConfig
-from sediment.retention.policy import Kept, RetentionPlan, Rule, SegmentState, explain, plan_retention
+from sediment.retention.policy import KeepReason, RetentionPlan, Rule, SegmentState, explain_retention, plan_retention
 from sediment.segment_io.format.layout import INT64_MAX
 
 NOW_MS = 1_700_000_000_000
@@ -65,7 +65,7 @@ def test_rt_01_a_segment_goes_while_the_rest_holds_retention_bytes(retention_byt
 def test_rt_02_nothing_above_the_high_watermark_goes(config, high_watermark, expected):
     result = plan(config, high_watermark=high_watermark, now_ms=NOW_MS + 1)
     assert gone(result) == expected
-    assert result.kept[-1].kept is Kept.HIGH_WATERMARK
+    assert result.kept[-1].kept is KeepReason.HIGH_WATERMARK
 
 
 @pytest.mark.parametrize(("age_ms", "expected"), [(1000, []), (1001, [0, 5, 10])])
@@ -78,14 +78,14 @@ def test_rt_05_an_old_segment_behind_a_newer_one_stays():
     old, new = NOW_MS - 2000, NOW_MS
     result = plan(replace(UNLIMITED, retention_ms=1000), segments(old, new, old))
     assert gone(result) == [0]
-    assert [fate.kept for fate in result.kept] == [Kept.WITHIN_LIMITS, Kept.BEHIND_KEPT]
+    assert [fate.kept for fate in result.kept] == [KeepReason.WITHIN_LIMITS, KeepReason.BEHIND_KEPT]
     assert [fate.goes_at_ms for fate in result.fates] == [None, new + 1001, new + 1001]
 
 
 def test_rt_06_without_limits_nothing_goes_whatever_the_clock():
     result = plan(UNLIMITED, now_ms=2**62)
     assert gone(result) == []
-    assert {(fate.kept, fate.goes_at_ms) for fate in result.fates} == {(Kept.UNLIMITED, None)}
+    assert {(fate.kept, fate.goes_at_ms) for fate in result.fates} == {(KeepReason.UNLIMITED, None)}
 
 
 @pytest.mark.parametrize("policy", [("compact",), ()])
@@ -94,7 +94,7 @@ def test_rt_07_a_policy_without_delete_only_lets_go_what_is_below_the_log_start(
     assert gone(plan(config, now_ms=2**62)) == []
     result = plan(config, start=5, now_ms=2**62)
     assert [(fate.segment.base_offset, fate.rule) for fate in result.deleted] == [(0, Rule.LOG_START)]
-    assert {fate.kept for fate in result.kept} == {Kept.POLICY}
+    assert {fate.kept for fate in result.kept} == {KeepReason.POLICY}
 
 
 def test_compact_and_delete_expires_like_delete():
@@ -113,7 +113,7 @@ def test_rt_13_rt_14_rt_20_an_empty_active_segment_stays(retention_bytes, retent
     config = RetentionConfig(retention_bytes=retention_bytes, retention_ms=retention_ms)
     empty = (SegmentState(15, 0, 0),)
     result = plan(config, empty, start=15, now_ms=2**62)
-    assert (gone(result), result.log_start_offset, result.fates[0].kept) == ([], 15, Kept.EMPTY)
+    assert (gone(result), result.log_start_offset, result.fates[0].kept) == ([], 15, KeepReason.EMPTY)
     assert gone(plan(config, THREE + empty, now_ms=2**62)) == [0, 5, 10]
 
 
@@ -135,20 +135,20 @@ def test_the_rules_run_one_after_the_other_on_what_the_one_before_left():
 
 def test_nothing_of_a_tiered_log_goes_unless_it_is_no_longer_copied():
     tiered = RetentionConfig(retention_ms=0, remote_storage_enable=True)
-    assert {fate.kept for fate in plan(tiered, start=10, now_ms=2**62).fates} == {Kept.TIERED}
+    assert {fate.kept for fate in plan(tiered, start=10, now_ms=2**62).fates} == {KeepReason.TIERED}
     assert gone(plan(replace(tiered, remote_log_copy_disable=True), now_ms=2**62)) == [0, 5, 10]
 
 
 def test_after_an_unclean_stop_nothing_from_the_recovery_point_on_goes():
     result = plan(replace(UNLIMITED, retention_ms=0), now_ms=2**62, unverified_from=5)
     assert gone(result) == [0]
-    assert {(fate.kept, fate.goes_at_ms) for fate in result.kept} == {(Kept.UNVERIFIED, None)}
+    assert {(fate.kept, fate.goes_at_ms) for fate in result.kept} == {(KeepReason.UNVERIFIED, None)}
 
 
 def test_without_room_to_roll_the_active_segment_stays():
     result = plan(replace(UNLIMITED, retention_bytes=0)).keeping_active()
     assert (gone(result), result.log_start_offset, result.rolls_active) == ([0, 5], 10, False)
-    assert result.kept[0].kept is Kept.NO_ROOM
+    assert result.kept[0].kept is KeepReason.NO_ROOM
     only = plan(replace(UNLIMITED, retention_bytes=0), segments(NOW_MS), high_watermark=5, end=5).keeping_active()
     assert (gone(only), only.log_start_offset) == ([], 0)
     partial = plan(replace(UNLIMITED, retention_bytes=720))
@@ -168,8 +168,8 @@ def test_every_fate_is_explained_in_words_of_its_own():
         plan(RetentionConfig(remote_storage_enable=True)),
         plan(replace(UNLIMITED, retention_bytes=0)).keeping_active(),
     ]
-    said = {fate.rule or fate.kept: explain(fate, UNLIMITED) for result in plans for fate in result.fates}
-    assert set(said) == {*Rule, *Kept}
+    said = {fate.rule or fate.kept: explain_retention(fate, UNLIMITED) for result in plans for fate in result.fates}
+    assert set(said) == {*Rule, *KeepReason}
     assert len(set(said.values())) == len(said)
 
 

@@ -16,7 +16,7 @@ from sediment.segment_io.format.decode import KEY_BYTES, OFFSET_DELTA, VALUE_BYT
 
 
 @kernel
-def keep_first_sight(
+def keep_latest(
     records: npt.NDArray[np.int64],
     hashes: npt.NDArray[np.uint64],
     count: int,
@@ -50,13 +50,13 @@ def keep_first_sight(
 
 
 @kernel
-def lives(living: npt.NDArray[np.uint8], number: int) -> bool:
+def survives(living: npt.NDArray[np.uint8], number: int) -> bool:
     """Bit `number` of `living`."""
     return bool((living[number >> 3] >> (number & 7)) & 1)
 
 
 @kernel
-def count_living(living: npt.NDArray[np.uint8], first: int, count: int) -> int:
+def count_survivors(living: npt.NDArray[np.uint8], first: int, count: int) -> int:
     """How many of `count` bits of `living` are set, from bit `first` on."""
     total = 0
     number = first
@@ -64,13 +64,13 @@ def count_living(living: npt.NDArray[np.uint8], first: int, count: int) -> int:
         if number & 7 == 0 and living[number >> 3] == 0:
             number += 8
         else:
-            total += lives(living, number)
+            total += survives(living, number)
             number += 1
     return total
 
 
 @kernel
-def keep_living(
+def keep_survivors(
     records: npt.NDArray[np.int64],
     rows: int,
     count: int,
@@ -85,14 +85,14 @@ def keep_living(
     """
     total = 0
     for index in range(rows):
-        lives_on = rows < count or lives(living, first + count - 1 - index)
+        lives_on = rows < count or survives(living, first + count - 1 - index)
         kept[index] = lives_on and not (tombstones_expired and records[index, VALUE_BYTES] < 0)
         total += kept[index]
     return total
 
 
 @kernel
-def note_sights(
+def note_keys(
     records: npt.NDArray[np.int64],
     hashes: npt.NDArray[np.uint64],
     count: int,
@@ -105,7 +105,7 @@ def note_sights(
     mapped: npt.NDArray[np.uint8],
     places: npt.NDArray[np.int64],
 ) -> int:
-    """Note the records of a batch that `keep_first_sight` would find to be the first of their key, in its order.
+    """Note the records of a batch that `keep_latest` would find to be the first of their key, in its order.
 
     `sighted`, uint64[n, 2], `mapped`, uint8[n], and `places`, int64[n], receive the hash, whether the key enters the
     map, and the record's number, from `sights` on; the last record's is `first`.  Returns the number noted so far.

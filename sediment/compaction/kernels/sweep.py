@@ -13,7 +13,7 @@ Invariants
 * Nothing is dropped before the CRC of its batch was checked (`scan_chunk` precedes `sweep_chunk` on every chunk).
 * Every batch is judged exactly once: a batch that needs something is not touched before it has everything.
 * What comes of messages of magic 0 and 1 are batches without a checksum; each of them is rebuilt.
-* A split is swept twice.  `sight_chunk` decodes every record that can go, and so finds whatever is wrong with it;
+* A split is swept twice.  `collect_keys` decodes every record that can go, and so finds whatever is wrong with it;
   `sweep_chunk` then looks at no more than lives, and the caller sees by `digest_of` that it met the same batches.
 * Offsets fall strictly as the sweep goes; where they do not, it stops with OFFSETS_NOT_INCREASING and the caller
   takes the careful path (a filled map with offsets), for which the order of records does not matter.
@@ -33,13 +33,13 @@ from sediment.compaction.kernels.offset_map import (
     put_offset,
 )
 from sediment.compaction.kernels.record_filter import (
-    count_living,
+    count_survivors,
     keep_all,
     keep_by_offset,
-    keep_first_sight,
-    keep_living,
-    lives,
-    note_sights,
+    keep_latest,
+    keep_survivors,
+    note_keys,
+    survives,
 )
 from sediment.compaction.kernels.transactions import (
     DISCARD,
@@ -361,7 +361,7 @@ def _begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int
 def _decode_living(
     base: int, size_bytes: int, count: int, living: npt.NDArray[np.uint8], first: int, records: npt.NDArray[np.int64]
 ) -> tuple[int, int]:
-    """(status, rows): decode those of `count` records that live, as `lives` says, and step over the others."""
+    """(status, rows): decode those of `count` records that live, as `survives` says, and step over the others."""
     address = base
     limit = base + size_bytes
     rows = 0
@@ -373,7 +373,7 @@ def _decode_living(
             return BAD_VARINT, 0
         if length < 0 or length > limit - body:
             return RECORD_TOO_LONG, 0
-        if lives(living, first + count - 1 - index):
+        if survives(living, first + count - 1 - index):
             status = decode_records(base, address - base, body + length - base, 1, records[rows:])
             if status != OK:
                 return status, 0
@@ -383,7 +383,7 @@ def _decode_living(
 
 
 @kernel
-def find_living(
+def find_survivors(
     base: int,
     positions: npt.NDArray[np.int64],
     verdicts: npt.NDArray[np.uint8],
@@ -403,7 +403,7 @@ def find_living(
         header = base + positions[ordinal]
         count = load_i32(header + RECORD_COUNT)
         if number + count <= living.size * 8 and not load_i16(header + ATTRIBUTES) & CONTROL_BIT:
-            alive[ordinal] = count_living(living, number, count) > 0
+            alive[ordinal] = count_survivors(living, number, count) > 0
         number += count
     return number
 
@@ -526,7 +526,7 @@ def sweep_chunk(
             if state[RECORDS] + count > living.size * 8:
                 return BEYOND_SIGHTED
             if not is_control:
-                alive = count_living(living, state[RECORDS], count)
+                alive = count_survivors(living, state[RECORDS], count)
         if discard or count == 0 or (alive == 0 and not is_legacy):
             if state[OUT_START] < BATCH_HEADER_BYTES:
                 state[NEEDED] = BATCH_HEADER_BYTES
@@ -575,7 +575,7 @@ def sweep_chunk(
         if is_control:
             retained = keep_all(count, kept)
         elif in_split:
-            retained = keep_living(records, rows, count, tombstones_go, living, state[RECORDS], kept)
+            retained = keep_survivors(records, rows, count, tombstones_go, living, state[RECORDS], kept)
         else:
             _hash_keys(records_base, records, count, seed, secrets_address, directory, slot_bytes, hashes)
             if by_offset:
@@ -584,7 +584,7 @@ def sweep_chunk(
                 )
             else:
                 first_mapped = INT64_MAX if verdict & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
-                retained = keep_first_sight(
+                retained = keep_latest(
                     records, hashes, count, base_offset, first_mapped, tombstones_go, directory, kept
                 )
                 state[HEADROOM] -= count
@@ -730,7 +730,7 @@ def fill_map(
 
 
 @kernel
-def sight_chunk(
+def collect_keys(
     chunk: npt.NDArray[np.uint8],
     positions: npt.NDArray[np.int64],
     verdicts: npt.NDArray[np.uint8],
@@ -783,7 +783,7 @@ def sight_chunk(
                 return OFFSETS_NOT_INCREASING
             _hash_keys(records_base, records, count, seed, secrets.ctypes.data, directory, SET_SLOT_BYTES, hashes)
             first_mapped = INT64_MAX if verdict & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
-            state[SIGHTS] = note_sights(
+            state[SIGHTS] = note_keys(
                 records,
                 hashes,
                 count,

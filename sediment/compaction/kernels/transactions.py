@@ -76,7 +76,7 @@ def _state_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
 
 
 @kernel
-def judge_batches(
+def classify_batches(
     rows: npt.NDArray[np.void],
     aborted: npt.NDArray[np.int64],
     cursor: int,
@@ -149,7 +149,7 @@ def _empty_states(rows: int) -> npt.NDArray[np.int64]:
     return states
 
 
-class TransactionWalk:
+class TransactionScan:
     """The state machine over one pass; feed it header rows in log order.
 
     `aborted` are the aborted transactions that the pass knows, in any order, duplicates allowed.
@@ -171,7 +171,7 @@ class TransactionWalk:
         self._make_room(rows.size)
         verdicts = np.zeros(rows.size, dtype=np.uint8)
         kept_aborts = np.zeros((rows.size, 2), dtype=np.int64)
-        self._cursor, kept, contradicted = judge_batches(
+        self._cursor, kept, contradicted = classify_batches(
             rows, self._aborted, self._cursor, self._states, verdicts, kept_aborts
         )
         return verdicts, tuple(self._transactions[index] for index in kept_aborts[:kept, 1]), contradicted

@@ -1,6 +1,6 @@
 """Keeping what a run replaces or deletes, or all of a log that it changes: hard links, durable before the first rename.
 
-`keep_files` links the files that go, `Originals` keeps the catalogue of a run that does so (`engine.catalogue`).
+`keep_files` links the files that go, `BackupLinks` keeps the catalogue of a run that does so (`engine.catalogue`).
 `begin_before` and `keep_before` make a log directory as it was before a run, of the partitions that the run changed:
 what `sediment verify` compares with.
 
@@ -59,7 +59,7 @@ _MARKS = (
 )  # fmt: skip
 
 
-def check_place(target: Path, log_dir: Path, fs: Fs) -> None:
+def check_backup_path(target: Path, log_dir: Path, fs: Fs) -> None:
     """Make sure, before anything is touched, that files of `log_dir` can be linked into `target`, and create it.
 
     Raises:
@@ -77,8 +77,8 @@ def check_place(target: Path, log_dir: Path, fs: Fs) -> None:
         raise _other_filesystem(target, log_dir)
 
 
-def check_originals_place(target: Path, log_dir: Path, fs: Fs) -> None:
-    """`check_place` for originals, which a log directory, or one of `begin_before`, does not take in.
+def check_originals_path(target: Path, log_dir: Path, fs: Fs) -> None:
+    """`check_backup_path` for originals, which a log directory, or one of `begin_before`, does not take in.
 
     Raises:
         UsageError: it is or lies in such a directory, is on another filesystem, or is no directory.
@@ -92,7 +92,7 @@ def check_originals_place(target: Path, log_dir: Path, fs: Fs) -> None:
                 path=str(target),
                 advice="name a directory outside all log directories",
             )
-    check_place(target, log_dir, fs)
+    check_backup_path(target, log_dir, fs)
 
 
 def keep_originals(swap: PreparedSwap, target: Path, fs: Fs) -> tuple[Path, ...]:
@@ -140,7 +140,7 @@ def keep_files(partition: TopicPartition, source: Path, names: Sequence[str], ta
     return tuple(kept)
 
 
-class Originals:
+class BackupLinks:
     """The originals of one run in `target` and their catalogue; the lock of every log directory must be held.
 
     `begin` comes before the first `keep`, `keep` before the files go, and `end` after the last of them.

@@ -18,7 +18,7 @@ from pathlib import Path
 from sediment.segment_io.errors import NotALogDirectoryError
 from sediment.segment_io.format.names import PART_SUFFIX
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.partition.sources import find_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class BeforeMark:
 def make_mark(log_dir: Path, fs: Fs) -> BeforeMark:
     """Return the mark of `log_dir` as it is now; no other process may write to it."""
     try:
-        sources = locate([log_dir], fs)
+        sources = find_sources([log_dir], fs)
     except NotALogDirectoryError:
         sources = ()
     prints = {source.directory.name: fingerprint(source.directory, fs) for source in sources}

@@ -56,7 +56,7 @@ def rolled_files(view: LogView) -> tuple[str, ...]:
     return tuple(names.values())
 
 
-def files_that_go(view: LogView, plan: RetentionPlan, fs: Fs) -> tuple[str, ...]:
+def expired_files(view: LogView, plan: RetentionPlan, fs: Fs) -> tuple[str, ...]:
     """Return the names of the files that `expire_log` removes, of those that are there."""
     directory = view.listing.path
     names = (segment_file_name(fate.segment.base_offset, kind) for fate in plan.deleted for kind in SegmentFileKind)

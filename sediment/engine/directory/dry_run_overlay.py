@@ -17,7 +17,7 @@ from pathlib import Path
 from sediment.segment_io.fs import Fs
 
 
-class ShadowFs(Fs):
+class OverlayFs(Fs):
     """The local filesystem for work in a shadow: what would reach through a link is left out."""
 
     def truncate(self, path: Path, size_bytes: int) -> None:
@@ -37,7 +37,7 @@ class ShadowFs(Fs):
 
 
 @contextmanager
-def shadow_of(directory: Path) -> Iterator[Path]:
+def overlay_of(directory: Path) -> Iterator[Path]:
     """A temporary directory of the same name with a link to each file of `directory`; it goes when the block ends.
 
     Directories are there without what they hold, and links that lead nowhere as they are.

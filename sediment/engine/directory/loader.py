@@ -73,7 +73,7 @@ from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerState
 from sediment.segment_io.segment.next_offset import batch_ends
 from sediment.segment_io.segment.reader import Rows
-from sediment.segment_io.segment.recovery_scan import SegmentScan, look_behind, scan_segment
+from sediment.segment_io.segment.recovery_scan import SegmentScan, find_batches_after, scan_segment
 
 _COPIED_BYTES = 1 << 20
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
@@ -102,7 +102,7 @@ class LoadedSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class LoadCorruption:
     """Bytes of a trusted segment that contradict their format, left as they are; `offset` is the last good one + 1."""
 
     name: str
@@ -134,7 +134,7 @@ class LoadedLog:
     producers: ProducerState
     aborted: tuple[AbortedTransaction, ...]
     repairs: tuple[Repair, ...]
-    damage: tuple[Damage, ...]
+    damage: tuple[LoadCorruption, ...]
     verified_from_offset: int | None
 
     @property
@@ -244,7 +244,7 @@ class _Loading:
         self.segments: list[_Segment] = []
         self.epochs: Epochs = ()
         self.repairs: list[Repair] = []
-        self.damage: list[Damage] = []
+        self.damage: list[LoadCorruption] = []
         self.verified_from_offset: int | None = None
         self.snapshots = Snapshots(directory, (), fs, like=self._like, repairs=self.repairs)
         self.snapshots_found: tuple[int, ...] = ()
@@ -600,7 +600,7 @@ class _Loading:
         disk does not have.  But a file that has another name too, in the BEFORE of a run, keeps its bytes there.
         """
         path, before = self._path(segment), segment.ref.log_bytes
-        behind = look_behind(path, scan.good_bytes, before, scan.next_offset, self.fs)
+        behind = find_batches_after(path, scan.good_bytes, before, scan.next_offset, self.fs)
         why = f"{scan.stop}; the log ends at offset {scan.next_offset}"
         if behind.good_batches:
             why += f", and {behind.good_batches} good batches behind, up to offset {behind.last_offset}, went with it"
@@ -672,16 +672,18 @@ class _Loading:
         if not scan.is_torn or segment.following_base_offset not in (None, scan.next_offset):
             return False
         path = self._path(segment)
-        return not look_behind(path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset, self.fs).good_batches
+        return not find_batches_after(
+            path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset, self.fs
+        ).good_batches
 
     def _note_damage(self, segment: _Segment, scan: SegmentScan) -> None:
         path = self._path(segment)
-        behind = look_behind(path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset, self.fs)
+        behind = find_batches_after(path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset, self.fs)
         what = f"{scan.stop}; {behind.good_batches} good batches follow in this segment"
-        self.damage.append(Damage(segment.name(), scan.good_bytes, scan.next_offset, what))
+        self.damage.append(LoadCorruption(segment.name(), scan.good_bytes, scan.next_offset, what))
 
     def _note_overflow(self, segment: _Segment, overflow: IndexOffsetOverflowError) -> None:
-        self.damage.append(Damage(segment.name(), overflow.position or 0, overflow.offset or 0, overflow.what))
+        self.damage.append(LoadCorruption(segment.name(), overflow.position or 0, overflow.offset or 0, overflow.what))
 
     def _walk_end(self, segment: _Segment) -> tuple[int, int]:
         """(offset behind the last whole batch, position behind it), from the last offset index entry on.

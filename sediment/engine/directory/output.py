@@ -58,7 +58,7 @@ class PublishedFile:
     sha256: str
 
 
-def check_place(output: Store, sources: Sequence[Store]) -> None:
+def check_output_path(output: Store, sources: Sequence[Store]) -> None:
     """Make sure that `output` is neither a source nor in one, nor in another log directory, nor complete already.
 
     Raises:
@@ -132,7 +132,7 @@ class Publisher:
     def begin(self) -> str | None:
         """Make the output ours, empty; returns the run whose unfinished files had to go, if there were any.
 
-        `check_place` comes first, and on this machine the directory is locked.
+        `check_output_path` comes first, and on this machine the directory is locked.
         """
         self.store.make_folder("")
         claim = self.store.read(CLAIM_FILE)

@@ -27,7 +27,7 @@ from sediment.segment_io.partition.producer_state import (
     replay,
     stray_snapshots,
 )
-from sediment.segment_io.segment.reader import HeaderWalk, Rows
+from sediment.segment_io.segment.reader import HeaderScan, Rows
 
 
 class Snapshots:
@@ -122,7 +122,7 @@ class ReplayedSegment:
             CorruptBatchError: a header is malformed.
         """
         if self.log_bytes:
-            yield from HeaderWalk(self.path, size_bytes=self.log_bytes, fs=self.fs, torn_whatever_its_magic=True)
+            yield from HeaderScan(self.path, size_bytes=self.log_bytes, fs=self.fs, torn_whatever_its_magic=True)
 
 
 class ProducerStateManager:

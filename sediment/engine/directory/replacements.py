@@ -133,7 +133,7 @@ def _index_problem(
     return None
 
 
-def misfit_of_index(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
+def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
     """What is wrong with an offset or time index that is still `.swap` while its log has its final name."""
     log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
     next_offset, _ = _framed_end(log, base_offset, fs)

@@ -23,7 +23,7 @@ from sediment.segment_io.format.layout import FIRST_MAGIC_WITH_PRODUCERS
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef, list_log
-from sediment.segment_io.segment.reader import HeaderWalk, Rows
+from sediment.segment_io.segment.reader import HeaderScan, Rows
 from sediment.segment_io.segment.writer import SegmentImage, lay_out_segments, write_segment
 
 _RUN = "split"
@@ -85,7 +85,7 @@ def _check_batches(
     partition: TopicPartition, path: Path, source: SegmentRef, overflow: IndexOffsetOverflowError, fs: Fs
 ) -> int:
     """Where the whole batches end, once they are known to be of magic 2 and to ascend."""
-    walk = HeaderWalk(path, size_bytes=source.log_bytes, fs=fs)
+    walk = HeaderScan(path, size_bytes=source.log_bytes, fs=fs)
     last_offset = source.base_offset - 1
     for rows in _batches_before_damage(walk):
         if (rows["magic"] < FIRST_MAGIC_WITH_PRODUCERS).any():
@@ -102,7 +102,7 @@ def _check_batches(
     return walk.end_position
 
 
-def _batches_before_damage(walk: HeaderWalk) -> Iterator[Rows]:
+def _batches_before_damage(walk: HeaderScan) -> Iterator[Rows]:
     """What is no batch is a tail that goes with the last new segment, for recovery to cut."""
     with suppress(CorruptBatchError):
         yield from walk

@@ -34,7 +34,7 @@ _ANSWER = re.compile(r"(?P<partition>.+)\.(?P<run_id>[0-9A-Za-z]+)\.(committed|r
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommitReply:
     """What became of a prepared swap; `refusal` says why it was not committed, None: it was."""
 
     partition: str
@@ -93,7 +93,7 @@ def hand_over(swap: PreparedSwap, folder: Path, run_id: str, fs: Fs) -> Path:
     return path
 
 
-def answer(prepared: Path, told: Answer, fs: Fs) -> None:
+def reply(prepared: Path, told: CommitReply, fs: Fs) -> None:
     """The engine puts its answer in the place of a swap; of each partition only the last answer stays."""
     suffix = _COMMITTED_SUFFIX if told.refusal is None else _REFUSED_SUFFIX
     target = prepared.with_name(prepared.name.removesuffix(_PREPARED_SUFFIX) + suffix)
@@ -105,7 +105,7 @@ def answer(prepared: Path, told: Answer, fs: Fs) -> None:
     fs.unlink(prepared)
 
 
-def read_answers(folder: Path, fs: Fs) -> list[Answer]:
+def read_replies(folder: Path, fs: Fs) -> list[CommitReply]:
     """The last answer for each partition, by name; unreadable ones are left out."""
     answers = []
     for entry in fs.scan(folder):
@@ -118,5 +118,5 @@ def read_answers(folder: Path, fs: Fs) -> list[Answer]:
             continue
         if refusal is not None and not isinstance(refusal, str):
             continue
-        answers.append(Answer(match["partition"], match["run_id"], refusal))
+        answers.append(CommitReply(match["partition"], match["run_id"], refusal))
     return answers

@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sediment.compaction.prepared_swap import CleanedGroup, PartFile, PreparedSwap
-from sediment.engine.directory.replacements import NewSegment, OldSegments, misfit_of_index, read_new_segment
+from sediment.engine.directory.replacements import NewSegment, OldSegments, index_mismatch, read_new_segment
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
     CorruptBatchError,
@@ -444,7 +444,7 @@ def _unfit_indexes(directory: Path, swaps: Sequence[str], rest: Sequence[str], f
             continue
         log = segment_file_name(file.base_offset, _LOG)
         if log in rest and log + SWAP_SUFFIX not in swaps:
-            problem = misfit_of_index(directory, file.base_offset, file.kind, fs)
+            problem = index_mismatch(directory, file.base_offset, file.kind, fs)
             if problem is not None:
                 unfit[name] = problem
     return unfit

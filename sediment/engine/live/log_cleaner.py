@@ -64,7 +64,7 @@ _MS_PER_SECOND = 1000
 _SLEEP_SLICE_MS = 100
 
 
-class Owner(Protocol):
+class CleanerOwner(Protocol):
     """What the cleaner asks of the one who owns logs and directories."""
 
     def all_logs(self) -> list[PartitionLog]:
@@ -93,7 +93,7 @@ class LogToClean:
 class LogCleaner:
     """Cleans the logs of `owner`; every method may be called from any thread."""
 
-    def __init__(self, owner: Owner, config: BrokerConfig, fs: Fs, clock: Clock, scheduler: Scheduler) -> None:
+    def __init__(self, owner: CleanerOwner, config: BrokerConfig, fs: Fs, clock: Clock, scheduler: Scheduler) -> None:
         self.states = CleaningStates()
         self._owner = owner
         self._config = config

@@ -39,7 +39,7 @@ from sediment.engine.live.log_directory import LogDirectory, check_owners
 from sediment.engine.live.open_files import SPARE_DESCRIPTORS, open_files_limit
 from sediment.engine.live.partition_log import PartitionLog
 from sediment.engine.live.scheduler import Clock, Scheduler
-from sediment.engine.live.spool_committer import Intake
+from sediment.engine.live.spool_committer import SpoolCommitter
 from sediment.engine.live.topic_names import LONGEST_FILE_NAME, check_partition, check_topic, check_topic_id
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
@@ -391,7 +391,7 @@ class LogManager:
         if config.hand_off is not None:
             announce(config.hand_off, [directory.path for directory in self._live()], self.fs)
             self._has_announced = True
-            intake = Intake(config.hand_off, self, self.fs)
+            intake = SpoolCommitter(config.hand_off, self, self.fs)
             period_ms = config.log_cleaner_backoff_ms
             self.scheduler.schedule_periodically("hand-off", intake.take_all, period_ms=period_ms)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sediment.compaction.prepared_swap import PreparedSwap, from_json
-from sediment.engine.directory.spool import PREPARED, Answer, answer
+from sediment.engine.directory.spool import PREPARED, CommitReply, reply
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.live.log_cleaner import LogCleaner
 from sediment.engine.live.log_directory import LogDirectory
@@ -35,7 +35,7 @@ from sediment.segment_io.fs import Fs
 _LOGGER = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
+class SpoolOwner(Protocol):
     """What the intake asks of the one who owns logs and directories."""
 
     cleaner: LogCleaner
@@ -57,15 +57,15 @@ class Owner(Protocol):
         ...
 
 
-class Intake:
+class SpoolCommitter:
     """The engine's side of a hand-off folder."""
 
-    def __init__(self, folder: Path, owner: Owner, fs: Fs) -> None:
+    def __init__(self, folder: Path, owner: SpoolOwner, fs: Fs) -> None:
         self._folder = folder
         self._owner = owner
         self._fs = fs
 
-    def take_all(self) -> list[Answer]:
+    def take_all(self) -> list[CommitReply]:
         """Commit or refuse the swaps that lie there; those of partitions that somebody works on stay for later.
 
         Raises:
@@ -78,20 +78,20 @@ class Intake:
                 continue
             told = self._take(self._folder / entry.name, match["partition"], match["run_id"])
             if told is not None:
-                answer(self._folder / entry.name, told, self._fs)
+                reply(self._folder / entry.name, told, self._fs)
                 answers.append(told)
         return answers
 
-    def _take(self, path: Path, name: str, run_id: str) -> Answer | None:
+    def _take(self, path: Path, name: str, run_id: str) -> CommitReply | None:
         """What is to be answered; None: not yet."""
         try:
             log = self._owner.get_log(parse_partition_directory(name)[0])
         except UsageError as error:
-            return self._refused(path, Answer(name, run_id, str(error)))
+            return self._refused(path, CommitReply(name, run_id, str(error)))
         if log is None:
             if any(directory.is_offline for directory in self._owner.directories()):
                 return None
-            return self._refused(path, Answer(name, run_id, "the engine has no log of this partition"))
+            return self._refused(path, CommitReply(name, run_id, "the engine has no log of this partition"))
         states = self._owner.cleaner.states
         if not states.start(log.partition):
             return None
@@ -99,7 +99,7 @@ class Intake:
         try:
             next_dirty_offset = self._commit(path, log)
             checkpoint = self._checkpoint(log, next_dirty_offset)
-            return Answer(name, run_id, None)
+            return CommitReply(name, run_id, None)
         except (StorageError, OpenFilesLimitError, CommitStateUnknownError, LockLostError) as error:
             _LOGGER.error("%s is left where it is: %s", path, error)
             if isinstance(error, CommitStateUnknownError | LockLostError):
@@ -107,7 +107,7 @@ class Intake:
             return None
         except SedimentError as error:
             discard_parts(log.directory, run_id, self._fs)
-            return self._refused(path, Answer(name, run_id, str(error)))
+            return self._refused(path, CommitReply(name, run_id, str(error)))
         finally:
             try:
                 states.finish(log.partition, checkpoint)
@@ -144,7 +144,7 @@ class Intake:
         return write
 
     @staticmethod
-    def _refused(path: Path, told: Answer) -> Answer:
+    def _refused(path: Path, told: CommitReply) -> CommitReply:
         _LOGGER.warning("%s was refused: %s", path, told.refusal)
         return told
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from sediment.engine.directory.backup_catalogue import Catalogue, OriginalPartition, log_dir_before
-from sediment.engine.directory.backup_links import Originals
-from sediment.jobs.reporting.error_text import told
+from sediment.engine.directory.backup_links import BackupLinks
+from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_outputs import given_options
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.partition.log_dir import LogDirCheckpoints
@@ -65,7 +65,7 @@ def catalogue_of_run(
     )
 
 
-def end_originals(originals: Originals, reports: Iterable[Reported]) -> Path | None:
+def end_originals(originals: BackupLinks, reports: Iterable[Reported]) -> Path | None:
     """Complete the catalogue of a run; return its path, or None if nothing went.
 
     An error is logged and not raised: the run is done, and the planned catalogue stays true.
@@ -75,7 +75,7 @@ def end_originals(originals: Originals, reports: Iterable[Reported]) -> Path | N
         return originals.end(statuses, time.time_ns() // 1_000_000)
     except (SedimentError, OSError) as error:
         _LOGGER.warning(
-            "%s: the catalogue stays as planned; it cannot be completed: %s", originals.path, told(error)[1]
+            "%s: the catalogue stays as planned; it cannot be completed: %s", originals.path, describe(error)[1]
         )
         return originals.path
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from sediment.compaction.strategy import Strategy
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.output import PublishedFile, Publisher, PublishingFs, check_place, file_chunks
+from sediment.engine.directory.output import PublishedFile, Publisher, PublishingFs, check_output_path, file_chunks
 from sediment.engine.directory.swap import finish_interrupted, replaced_files
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning.report import quarantined, report_of, untouched, with_swap
@@ -35,25 +35,25 @@ from sediment.jobs.cleaning.task import (
     CleaningResult,
     CleaningTask,
     CompactOptions,
-    Pace,
+    RateLimit,
     clean_with,
     executors,
-    paced,
     roll_active,
+    throttled,
     with_errors,
 )
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
-from sediment.jobs.reporting.error_text import task_lost, told
+from sediment.jobs.reporting.error_text import describe, describe_lost_task
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED, PartitionReport, RunReport, human_bytes
-from sediment.jobs.reporting.stage_timer import COMMIT, LIST, SPARK, StageClock
-from sediment.jobs.settings.directories import LogDirectory
+from sediment.jobs.reporting.stage_timer import COMMIT, LIST, SPARK, StageTimer
+from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.kafka_keys import DOUBLE_MAX
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when, interruptible
 from sediment.jobs.spark.session import spark_context
-from sediment.jobs.spark.task_pool import Answer, spread
+from sediment.jobs.spark.task_pool import TaskResult, run_on_executors
 from sediment.segment_io.errors import (
     NoSpaceError,
     NotALogDirectoryError,
@@ -104,7 +104,7 @@ class PublishTask:
     cleaning: CleaningTask | None = None
     dry_run: bool = False
     scratch: Path | None = None
-    pace: Pace = field(default_factory=Pace)
+    pace: RateLimit = field(default_factory=RateLimit)
 
     @property
     def folder(self) -> str:
@@ -133,14 +133,14 @@ class PublishResult:
 def publish_partition(task: PublishTask, attempt: str) -> PublishResult:
     """Clean one partition into the output and copy the rest of it; errors of this partition are part of the result."""
     try:
-        with paced(task.pace) as used:
+        with throttled(task.pace) as used:
             _check_listed(task)
             if task.cleaning is None:
                 return PublishResult(_copied(task, attempt, used))
             with _working_directory(task, used) as work:
                 return _cleaned(task, task.cleaning, work, attempt, used)
     except (SedimentError, OSError) as error:
-        return PublishResult(None, trouble=told(error))
+        return PublishResult(None, trouble=describe(error))
 
 
 def _check_listed(task: PublishTask) -> None:
@@ -158,7 +158,7 @@ def _files_of(source: Store, folder: str) -> dict[str, StoredFile]:
     return _in_folder(source.files(folder), folder)
 
 
-def stand_in_files(names: Iterable[str], folders: Container[str]) -> list[str]:
+def placeholder_files(names: Iterable[str], folders: Container[str]) -> list[str]:
     """Return those of `names` that tell of a log directory: files beside the partitions, and the metadata log.
 
     With a metadata log the partitions' own metadata counts too.  A bucket may hold objects of any name, so only files
@@ -301,7 +301,7 @@ def _told_of(work: Path, shown: str) -> Iterator[None]:
 
 
 # -------------------------------------------------------------------------------------------------------- on the driver
-def compact_elsewhere(options: CommonOptions, own: CompactOptions, stop: threading.Event) -> RunReport:
+def compact_to_output(options: CommonOptions, own: CompactOptions, stop: threading.Event) -> RunReport:
     """Write the selected partitions of `options.log_dirs`, compacted, to `own.output`.
 
     `stop`, once set, ends the run; the output then stays incomplete, as it does wherever a partition cannot be written.
@@ -328,10 +328,10 @@ class _Source:
     files: dict[str, StoredFile]
     path: Path
     marks: Mapping[TopicPartition, Uncleanable] = field(default_factory=dict)
-    directory: LogDirectory | None = None
+    directory: SelectedDirectory | None = None
 
     @property
-    def opened(self) -> LogDirectory:
+    def opened(self) -> SelectedDirectory:
         """What the directory says about itself."""
         assert self.directory is not None
         return self.directory
@@ -343,7 +343,7 @@ class _Run:
     def __init__(self, options: CommonOptions, own: CompactOptions, stop: threading.Event, stack: ExitStack) -> None:
         assert own.output is not None
         self.run_id = uuid.uuid4().hex[:12]
-        self.clock = StageClock()
+        self.clock = StageTimer()
         self._options = options
         self._own = own
         self._stop = stop
@@ -361,7 +361,7 @@ class _Run:
         """List, claim, clean and copy, complete; a report for every selected partition."""
         _check_options(self._own)
         stores = [Store(where) for where in self._options.given_log_dirs]
-        check_place(self._output, stores)
+        check_output_path(self._output, stores)
         with interruptible():  # a bucket may take its time, and nothing is written yet
             self._open(stores)
             prepared = [self._prepare(partition, source) for partition, source in self._source_of.items()]
@@ -417,7 +417,7 @@ class _Run:
         folders = {*find_partitions(store, there), str(METADATA_PARTITION)}.intersection(there)
         for folder in folders:
             (path / folder).mkdir()
-        for name in stand_in_files(files, folders):
+        for name in placeholder_files(files, folders):
             _LOCAL.write_new(path / name, store.chunks(name))
         return path
 
@@ -440,7 +440,7 @@ class _Run:
                 settings = source.opened.settings_of(partition, _LOCAL)
                 config = settings.for_topic(partition.topic)
         except (SedimentError, OSError) as error:
-            return task, untouched(listing, FAILED, *told(error))
+            return task, untouched(listing, FAILED, *describe(error))
         if why := why_not_compacted(partition, settings, config):
             return task, untouched(listing, SKIPPED, *why)
         mark = source.marks.get(partition)
@@ -463,7 +463,7 @@ class _Run:
         if path is not None:
             self._output.make_folder("")
             self._stack.enter_context(DirectoryLock(path))
-            check_place(self._output, [source.store for source in self._sources])
+            check_output_path(self._output, [source.store for source in self._sources])
         before = self._publisher.begin()
         if before is not None:
             self._tell(f"{self._output} is what run {before} left incomplete; starting over")
@@ -483,7 +483,7 @@ class _Run:
             tasks = [replace(task, pace=pace) for task in tasks]
             self._stack.enter_context(cancel_when(self._stop, sc, self.run_id))
             self._stack.enter_context(cancel_when(self._give_up, sc, self.run_id))
-            for answers in spread(
+            for answers in run_on_executors(
                 sc, tasks, publish_partition, PublishTask.weight, group=self.run_id, is_stopped=self._is_over
             ):
                 for answer in answers:
@@ -494,15 +494,17 @@ class _Run:
     def _is_over(self) -> bool:
         return self._stop.is_set() or self._give_up.is_set()
 
-    def _pace(self, sc: Any) -> Pace:
+    def _pace(self, sc: Any) -> RateLimit:
         rates = [source.opened.settings.broker_value("log.cleaner.io.max.bytes.per.second") for source in self._sources]
         rate = min(rate for rate in rates if isinstance(rate, float))
-        return Pace(
+        return RateLimit(
             bytes_per_second=rate / executors(sc) if rate < DOUBLE_MAX else None,
             throttle_name=f"sediment-{self.run_id}.throttle",
         )
 
-    def _settle(self, answer: Answer[PublishTask, PublishResult], copied: PartitionReport | None) -> PartitionReport:
+    def _settle(
+        self, answer: TaskResult[PublishTask, PublishResult], copied: PartitionReport | None
+    ) -> PartitionReport:
         task, result = answer.work, answer.result
         if result is None or result.files is None:
             return self._lost(task, result, answer.error)
@@ -531,7 +533,7 @@ class _Run:
         elif self._give_up.is_set():
             code, reason = _GIVEN_UP, "another partition could not be written"
         else:
-            code, reason = task_lost(error)
+            code, reason = describe_lost_task(error)
         self._give_up.set()
         listing = list_log(task.partition, Path(str(task.source)) / task.folder, ListedFs(task.files))
         return self._placed(untouched(listing, FAILED, code, reason), task)

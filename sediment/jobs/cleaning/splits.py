@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from sediment.compaction.cleaner import SplitWork, clean_split, sight_split, walk_log
+from sediment.compaction.cleaner import SplitWork, clean_split, collect_split_keys, scan_log
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.split import (
     RunNumber,
     Split,
     SplitContents,
-    SplitDoesNotHoldError,
-    collect_living,
+    SplitNotApplicableError,
+    collect_survivors,
     cut_into_splits,
     fold_range,
     pack_run,
@@ -64,7 +64,7 @@ def clean_partition_in_splits(sc: Any, task: CleaningTask, asked: CleaningResult
     while True:
         try:
             found = with_errors(task, partial(_in_splits, sc, task, order))
-        except SplitDoesNotHoldError as broken:
+        except SplitNotApplicableError as broken:
             _discard(task)
             if broken.needs_walk and not order.cuts:
                 walked = with_errors(task, partial(_walked, sc, task, order))
@@ -114,13 +114,13 @@ def _walked(sc: Any, task: CleaningTask, order: SplitPlan) -> SplitPlan:
 def _walk(task: CleaningTask, order: SplitPlan, _rows: Iterable[int]) -> Iterator[Any]:
     try:
         with working_on(task) as (fs, used):
-            yield walk_log(order.plan, fs, only_if_needed=False, progress=used)
+            yield scan_log(order.plan, fs, only_if_needed=False, progress=used)
     except (SedimentError, OSError) as error:
         yield SplitFailure(error)
 
 
 def _whole(sc: Any, task: CleaningTask) -> CleaningResult:
-    whole = replace(task, circumstances=replace(task.circumstances, asked=Strategy.WHOLE))
+    whole = replace(task, resources=replace(task.resources, asked=Strategy.WHOLE))
     (result,) = _in_one_task(sc, task, partial(_clean, whole))
     assert isinstance(result, CleaningResult)
     return result
@@ -146,7 +146,7 @@ def _discard(task: CleaningTask) -> None:
 class SplitFailure:
     """Why a split could not be swept: the error, or that the log cannot be cleaned in these splits."""
 
-    error: SedimentError | OSError | SplitDoesNotHoldError
+    error: SedimentError | OSError | SplitNotApplicableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +213,12 @@ class _Sight:
         job = self._job
         try:
             with job.open_environment() as (fs, used):
-                for run in sight_split(job.work, job.splits[index], len(job.splits), fs, progress=used):
+                for run in collect_split_keys(job.work, job.splits[index], len(job.splits), fs, progress=used):
                     for number, blob in pack_run(run, job.work.ranges):
                         yield number, (run.number, blob)
                     met = SplitMet(index, run.met)
             yield _RANGE_OF_THE_REST, met
-        except (SplitDoesNotHoldError, SedimentError, OSError) as error:
+        except (SplitNotApplicableError, SedimentError, OSError) as error:
             yield _RANGE_OF_THE_REST, SplitFailure(error)
 
 
@@ -277,11 +277,11 @@ class _Clean:
                 yield clean_split(
                     job.work,
                     job.splits[index],
-                    collect_living(answers, contents),
+                    collect_survivors(answers, contents),
                     fs,
                     run_id=job.run_id,
                     attempt=attempt_name(),
                     progress=used,
                 )
-        except (SplitDoesNotHoldError, SedimentError, OSError) as error:
+        except (SplitNotApplicableError, SedimentError, OSError) as error:
             yield SplitFailure(error)

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import PreparedSwap
-from sediment.compaction.strategy import Circumstances, KeyEquality, Strategy, StrategyChoice, choose_strategy
+from sediment.compaction.strategy import KeyEquality, Resources, Strategy, StrategyChoice, choose_strategy
 from sediment.compaction.write_behind import WriteBehind
 from sediment.engine.directory.lock import check_run_token
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.directory.throttle import Throttle
 from sediment.engine.directory.uncleanable import Uncleanable, uncleanable_after
-from sediment.jobs.reporting.error_text import told
-from sediment.jobs.reporting.stage_timer import CLEAN, PLAN, VIEW, StageClock
-from sediment.jobs.spark.task_pool import Unfinished, already
+from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.reporting.stage_timer import CLEAN, PLAN, VIEW, StageTimer
+from sediment.jobs.spark.task_pool import Pending, completed
 from sediment.segment_io.errors import (
     CorruptBatchError,
     CorruptCheckpointError,
@@ -42,7 +42,7 @@ from sediment.segment_io.partition.listing import LogListing, SegmentRef, list_l
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 
 if TYPE_CHECKING:
-    from sediment.compaction.chunks import SegmentCuts
+    from sediment.compaction.chunks import ChunkBoundaries
     from sediment.compaction.estimate import Estimate
     from sediment.compaction.grouping import CleaningPlan
     from sediment.compaction.policy import CleanableRange
@@ -55,7 +55,7 @@ SAMPLE_BYTES = 32 << 20  # of a log that is too large to be looked at as a whole
 _WRITE_BYTES = 8 << 20  # what is written between two looks at the throttle
 
 FAIL, KEEP = "fail", "keep"
-WHOLE_RUN = Circumstances(asked=Strategy.WHOLE, slots=1, all_bytes=0, task_memory_bytes=INT64_MAX)
+WHOLE_RUN = Resources(asked=Strategy.WHOLE, slots=1, all_bytes=0, task_memory_bytes=INT64_MAX)
 MAX_SECONDS = "max-seconds"
 
 
@@ -100,7 +100,7 @@ class CompactOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RateLimit:
     """How fast and how long tasks may work.
 
     `bytes_per_second` is for all tasks of one executor together, which share the file `throttle_name` in Spark's
@@ -126,8 +126,8 @@ class CleaningTask:
     now_ms: int
     run_id: str
     on_disk: tuple[SegmentRef, ...] | None = None
-    pace: Pace = Pace()
-    circumstances: Circumstances = WHOLE_RUN
+    pace: RateLimit = RateLimit()
+    resources: Resources = WHOLE_RUN
 
     def weight(self) -> int:
         """Bytes of log."""
@@ -181,25 +181,25 @@ class SplitPlan:
     """A partition that is to be cleaned in splits: its plan, and the cuts of a forward walk where it needs one."""
 
     plan: CleaningPlan
-    cuts: dict[int, SegmentCuts]
+    cuts: dict[int, ChunkBoundaries]
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
+class SurveyResult:
     """What a survey says of a partition that may be cleaned; `cleaned_bytes` are those that cleaning reads."""
 
     cleanable: CleanableRange
     cleaned_bytes: int
 
 
-def circumstances(sc: Any, all_bytes: int, *, asked: Strategy | None) -> Circumstances:
+def find_resources(sc: Any, all_bytes: int, *, asked: Strategy | None) -> Resources:
     """What the choice of a strategy depends on in a run over `all_bytes` of log.
 
     A task may hold its share of half of the memory that this host has; executors' hosts are taken to be like it.
     """
     slots = max(1, sc.defaultParallelism)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Circumstances(asked, slots, all_bytes, memory_bytes // 2 // slots)
+    return Resources(asked, slots, all_bytes, memory_bytes // 2 // slots)
 
 
 def executors(sc: Any) -> int:
@@ -230,7 +230,7 @@ class _RunFs(Fs):
 
 
 @contextmanager
-def paced(pace: Pace) -> Iterator[Callable[[int], None]]:
+def throttled(pace: RateLimit) -> Iterator[Callable[[int], None]]:
     """What a task calls with the bytes that it read or wrote: it waits for the throttle and ends at the deadline."""
     throttle = None
     if pace.bytes_per_second is not None:
@@ -255,23 +255,25 @@ def paced(pace: Pace) -> Iterator[Callable[[int], None]]:
 
 def clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
     """View, plan and clean one partition; errors of this partition are part of the result."""
-    return begin_partition(task, attempt).finish()
+    return start_partition(task, attempt).finish()
 
 
-def begin_partition(task: CleaningTask, attempt: str) -> Unfinished[CleaningResult]:
+def start_partition(task: CleaningTask, attempt: str) -> Pending[CleaningResult]:
     """As `clean_partition`, but for the end of writing, during which the next partition may be begun."""
     with ExitStack() as stack:
-        begun = with_errors(task, lambda: begin_with(task, *stack.enter_context(working_on(task)), attempt, _BEHIND))
+        begun = with_errors(
+            task, lambda: start_cleaning(task, *stack.enter_context(working_on(task)), attempt, _BEHIND)
+        )
         resources = stack.pop_all()
 
     def finish() -> CleaningResult:
         with resources:
             return begun if isinstance(begun, CleaningResult) else with_errors(task, begun.finish)
 
-    return Unfinished(finish)
+    return Pending(finish)
 
 
-def survey_partition(task: CleaningTask, _attempt: str) -> Prospect | CleaningResult:
+def survey_partition(task: CleaningTask, _attempt: str) -> SurveyResult | CleaningResult:
     """View and plan one partition; the result that cleaning would have where there is nothing to clean."""
     return with_errors(task, lambda: _survey_partition(task))
 
@@ -283,13 +285,13 @@ def with_errors(task: CleaningTask, work: Callable[[], _Result]) -> _Result | Cl
     except LimitReachedError as error:
         return replace(failure(MAX_SECONDS, str(error)), failed=False)
     except CorruptDataError as error:
-        code, reason = told(error)
+        code, reason = describe(error)
         if isinstance(error, CorruptCheckpointError):
             return failure(code, reason)
         mark = uncleanable_after(error, task.listing, reason_code=code, reason=reason, since_ms=task.now_ms)
         return replace(failure(code, reason), uncleanable=mark)
     except (SedimentError, OSError) as error:
-        return failure(*told(error))
+        return failure(*describe(error))
 
 
 def failure(code: str, reason: str) -> CleaningResult:
@@ -297,7 +299,7 @@ def failure(code: str, reason: str) -> CleaningResult:
     return CleaningResult(None, None, None, None, code, reason, failed=True)
 
 
-def look_at(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange]:
+def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange]:
     """The view of a task's partition and what of it may be cleaned.
 
     Raises:
@@ -335,7 +337,7 @@ def look_at(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange]:
 
 
 def _blocked(view: LogView, cleanable: CleanableRange, config: CompactionConfig) -> CleaningResult | None:
-    from sediment.compaction.policy import explain
+    from sediment.compaction.policy import explain_range
 
     if cleanable.blocked_by is None:
         return None
@@ -345,7 +347,7 @@ def _blocked(view: LogView, cleanable: CleanableRange, config: CompactionConfig)
         cleanable.first_uncleanable_offset,
         cleanable.force_checkpoint,
         cleanable.blocked_by.value,
-        explain(cleanable, view, config),
+        explain_range(cleanable, view, config),
         failed=False,
         dirty_ratio=cleanable.cleanable_ratio,
     )
@@ -355,19 +357,19 @@ def roll_active(task: CleaningTask, fs: Fs) -> CleaningTask:
     """The task once its last segment is rolled, as far as that lets the log be cleaned; a dry run only pretends.
 
     Raises:
-        SedimentError: as `look_at` and `plan_roll`.
+        SedimentError: as `open_and_select` and `plan_roll`.
     """
     from sediment.engine.directory.roll import perform_roll, plan_roll
 
     listing, config = task.listing, task.config
-    view, _ = look_at(task, fs)
+    view, _ = open_and_select(task, fs)
     roll = plan_roll(
         view, fs, index_interval_bytes=config.index_interval_bytes, segment_index_bytes=config.segment_index_bytes
     )
     if roll is None:
         return task
     rolled = replace(task, listing=roll.listing, on_disk=listing.segments)
-    if look_at(rolled, fs)[1].blocked_by is not None:
+    if open_and_select(rolled, fs)[1].blocked_by is not None:
         return task
     if task.options.dry_run:
         return rolled
@@ -375,37 +377,37 @@ def roll_active(task: CleaningTask, fs: Fs) -> CleaningTask:
     return replace(task, listing=list_log(listing.partition, listing.path, fs))
 
 
-def _survey_partition(task: CleaningTask) -> Prospect | CleaningResult:
+def _survey_partition(task: CleaningTask) -> SurveyResult | CleaningResult:
     from sediment.compaction.grouping import plan_cleaning
 
-    with paced(task.pace):
-        view, cleanable = look_at(task, Fs())
+    with throttled(task.pace):
+        view, cleanable = open_and_select(task, Fs())
     blocked = _blocked(view, cleanable, task.config)
     if blocked is not None:
         return blocked
     plan = plan_cleaning(view, cleanable, task.config, now_ms=task.now_ms)
-    return Prospect(cleanable, sum(group.log_bytes for group in plan.groups))
+    return SurveyResult(cleanable, sum(group.log_bytes for group in plan.groups))
 
 
 def clean_with(task: CleaningTask, fs: Fs, used: Callable[[int], None], attempt: str) -> CleaningResult:
     """View, plan and clean one partition; `used` is called with the bytes that were read."""
     with WriteBehind() as behind:
-        return begin_with(task, fs, used, attempt, behind).finish()
+        return start_cleaning(task, fs, used, attempt, behind).finish()
 
 
-def begin_with(
+def start_cleaning(
     task: CleaningTask, fs: Fs, used: Callable[[int], None], attempt: str, behind: WriteBehind
-) -> Unfinished[CleaningResult]:
+) -> Pending[CleaningResult]:
     """As `clean_with`, but for the last of what `behind` writes."""
-    from sediment.compaction.cleaner import sweep_log, walk_log
+    from sediment.compaction.cleaner import scan_log, sweep_log
     from sediment.compaction.grouping import plan_cleaning
 
-    clock = StageClock()
-    view, cleanable = look_at(task, fs)
+    clock = StageTimer()
+    view, cleanable = open_and_select(task, fs)
     clock.lap(VIEW)
     blocked = _blocked(view, cleanable, task.config)
     if blocked is not None:
-        return already(replace(blocked, seconds_by_stage=clock.seconds()))
+        return completed(replace(blocked, seconds_by_stage=clock.seconds()))
     plan = plan_cleaning(view, cleanable, task.config, now_ms=task.now_ms)
     _check_headroom(plan, fs, behind)
     choice = strategy_for(task, plan, fs)
@@ -423,14 +425,14 @@ def begin_with(
     )
     if choice.strategy is Strategy.SPLIT:
         try:
-            cuts = walk_log(plan, fs, only_if_needed=True, progress=used)
+            cuts = scan_log(plan, fs, only_if_needed=True, progress=used)
         except (CorruptBatchError, CorruptIndexError):
             if task.options.on_corruption != KEEP:
                 raise
             found = replace(found, strategy=Strategy.WHOLE.value)
         else:
             clock.lap(CLEAN)
-            return already(replace(found, to_split=SplitPlan(plan, cuts), seconds_by_stage=clock.seconds()))
+            return completed(replace(found, to_split=SplitPlan(plan, cuts), seconds_by_stage=clock.seconds()))
     try:
         keeps = task.options.on_corruption == KEEP
         swept = sweep_log(
@@ -460,7 +462,7 @@ def begin_with(
         return replace(found, swap=swap, seconds_by_stage=clock.seconds())
 
     # A dry run writes nothing, and is to say of its segments what they were when it had read them.
-    return already(finish()) if task.options.dry_run else Unfinished(finish)
+    return completed(finish()) if task.options.dry_run else Pending(finish)
 
 
 def _discard(task: CleaningTask, fs: Fs, attempt: str) -> None:
@@ -479,7 +481,7 @@ def working_on(task: CleaningTask) -> Iterator[tuple[Fs, Callable[[int], None]]]
     log_dir, dry_run = task.listing.path.parent, task.options.dry_run
     if not dry_run:
         check_run_token(log_dir, task.run_id)
-    with paced(task.pace) as used:
+    with throttled(task.pace) as used:
         yield PretendingFs() if dry_run else _RunFs(log_dir, task.run_id, used), used
 
 
@@ -502,7 +504,7 @@ def check_undisturbed(task: CleaningTask, fs: Fs) -> None:
 
 def strategy_for(task: CleaningTask, plan: CleaningPlan, fs: Fs) -> StrategyChoice:
     """How the partition of `task` is to be cleaned."""
-    there = task.circumstances
+    there = task.resources
     memory_bytes = min(there.task_memory_bytes, task.config.task_memory_bytes)
     there = replace(there, task_memory_bytes=memory_bytes, key_equality=task.options.key_equality)
     segments = [segment for group in plan.groups for segment in group.segments]

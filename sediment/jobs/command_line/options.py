@@ -23,10 +23,10 @@ from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.standard_output import OutputError, as_text, error_console, write_result
 from sediment.jobs.completion import complete_partition
 from sediment.jobs.reporting import run_outputs
-from sediment.jobs.reporting.error_text import ending
+from sediment.jobs.reporting.error_text import error_text_of
 from sediment.jobs.reporting.run_report import result_console
 from sediment.jobs.settings.cluster_settings import open_directories
-from sediment.jobs.settings.directories import LogDirectory
+from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.unstated_settings import UNSTATED_CODES
 from sediment.jobs.spark.cancellation import end_on_signals, stop_on_signals
@@ -83,7 +83,7 @@ class CommonOptions:
 
     def open_directories(
         self, fs: Fs, *, paths: Sequence[Path] | None = None, in_place: bool = False
-    ) -> list[LogDirectory]:
+    ) -> list[SelectedDirectory]:
         """`cluster_settings.open_directories` for this run, of `log_dirs` or of `paths` that stand in for them.
 
         Raises:
@@ -143,7 +143,7 @@ class CommonOptions:
         except KeyboardInterrupt:
             why, status = "a signal came meanwhile", EXIT_FAILED
         if why is not None:
-            stderr_log.tell_error(f"the result could not be printed: {why}; the run itself is finished")
+            stderr_log.log_error(f"the result could not be printed: {why}; the run itself is finished")
         raise SystemExit(status)
 
     def account(self, report: str) -> None:
@@ -165,7 +165,7 @@ class CommonOptions:
         """Keep a run that ended without a result as a page and as metrics, where they are wanted."""
         context = click.get_current_context(silent=True)
         command = context.command.name if context and context.command.name else ""
-        report = run_outputs.error_document(command, self.now_ms, error, ending(error).sentence)
+        report = run_outputs.error_document(command, self.now_ms, error, error_text_of(error).sentence)
         with stop_on_signals():
             self._write_files(report, _console(quiet=self.as_json and under_spark_submit()))
 
@@ -182,7 +182,7 @@ class CommonOptions:
             ledger.check(self.ledger, self.log_dirs)
         for option, file in (("--report", self.report_file), ("--metrics", self.metrics_file)):
             if file is not None:
-                run_outputs.check_place(file, option, self.log_dirs)
+                run_outputs.check_output_file(file, option, self.log_dirs)
 
 
 def _has_unstated(run: Result) -> bool:
@@ -245,7 +245,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
     ) -> Any:
         # spark-submit sends a Python driver's stderr to stdout, where --json promises nothing but the object.
         quiet = quiet or (as_json and under_spark_submit())
-        with stderr_log.lines_on_stderr(log_format, quiet=quiet), errors_as_exit_status():
+        with stderr_log.log_to_stderr(log_format, quiet=quiet), errors_as_exit_status():
             options = CommonOptions(
                 log_dirs=tuple(map(_absolute, log_dirs)),
                 partitions=tuple(partitions),
@@ -387,11 +387,11 @@ class errors_as_exit_status:  # noqa: N801 - reads as a statement
             return
         if isinstance(error, OutputError) and error.reader_left:
             sys.exit(EXIT_READER_LEFT)
-        found = ending(error)
+        found = error_text_of(error)
         if not found.is_fault:
-            stderr_log.tell_error(found.sentence, reason_code=found.reason_code)
+            stderr_log.log_error(found.sentence, reason_code=found.reason_code)
         elif os.environ.get(TRACEBACK_VARIABLE):
             return
         else:
-            stderr_log.tell_fault(found.sentence, error, reason_code=found.reason_code)
+            stderr_log.log_fault(found.sentence, error, reason_code=found.reason_code)
         sys.exit(EXIT_WRONG_USE if isinstance(error, UsageError) else EXIT_FAILED)

@@ -44,7 +44,7 @@ _json_is_on = False
 
 
 @contextmanager
-def lines_on_stderr(log_format: str, *, quiet: bool) -> Iterator[None]:
+def log_to_stderr(log_format: str, *, quiet: bool) -> Iterator[None]:
     """Send what is logged in the block to stderr: warnings, and with JSON also what happens; errors with `quiet`."""
     if log_format == JSON:
         with _json_lines(quiet=quiet):
@@ -54,7 +54,7 @@ def lines_on_stderr(log_format: str, *, quiet: bool) -> Iterator[None]:
         yield
 
 
-def tell_error(sentence: str, **known: Any) -> None:
+def log_error(sentence: str, **known: Any) -> None:
     """Why a command ended: a sentence, or the line that holds it."""
     if _json_is_on:
         _LOGGER.error(sentence, extra=known)
@@ -63,14 +63,14 @@ def tell_error(sentence: str, **known: Any) -> None:
             click.echo(f"sediment: {sentence}", err=True)
 
 
-def tell_fault(sentence: str, error: BaseException, **known: Any) -> None:
+def log_fault(sentence: str, error: BaseException, **known: Any) -> None:
     """Why a command ended by a fault, with the trace: in the line, or in a file that the sentence names."""
     if _json_is_on:
         _LOGGER.critical(sentence, exc_info=error, extra=known)
         return
     file = _saved_trace(error)
     where = f"the trace is in {file}" if file else "set SEDIMENT_TRACEBACK=1 to see the trace"
-    tell_error(f"{sentence}; this is a fault of Sediment or Spark: report it ({where})")
+    log_error(f"{sentence}; this is a fault of Sediment or Spark: report it ({where})")
 
 
 def _saved_trace(error: BaseException) -> Path | None:

@@ -39,16 +39,16 @@ from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.delta_lake.paths import check_table_path, is_uri, outside_log_dirs, table_filesystem
 from sediment.jobs.delta_lake.session import INSTALL
-from sediment.jobs.reporting.error_text import first_line, task_lost, told
+from sediment.jobs.reporting.error_text import describe, describe_lost_task, first_line
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when
 from sediment.jobs.spark.session import spark_context
-from sediment.jobs.spark.task_pool import spread
+from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, UsageError
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import ALL, plan_slices
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.tables.readers import TABLES, Piece, TableRequest, TableTask, arrow_schema, read_table
+from sediment.segment_io.tables.readers import TABLES, ScanTask, TableRequest, TableTask, arrow_schema, read_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -172,17 +172,17 @@ def measure(work: SegmentWork, _attempt: str) -> Measured | Failure:
         check_run_token(work.source.directory.parent, work.run_id)
         return _measure(work)
     except (SedimentError, OSError) as error:
-        return Failure(*told(error))
+        return Failure(*describe(error))
 
 
 def _measure(work: SegmentWork) -> Measured:
     import xxhash
 
-    from sediment.segment_io.segment.reader import HeaderWalk
+    from sediment.segment_io.segment.reader import HeaderScan
 
     path = work.source.directory / segment_file_name(work.base_offset, SegmentFileKind.LOG)
     digest = xxhash.xxh3_128()
-    walk = HeaderWalk(path, size_bytes=work.size_bytes)
+    walk = HeaderScan(path, size_bytes=work.size_bytes)
     records, has_old = 0, False
     for span in walk.spans():
         digest.update(span.buffer.data[span.start : span.end])
@@ -203,7 +203,7 @@ def _measure(work: SegmentWork) -> Measured:
 
 
 def _task(source: Source) -> TableTask:
-    return TableTask(pieces=tuple(Piece(piece, ALL) for piece in plan_slices(source, ALL, Fs())))
+    return TableTask(pieces=tuple(ScanTask(piece, ALL) for piece in plan_slices(source, ALL, Fs())))
 
 
 # -------------------------------------------------------------------------------------------------------------- writing
@@ -213,7 +213,7 @@ class WriteWork:
 
     segment: SegmentWork
     digest: str
-    piece: Piece
+    piece: ScanTask
     table: str
 
     def weight(self) -> int:
@@ -246,7 +246,7 @@ def write(work: WriteWork, attempt: str) -> tuple[WrittenFile, ...] | Failure:
                 files.add(batch)
         return tuple(files.written)
     except (SedimentError, OSError) as error:
-        return Failure(*told(error))
+        return Failure(*describe(error))
 
 
 class _Files:
@@ -524,7 +524,7 @@ class _Archiving:
         except Exception as error:
             if not isinstance(error, SedimentError | OSError):
                 error = SedimentError(f"the archive cannot be written: {first_line(error)}", path=self._path)
-            self._fail(set(keys) - self._totals.keys(), *told(error))
+            self._fail(set(keys) - self._totals.keys(), *describe(error))
         return {key: self._failed.get(key, self._totals[key]) for key in keys}
 
     def _fail(self, keys: Iterable[LogKey], code: str, reason: str) -> None:
@@ -533,7 +533,7 @@ class _Archiving:
 
     def _archive_group(self, table: _Archive, group: Sequence[SegmentWork]) -> None:
         measured: dict[SegmentWork, Measured] = {}
-        for answers in spread(
+        for answers in run_on_executors(
             self._sc, group, measure, SegmentWork.weight, group=self._run_id, is_stopped=self._stop.is_set
         ):
             for answer in answers:
@@ -561,7 +561,7 @@ class _Archiving:
         if self._stop.is_set():
             self._fail([key], "stopped", "the run was stopped before this partition was archived")
         else:
-            self._fail([key], *task_lost(error))
+            self._fail([key], *describe_lost_task(error))
 
     def _write(
         self, table: _Archive, new: Mapping[SegmentWork, Measured]
@@ -569,14 +569,14 @@ class _Archiving:
         """The files of each segment; where one of its slices failed, or rows are missing, its partition has failed."""
         fs = Fs()
         works = [
-            WriteWork(work, found.digest, Piece(piece, ALL), table.path)
+            WriteWork(work, found.digest, ScanTask(piece, ALL), table.path)
             for work, found in new.items()
             for piece in plan_slices(work.source, ALL, fs)
         ]
         files: dict[SegmentWork, tuple[WrittenFile, ...]] = {}
         if not works:
             return files
-        for answers in spread(
+        for answers in run_on_executors(
             self._sc, works, write, WriteWork.weight, group=self._run_id, is_stopped=self._stop.is_set
         ):
             for answer in answers:

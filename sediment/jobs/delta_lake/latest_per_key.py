@@ -18,10 +18,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from sediment.jobs.reporting.error_text import told
+from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.tables.readers import READ_COMMITTED, Piece, TableRequest, TableTask, arrow_schema, read_table
+from sediment.segment_io.tables.readers import (
+    READ_COMMITTED,
+    ScanTask,
+    TableRequest,
+    TableTask,
+    arrow_schema,
+    read_table,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +56,7 @@ class Part:
     """Slices of one partition, ascending; `number` is that of its account."""
 
     number: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ScanTask, ...]
 
     def size_bytes(self) -> int:
         """Of the slices: what tasks are packed by."""
@@ -57,7 +64,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ReadSummary:
     """What became of a part: its rows came in `emissions` times, each with a key once, or why they did not."""
 
     messages_read: int = 0
@@ -66,9 +73,9 @@ class Account:
     reason: str | None = None
 
 
-def parse_account(value: bytes) -> Account:
+def parse_read_summary(value: bytes) -> ReadSummary:
     """An account from the `value` of its row."""
-    return Account(**json.loads(value))
+    return ReadSummary(**json.loads(value))
 
 
 class LatestPerKey:
@@ -97,11 +104,11 @@ def read_latest(part: Part, fs: Fs) -> Iterator[pa.RecordBatch]:
             yield from held.add(batch)
         yield from held.take()
     except (SedimentError, OSError) as error:
-        reason = told(error)
-    yield _account_row(part.number, Account(messages_read, held.emissions, *reason))
+        reason = describe(error)
+    yield _account_row(part.number, ReadSummary(messages_read, held.emissions, *reason))
 
 
-def _account_row(number: int, account: Account) -> pa.RecordBatch:
+def _account_row(number: int, account: ReadSummary) -> pa.RecordBatch:
     import pyarrow as pa
 
     row = {"value": json.dumps(asdict(account)).encode(), "topic": ACCOUNT_TOPIC, "partition": number}

@@ -41,7 +41,7 @@ class PartitionProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RefreshProgress:
     """What a commit to the table says of itself: whose it is, its number among the refreshes, and what it leads to.
 
     `kind` is LATEST or AS_OF; `sequence` is 0 where the table was made and still is empty.
@@ -53,19 +53,19 @@ class Progress:
     partitions: Mapping[str, PartitionProgress]
 
 
-def progress_json(progress: Progress) -> str:
+def progress_json(progress: RefreshProgress) -> str:
     """For the metadata of a commit."""
     return json.dumps({_MARK: _FORMAT, **asdict(progress)}, separators=(",", ":"))
 
 
-def parse_progress(text: str | None) -> Progress | None:
+def parse_progress(text: str | None) -> RefreshProgress | None:
     """The progress that a commit's metadata holds, None where they are of something else."""
     try:
         found: dict[str, Any] = json.loads(text or "null")
         if found.pop(_MARK) != _FORMAT:
             return None
         partitions = {name: PartitionProgress(**fields) for name, fields in found.pop("partitions").items()}
-        return Progress(partitions=partitions, **found)
+        return RefreshProgress(partitions=partitions, **found)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -83,7 +83,7 @@ class Rebuild(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LogFacts:
+class LogState:
     """What a partition's directory says now.
 
     [`log_start_offset`, `end_offset`) is what consumers of committed data are given.  `first_dirty_offset` is where the
@@ -116,7 +116,7 @@ class Refresh:
 
 
 def plan_refresh(
-    facts: LogFacts,
+    facts: LogState,
     progress: PartitionProgress | None,
     *,
     now_ms: int,
@@ -137,7 +137,7 @@ def plan_refresh(
 
 
 def _reason_to_rebuild(
-    facts: LogFacts,
+    facts: LogState,
     progress: PartitionProgress | None,
     now_ms: int,
     delete_retention_ms: int | None,
@@ -161,7 +161,7 @@ def _reason_to_rebuild(
 
 
 def _tombstones_may_be_gone(
-    facts: LogFacts, progress: PartitionProgress, now_ms: int, delete_retention_ms: int | None
+    facts: LogState, progress: PartitionProgress, now_ms: int, delete_retention_ms: int | None
 ) -> bool:
     """Whether the cleaner may have removed a tombstone that the table has not seen.
 
@@ -180,7 +180,7 @@ def leader_epoch_at(entries: Sequence[EpochEntry], offset: int) -> int | None:
     return max((entry.epoch for entry in entries if entry.start_offset <= offset), default=None)
 
 
-def progress_after(refresh: Refresh, facts: LogFacts, now_ms: int) -> PartitionProgress:
+def progress_after(refresh: Refresh, facts: LogState, now_ms: int) -> PartitionProgress:
     """What the table holds once `refresh` is merged."""
     return PartitionProgress(
         next_offset=max(refresh.first_offset, refresh.end_offset),

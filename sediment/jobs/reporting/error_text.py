@@ -16,7 +16,7 @@ _OF_SPARK = ("py4j.", "pyspark.")
 _OF_THE_JVM = ("org.apache.spark.", "py4j.", "java.", "scala.")
 
 
-def told(error: SedimentError | OSError) -> tuple[str, str]:
+def describe(error: SedimentError | OSError) -> tuple[str, str]:
     """Reason code and sentence of an error: `CorruptBatchError` is `corrupt-batch`."""
     if isinstance(error, SedimentError):
         return error.reason_code, str(error)
@@ -32,7 +32,7 @@ def told(error: SedimentError | OSError) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ErrorText:
     """Why a command ended without a result; `is_fault`: by an error that is not the user's or the machine's."""
 
     reason_code: str
@@ -40,20 +40,20 @@ class Ending:
     is_fault: bool = False
 
 
-def ending(error: BaseException) -> Ending:
+def error_text_of(error: BaseException) -> ErrorText:
     """Return reason code and sentence of whatever ended a command."""
     if was_stopped(error):
-        return Ending(*told(StoppedError()))
+        return ErrorText(*describe(StoppedError()))
     if isinstance(error, SedimentError | OSError):
-        return Ending(*told(error))
+        return ErrorText(*describe(error))
     if isinstance(error, MemoryError):
-        return Ending("no-memory", "there is not enough memory; free some and run again")
+        return ErrorText("no-memory", "there is not enough memory; free some and run again")
     if type(error).__module__.startswith(_OF_SPARK):
-        return Ending("spark-failed", f"Spark failed: {printable(_raised(error))}", is_fault=True)
-    return Ending("fault", f"Sediment failed: {type(error).__name__}: {printable(first_line(error))}", is_fault=True)
+        return ErrorText("spark-failed", f"Spark failed: {printable(_raised(error))}", is_fault=True)
+    return ErrorText("fault", f"Sediment failed: {type(error).__name__}: {printable(first_line(error))}", is_fault=True)
 
 
-def task_lost(error: Exception | None) -> tuple[str, str]:
+def describe_lost_task(error: Exception | None) -> tuple[str, str]:
     """Reason code and sentence where Spark gave up on a task: what the worker raised, out of all that Spark tells."""
     return TASK_LOST, f"Spark gave up on the task: {printable(_raised(error))}"
 

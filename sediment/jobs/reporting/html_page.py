@@ -82,7 +82,7 @@ _COMPACTION_KEYS = (
 
 # ------------------------------------------------------------------------------------------------------ what a page has
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StripPart:
     """A rectangle of a strip, in STRIP_UNITS: one segment, or neighbours of one state where there is no room."""
 
     x: float
@@ -118,7 +118,7 @@ class Row:
     ratio_text: str
     ratio_percent: float
     tombstones_text: str
-    strips: tuple[tuple[str, str, tuple[Piece, ...]], ...]
+    strips: tuple[tuple[str, str, tuple[StripPart, ...]], ...]
     time_text: str
     sentences: tuple[str, ...]
     extras: tuple[tuple[str, str], ...]
@@ -411,7 +411,7 @@ def _states_of(partition: Mapping[str, Any]) -> set[str]:
     return {str(state) for which in ("before", "after") for *_, state in partition.get(f"strip_{which}") or ()}
 
 
-def _strips(partition: Mapping[str, Any], room: int) -> tuple[tuple[str, str, tuple[Piece, ...]], ...]:
+def _strips(partition: Mapping[str, Any], room: int) -> tuple[tuple[str, str, tuple[StripPart, ...]], ...]:
     """(which, what it says in words, its pieces) of each strip that there is; both have the same scale."""
     found = {which: partition.get(f"strip_{which}") or () for which in ("before", "after")}
     longest = max(sum(size for _, size, _ in strip) for strip in found.values()) or 1
@@ -423,7 +423,7 @@ def _in_words(strip: Sequence[Sequence[Any]]) -> str:
     return ", ".join(f"{count:,} {state}" for state, count in counts.items())
 
 
-def _pieces(strip: Sequence[Sequence[Any]], longest: int, room: int) -> tuple[Piece, ...]:
+def _pieces(strip: Sequence[Sequence[Any]], longest: int, room: int) -> tuple[StripPart, ...]:
     pieces = []
     x = 0.0
     for run in _merged(strip, room):
@@ -432,7 +432,7 @@ def _pieces(strip: Sequence[Sequence[Any]], longest: int, room: int) -> tuple[Pi
         base, _, state = run[0]
         what = f"segment {base:,}" if len(run) == 1 else f"{len(run):,} segments from {base:,}"
         known = state if state in _STATES else "other"
-        pieces.append(Piece(round(x, 2), round(width, 2), known, f"{what}: {state}, {human_bytes(size)}"))
+        pieces.append(StripPart(round(x, 2), round(width, 2), known, f"{what}: {state}, {human_bytes(size)}"))
         x += width
     return tuple(pieces)
 

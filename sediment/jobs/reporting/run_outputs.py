@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _ADVICE = "name a file outside the log directories, in a directory that is there"
 
 
-def check_place(file: Path, option: str, log_dirs: Iterable[Path]) -> None:
+def check_output_file(file: Path, option: str, log_dirs: Iterable[Path]) -> None:
     """Whether `file` can be written after the run.
 
     Raises:

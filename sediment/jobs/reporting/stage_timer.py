@@ -14,7 +14,7 @@ CLEAN = "clean"
 COMMIT = "commit"
 
 
-class StageClock:
+class StageTimer:
     """Books what passed since it was made, or since the last lap, on a stage; two clock reads a lap."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.jobs.settings.directories import LogDirectory, open_directory
+from sediment.jobs.settings.directories import SelectedDirectory, open_directory
 from sediment.jobs.settings.kafka_keys import BROKER_KEYS
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import SettingsError, UsageError
@@ -68,7 +68,7 @@ def open_directories(
     names: Sequence[str] = (),
     allow_empty: bool = False,
     in_place: bool = False,
-) -> list[LogDirectory]:
+) -> list[SelectedDirectory]:
     """`open_directory` for each of `paths`, with the settings of the run as they hold there.
 
     `names` are those under which the user knows the paths.  `in_place` says that the run changes data by these
@@ -106,7 +106,7 @@ def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Sett
     Raises:
         CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as `open_directories`.
     """
-    opened: dict[Path, LogDirectory] = {}
+    opened: dict[Path, SelectedDirectory] = {}
     known: dict[Path, ClusterMetadata | None] = {}
     found: list[Settings | None] = []
     for partition, path in logs:
@@ -114,7 +114,7 @@ def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Sett
         if log_dir not in opened:
             meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE)
             checkpoints = LogDirCheckpoints(None, None, None, None, clean_shutdown=False)
-            alone = LogDirectory(log_dir, meta, (), checkpoints)
+            alone = SelectedDirectory(log_dir, meta, (), checkpoints)
             opened[log_dir] = _with_settings(alone, settings, _metadata_of(alone, [alone], settings, known, fs), fs)
         has_metadata = opened[log_dir].topic_ids is not None
         found.append(opened[log_dir].settings_of(partition, fs, name=path.name) if has_metadata else None)
@@ -123,8 +123,8 @@ def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Sett
 
 # ------------------------------------------------------------------------------------------------------------- metadata
 def _metadata_of(
-    directory: LogDirectory,
-    directories: Sequence[LogDirectory],
+    directory: SelectedDirectory,
+    directories: Sequence[SelectedDirectory],
     settings: Settings,
     known: dict[Path, ClusterMetadata | None],
     fs: Fs,
@@ -141,7 +141,7 @@ def _metadata_of(
 
 
 def _metadata_places(
-    directory: LogDirectory, directories: Sequence[LogDirectory], settings: Settings, fs: Fs
+    directory: SelectedDirectory, directories: Sequence[SelectedDirectory], settings: Settings, fs: Fs
 ) -> Iterator[Path]:
     if settings.metadata_dir is not None:
         yield settings.metadata_dir
@@ -163,7 +163,7 @@ def _is_same_node(one: MetaProperties | None, other: MetaProperties | None) -> b
     return (one.cluster_id, one.node_id) == (other.cluster_id, other.node_id)
 
 
-def _check_cluster(directory: LogDirectory, metadata_dir: Path, fs: Fs) -> None:
+def _check_cluster(directory: SelectedDirectory, metadata_dir: Path, fs: Fs) -> None:
     theirs = read_meta_properties(fs, metadata_dir / META_PROPERTIES_FILE)
     own_id, their_id = (None if meta is None else meta.cluster_id for meta in (directory.meta, theirs))
     if own_id is not None and their_id is not None and own_id != their_id:
@@ -174,7 +174,7 @@ def _check_cluster(directory: LogDirectory, metadata_dir: Path, fs: Fs) -> None:
         )
 
 
-def _check_known(directory: LogDirectory, metadata: ClusterMetadata | None, settings: Settings) -> None:
+def _check_known(directory: SelectedDirectory, metadata: ClusterMetadata | None, settings: Settings) -> None:
     """Refuse to change a KRaft node's directory by settings that may not be those of its topics.
 
     Raises:
@@ -217,8 +217,8 @@ def _metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
 
 
 def _with_settings(
-    directory: LogDirectory, settings: Settings, metadata: ClusterMetadata | None, fs: Fs
-) -> LogDirectory:
+    directory: SelectedDirectory, settings: Settings, metadata: ClusterMetadata | None, fs: Fs
+) -> SelectedDirectory:
     if metadata is None:
         return replace(directory, settings=settings)
     meta = directory.meta

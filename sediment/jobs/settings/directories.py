@@ -36,7 +36,7 @@ _MARKS = frozenset({META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, H
 
 
 @dataclass(frozen=True, slots=True)
-class LogDirectory:
+class SelectedDirectory:
     """One entry of a broker's `log.dirs`; `meta` is None where it has no meta.properties.
 
     `settings` are those of the run as they hold here, `topic_ids` (22 characters, by name) what the cluster's metadata
@@ -90,7 +90,7 @@ class LogDirectory:
         return self.settings_of(partition, fs, name=name).for_topic(partition.topic)
 
 
-def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> LogDirectory:
+def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> SelectedDirectory:
     """Read what a log directory says about itself and select its live partitions by name or glob.
 
     Raises:
@@ -116,7 +116,7 @@ def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> LogDirectory:
             advice="name an entry of the broker's log.dirs",
         )
     selected = tuple(sorted(p for p in found if not patterns or any(fnmatch.fnmatchcase(str(p), g) for g in patterns)))
-    return LogDirectory(
+    return SelectedDirectory(
         path,
         read_meta_properties(fs, path / META_PROPERTIES_FILE),
         selected,

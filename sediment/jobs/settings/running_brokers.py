@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sediment.engine.directory.lock import lock_holder
-from sediment.jobs.settings.directories import LogDirectory
+from sediment.jobs.settings.directories import SelectedDirectory
 
 _LOGGER = logging.getLogger(__name__)
 
 UNCLEAN = "unclean"
 
 
-def warn_of_running(directories: Iterable[LogDirectory]) -> dict[str, str]:
+def warn_of_running(directories: Iterable[SelectedDirectory]) -> dict[str, str]:
     """Warn of directories whose lock another process holds; for a command that takes no lock.
 
     Returns:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from sediment.engine.config import LogConfig
 from sediment.jobs.reporting.run_report import TOMBSTONES_KEPT
-from sediment.jobs.settings.directories import LogDirectory
+from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.names import TopicPartition
@@ -69,7 +69,7 @@ def why_not_expired(
     return None
 
 
-def warn_of_unstated_lag(directories: Iterable[LogDirectory]) -> None:
+def warn_of_unstated_lag(directories: Iterable[SelectedDirectory]) -> None:
     """Log how many compacted topics have no stated `min.compaction.lag.ms`, which then counts as 0."""
     unstated: dict[str, Settings] = {}
     for directory in directories:

@@ -4,7 +4,7 @@ Each packed task is a Spark job of its own, so that the driver can commit a part
 of after the slowest; jobs are handed to Spark from a few threads, largest first.  An RDD rather than a DataFrame,
 because a first Catalyst plan costs seconds that a small run would notice.
 
-Work whose end only waits for a disk is spread as `Unfinished`: the next piece of a task is begun before that end.
+Work whose end only waits for a disk is spread as `Pending`: the next piece of a task is begun before that end.
 
 Invariant: every piece of work is answered exactly once, with its result or with the error that Spark gave up on.  What
 shared a task with such an error is tried once more, each piece in a task of its own.
@@ -31,7 +31,7 @@ _WAITING_JOBS = 2  # beyond the slots, so that a slot never waits for the driver
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[Work, Result]):
+class TaskResult(Generic[Work, Result]):
     """What became of one piece of work: `result`, or `error` if Spark gave up on its task or it was never begun."""
 
     work: Work
@@ -39,27 +39,27 @@ class Answer(Generic[Work, Result]):
     error: Exception | None
 
 
-class NotBegunError(Exception):
+class NotStartedError(Exception):
     """A piece of work was not begun, because the run was stopped before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished(Generic[Result]):
+class Pending(Generic[Result]):
     """A piece of work whose result is there when `finish` returns; meanwhile the next piece may be begun."""
 
     finish: Callable[[], Result]
 
 
-def already(result: Result) -> Unfinished[Result]:
+def completed(result: Result) -> Pending[Result]:
     """A piece of work that was finished when it was begun."""
-    return Unfinished(lambda: result)
+    return Pending(lambda: result)
 
 
 def _never() -> bool:
     return False
 
 
-def rounds(weights: Sequence[int], slots: int, at_least: int = 1) -> int:
+def pack_in_rounds(weights: Sequence[int], slots: int, at_least: int = 1) -> int:
     """How many tasks each slot is to do one after the other: as few as their size allows.
 
     A piece is finished while the next one of its task is begun, and a task costs Spark some CPU time.
@@ -93,7 +93,7 @@ def pack_in_order(works: Sequence[Work], weight: Callable[[Work], int]) -> list[
     return packed
 
 
-def spread(
+def run_on_executors(
     sc: Any,
     works: Sequence[Work],
     perform: Callable[[Work, str], Result],
@@ -102,7 +102,7 @@ def spread(
     group: str,
     in_order: bool = False,
     is_stopped: Callable[[], bool] = _never,
-) -> Iterator[list[Answer[Work, Result]]]:
+) -> Iterator[list[TaskResult[Work, Result]]]:
     """Perform `works` on the executors of the SparkContext `sc` and yield the answers of each task as it finishes.
 
     `perform(work, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
@@ -114,17 +114,17 @@ def spread(
     return _answers(sc, tasks, _AtOnce(perform), slots, group, is_stopped)
 
 
-def spread_unfinished(
+def run_pending(
     sc: Any,
     works: Sequence[Work],
-    begin: Callable[[Work, str], Unfinished[Result]],
+    begin: Callable[[Work, str], Pending[Result]],
     weight: Callable[[Work], int],
     *,
     group: str,
     in_order: bool = False,
     is_stopped: Callable[[], bool] = _never,
-) -> Iterator[list[Answer[Work, Result]]]:
-    """As `spread`; of the works of a task, each is finished only once the next one is begun."""
+) -> Iterator[list[TaskResult[Work, Result]]]:
+    """As `run_on_executors`; of the works of a task, each is finished only once the next one is begun."""
     slots = max(1, sc.defaultParallelism)
     tasks = _packed(works, weight, slots, in_order=in_order, least_rounds=1)
     return _answers(sc, tasks, begin, slots, group, is_stopped)
@@ -135,29 +135,29 @@ def _packed(
 ) -> list[list[Work]]:
     if in_order:
         return pack_in_order(works, weight)
-    return pack_by_weight(works, weight, slots * rounds(list(map(weight, works)), slots, least_rounds))
+    return pack_by_weight(works, weight, slots * pack_in_rounds(list(map(weight, works)), slots, least_rounds))
 
 
 def _answers(
     sc: Any,
     tasks: Sequence[list[Work]],
-    begin: Callable[[Work, str], Unfinished[Result]],
+    begin: Callable[[Work, str], Pending[Result]],
     slots: int,
     group: str,
     is_stopped: Callable[[], bool],
-) -> Iterator[list[Answer[Work, Result]]]:
-    answers: queue.Queue[list[Answer[Work, Result]]] = queue.Queue()
+) -> Iterator[list[TaskResult[Work, Result]]]:
+    answers: queue.Queue[list[TaskResult[Work, Result]]] = queue.Queue()
     pool = ThreadPoolExecutor(slots + _WAITING_JOBS, thread_name_prefix="sediment-spread")
     lost_alone = 0
 
     def fail(task: list[Work], error: Exception) -> None:
-        answers.put([Answer(work, None, error) for work in task])
+        answers.put([TaskResult(work, None, error) for work in task])
 
     def submit(task: list[Work], lost_with: Exception | None = None) -> None:
         """Have `task` done; `lost_with` is what ended an earlier task that it was part of."""
         nonlocal lost_alone
         if is_stopped():
-            fail(task, NotBegunError("the run was stopped"))
+            fail(task, NotStartedError("the run was stopped"))
             return
         if lost_with is not None and lost_alone >= _LOST_ALONE:
             fail(task, lost_with)
@@ -165,7 +165,7 @@ def _answers(
         try:
             sc.setJobGroup(group, f"{len(task)} partitions")
             results = sc.parallelize(task, 1).mapPartitions(_Performer(begin)).collect()
-            answers.put([Answer(work, result, None) for work, result in zip(task, results, strict=True)])
+            answers.put([TaskResult(work, result, None) for work, result in zip(task, results, strict=True)])
         except Exception as error:
             if len(task) > 1:
                 for work in task:
@@ -190,19 +190,19 @@ def _answers(
 class _AtOnce(Generic[Work, Result]):
     perform: Callable[[Work, str], Result]
 
-    def __call__(self, work: Work, attempt: str) -> Unfinished[Result]:
-        return already(self.perform(work, attempt))
+    def __call__(self, work: Work, attempt: str) -> Pending[Result]:
+        return completed(self.perform(work, attempt))
 
 
 @dataclass(frozen=True, slots=True)
 class _Performer(Generic[Work, Result]):
     """What a task runs: picklable by the names of its parts."""
 
-    begin: Callable[[Work, str], Unfinished[Result]]
+    begin: Callable[[Work, str], Pending[Result]]
 
     def __call__(self, works: Iterator[Work]) -> Iterator[Result]:
         attempt = attempt_name()
-        begun: deque[Unfinished[Result]] = deque()
+        begun: deque[Pending[Result]] = deque()
         for work in works:
             begun.append(self.begin(work, attempt))
             if len(begun) > 1:

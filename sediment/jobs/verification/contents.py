@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.partition.slices import INT64_MIN
 from sediment.segment_io.segment.columns import WANT_VALUE, BadBatchError, RecordColumns, RecordTable
-from sediment.segment_io.segment.reader import HeaderWalk
+from sediment.segment_io.segment.reader import HeaderScan
 
 _EVERYTHING = np.array([INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.int64)
 
@@ -70,7 +70,7 @@ def read_contents(path: Path, positions: Longs, sizes: Longs, readable: npt.NDAr
 
 def _tables(path: Path, start: int, end: int) -> Iterator[RecordTable]:
     columns = RecordColumns(WANT_VALUE)
-    for span in HeaderWalk(path, start, size_bytes=end).spans():
+    for span in HeaderScan(path, start, size_bytes=end).spans():
         skip = np.zeros(len(span.rows), dtype=np.bool_)
         done = 0
         while done < len(span.rows):

@@ -24,7 +24,7 @@ from sediment.segment_io.tables.readers import (
     TableRequest,
     TableTask,
     arrow_schema,
-    plan_pieces,
+    plan_scan_tasks,
     read_table,
 )
 
@@ -192,7 +192,7 @@ def _load(
         (_Part(pair, side, TableTask(pieces=(piece,))), piece.slice.size_bytes + _OPEN_SEGMENT_BYTES)
         for pair, sources in enumerate(pairs)
         for side, source in enumerate(sources)
-        for piece in plan_pieces(request, source, fs, slice_bytes=task_bytes)
+        for piece in plan_scan_tasks(request, source, fs, slice_bytes=task_bytes)
     ]
     total = sum(cost for _, cost in parts)
     wanted = min(task_bytes + _OPEN_SEGMENT_BYTES, total // max(1, int(spark.sparkContext.defaultParallelism)) + 1)

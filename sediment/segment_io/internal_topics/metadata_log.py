@@ -41,8 +41,8 @@ from sediment.segment_io.internal_topics.metadata_records import (
 from sediment.segment_io.partition.slices import Bounds, live_segments, plan_slices
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.columns import WANT_VALUE, BadBatchError, RecordColumns, check_batches
-from sediment.segment_io.segment.reader import BatchSpan, HeaderWalk, batch_error
-from sediment.segment_io.segment.recovery_scan import look_behind
+from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, batch_error
+from sediment.segment_io.segment.recovery_scan import find_batches_after
 
 ALL_BROKERS = ""
 
@@ -131,7 +131,7 @@ def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> Clu
         walk.apply(state, end_offset, in_order=True)
         end_offset = max(end_offset, walk.next_offset)
         if walk.stopped is not None:
-            behind = look_behind(piece.path, walk.stopped.position or 0, piece.end_position, end_offset)
+            behind = find_batches_after(piece.path, walk.stopped.position or 0, piece.end_position, end_offset)
             if piece is not slices[-1] or behind.good_batches:
                 raise walk.stopped
     if segments and segments[-1].base_offset > end_offset:
@@ -183,7 +183,7 @@ class _VerifiedWalk:
         self.last_control_type = -1
         self._path = path
         self._size_bytes = path.stat().st_size if end_position is None else end_position
-        self._walk = HeaderWalk(path, start_position, size_bytes=self._size_bytes)
+        self._walk = HeaderScan(path, start_position, size_bytes=self._size_bytes)
 
     def apply(self, state: _State, first_offset: int, *, in_order: bool) -> None:
         """Let `state` have every record from `first_offset` on; with `in_order` no offset from there on may be missing.

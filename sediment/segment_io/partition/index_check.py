@@ -33,7 +33,7 @@ from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.producer_state import parse_snapshot
 from sediment.segment_io.partition.slices import LiveSegment, live_segments
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.segment.reader import HeaderWalk, Rows
+from sediment.segment_io.segment.reader import HeaderScan, Rows
 
 _KEPT = ["position", "base_offset", "last_offset", "max_timestamp", "producer_id", "attributes", "magic"]
 
@@ -90,7 +90,7 @@ def _batches(source: Source, segment: LiveSegment) -> tuple[Rows, str | None]:
     """Header rows of the whole segment, and why they end early if they do."""
     found: list[Rows] = []
     end = None
-    walk = HeaderWalk(segment.path(source.directory, SegmentFileKind.LOG), size_bytes=segment.ref.log_bytes)
+    walk = HeaderScan(segment.path(source.directory, SegmentFileKind.LOG), size_bytes=segment.ref.log_bytes)
     try:
         for rows in walk:
             found.append(rows[_KEPT].copy())

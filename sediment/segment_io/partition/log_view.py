@@ -50,7 +50,7 @@ from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, load_producer_state, replay
-from sediment.segment_io.segment.reader import HeaderWalk, Rows
+from sediment.segment_io.segment.reader import HeaderScan, Rows
 
 _NS_PER_MS = 1_000_000
 _LEGACY_TIMESTAMP = MAGIC + 2  # in a message of magic 1, behind magic and attributes
@@ -206,7 +206,7 @@ class _Opening:
             return
         try:
             log = self._path(segment, SegmentFileKind.LOG)
-            yield from HeaderWalk(log, position, size_bytes=segment.log_bytes)
+            yield from HeaderScan(log, position, size_bytes=segment.log_bytes)
         except CorruptBatchError:
             if segment is not self.listing.segments[-1]:
                 raise

@@ -26,7 +26,7 @@ from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerState, load_producer_state, replay
 from sediment.segment_io.partition.slices import Bounds, LiveSegment, Slice, live_segments, opened, plan_slices
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.segment.reader import HeaderWalk, Rows
+from sediment.segment_io.segment.reader import HeaderScan, Rows
 
 _ATTEMPTS = 5
 
@@ -147,7 +147,7 @@ def _headers(piece: Slice) -> Iterator[Rows]:
                 path=str(piece.path),
                 advice="run again; a broker or another tool is at work in this directory",
             )
-        walk = HeaderWalk(piece.path, piece.start_position, size_bytes=piece.end_position)
+        walk = HeaderScan(piece.path, piece.start_position, size_bytes=piece.end_position)
         try:
             for span in walk.spans(descriptor):
                 yield span.rows

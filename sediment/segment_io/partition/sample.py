@@ -16,7 +16,7 @@ from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.segment.reader import BatchSpan, HeaderWalk
+from sediment.segment_io.segment.reader import BatchSpan, HeaderScan
 
 PIECE_BYTES = 1 << 20
 
@@ -35,7 +35,7 @@ def sampled_batches(
     if total_bytes <= budget_bytes:
         for segment in segments:
             if segment.log_bytes:
-                yield from HeaderWalk(_log(directory, segment), size_bytes=segment.log_bytes).spans()
+                yield from HeaderScan(_log(directory, segment), size_bytes=segment.log_bytes).spans()
         return
     pieces = max(budget_bytes // PIECE_BYTES, 1)
     wanted = [(2 * number + 1) * total_bytes // (2 * pieces) for number in range(pieces)]
@@ -64,7 +64,7 @@ def _cuts(directory: Path, segment: SegmentRef, positions: Sequence[int], fs: Fs
 
 def _piece(directory: Path, segment: SegmentRef, position: int) -> Iterator[BatchSpan]:
     taken_bytes = 0
-    for span in HeaderWalk(_log(directory, segment), position, size_bytes=segment.log_bytes).spans():
+    for span in HeaderScan(_log(directory, segment), position, size_bytes=segment.log_bytes).spans():
         yield span
         taken_bytes += span.end - span.start
         if 2 * taken_bytes >= PIECE_BYTES:

@@ -241,10 +241,10 @@ def _segment_ref(directory: Path, base_offset: int, suffix: str) -> SegmentRef:
 
 
 def _next_offset(path: Path) -> int:
-    from sediment.segment_io.segment.reader import HeaderWalk
+    from sediment.segment_io.segment.reader import HeaderScan
 
     end = INT64_MIN
-    for rows in HeaderWalk(path):
+    for rows in HeaderScan(path):
         end = int(rows["last_offset"][-1]) + 1
     return end
 

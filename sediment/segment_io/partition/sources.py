@@ -56,7 +56,7 @@ class Source:
     named: SegmentFileKind | None = None
 
 
-def locate(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
+def find_sources(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
     """The sources that `paths` name, each once, in the order of their names within each path.
 
     Paths may be `file:` URIs and may be globs.

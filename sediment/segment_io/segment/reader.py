@@ -67,7 +67,7 @@ class BatchSpan:
     rows: Rows
 
 
-class HeaderWalk:
+class HeaderScan:
     """The whole batches of a segment from `start_position` on, chunk by chunk, with their header rows.
 
     Iterating yields BATCH_ROW tables; `spans()` yields them with the bytes.  After exhaustion `end_position` is the

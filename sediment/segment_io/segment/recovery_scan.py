@@ -542,14 +542,16 @@ def _entries(segment_index_bytes: int, most_entries: int, entry_bytes: int) -> B
 
 # ---------------------------------------------------------------------------------------------------- behind the damage
 @dataclass(frozen=True, slots=True)
-class BehindDamage:
+class BatchesAfterCorruption:
     """Good batches that follow the first bad one of a segment; `last_offset` is -1 where there are none."""
 
     good_batches: int
     last_offset: int
 
 
-def look_behind(path: Path, position: int, size_bytes: int, least_offset: int, fs: Fs | None = None) -> BehindDamage:
+def find_batches_after(
+    path: Path, position: int, size_bytes: int, least_offset: int, fs: Fs | None = None
+) -> BatchesAfterCorruption:
     """Look for good batches from `position` of a segment file of `size_bytes` on, with offsets from `least_offset` on.
 
     Where a length is damaged too, the next batch is recognised by its header and its checksum.
@@ -575,4 +577,4 @@ def look_behind(path: Path, position: int, size_bytes: int, least_offset: int, f
                 break
     finally:
         os.close(descriptor)
-    return BehindDamage(good, last_offset)
+    return BatchesAfterCorruption(good, last_offset)

@@ -291,7 +291,7 @@ def _arrow_types() -> dict[str, Any]:
 
 # --------------------------------------------------------------------------------------------------------------- tasks
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ScanTask:
     """A slice to read: the records within `bounds`; if `committed`, no control records and none of `aborted`."""
 
     slice: Slice
@@ -305,7 +305,7 @@ class TableTask:
     """What one task reads: `pieces` of records or batches, or the small files of `sources`."""
 
     sources: tuple[Source, ...] = ()
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[ScanTask, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -329,12 +329,13 @@ def plan_table(
     if request.what not in SLICED_TABLES:
         groups = range(0, len(wanted), _SOURCES_PER_TASK)
         return [TableTask(sources=tuple(wanted[start : start + _SOURCES_PER_TASK])) for start in groups]
-    return pack_pieces(
-        [piece for source in wanted for piece in plan_pieces(request, source, fs, slice_bytes=task_bytes)], task_bytes
+    return pack_scan_tasks(
+        [piece for source in wanted for piece in plan_scan_tasks(request, source, fs, slice_bytes=task_bytes)],
+        task_bytes,
     )
 
 
-def plan_pieces(request: TableRequest, source: Source, fs: Fs, *, slice_bytes: int) -> list[Piece]:
+def plan_scan_tasks(request: TableRequest, source: Source, fs: Fs, *, slice_bytes: int) -> list[ScanTask]:
     """What to read of one partition or segment."""
     committed = None
     bounds = request.bounds
@@ -347,17 +348,17 @@ def plan_pieces(request: TableRequest, source: Source, fs: Fs, *, slice_bytes: i
         committed = committed_range(source, checkpoints, fs)
         bounds &= committed.bounds()
     return [
-        Piece(piece, bounds)
+        ScanTask(piece, bounds)
         if committed is None
-        else Piece(piece, bounds, True, committed.aborted_within(piece.start_offset, piece.end_offset))
+        else ScanTask(piece, bounds, True, committed.aborted_within(piece.start_offset, piece.end_offset))
         for piece in plan_slices(source, bounds, fs, slice_bytes=slice_bytes)
     ]
 
 
-def pack_pieces(pieces: Sequence[Piece], task_bytes: int) -> list[TableTask]:
+def pack_scan_tasks(pieces: Sequence[ScanTask], task_bytes: int) -> list[TableTask]:
     """Return tasks of about `task_bytes` each that read all of `pieces`, in their order."""
     tasks: list[TableTask] = []
-    packed: list[Piece] = []
+    packed: list[ScanTask] = []
     size_bytes = 0
     for piece in pieces:
         cost = piece.slice.size_bytes + _OPEN_SEGMENT_BYTES
@@ -371,10 +372,10 @@ def pack_pieces(pieces: Sequence[Piece], task_bytes: int) -> list[TableTask]:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 @dataclass(frozen=True, slots=True)
-class Damage:
+class UnreadableRange:
     """Bytes [position, end_position) of a segment that are no readable batch, and why."""
 
-    piece: Piece
+    piece: ScanTask
     position: int
     end_position: int
     error: SedimentError
@@ -385,7 +386,7 @@ def read_table(
     task: TableTask,
     fs: Fs,
     *,
-    on_damage: Callable[[Damage], None] = lambda _damage: None,
+    on_damage: Callable[[UnreadableRange], None] = lambda _damage: None,
     on_lost: Callable[[Slice, int], None] | None = None,
     follow: bool = True,
 ) -> Iterator[pa.RecordBatch]:

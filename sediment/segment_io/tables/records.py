@@ -42,14 +42,14 @@ from sediment.segment_io.partition.slices import Bounds, Slice, current_slices, 
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment import columns as c
 from sediment.segment_io.segment.columns import BadBatchError, RecordColumns, RecordTable, check_batches
-from sediment.segment_io.segment.reader import BatchSpan, HeaderWalk, Rows
+from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, Rows
 from sediment.segment_io.tables.readers import (
     FAIL,
     ROWS,
     Column,
-    Damage,
-    Piece,
+    ScanTask,
     TableRequest,
+    UnreadableRange,
     arrow_schema,
     timestamps_from_ms,
 )
@@ -57,7 +57,7 @@ from sediment.segment_io.tables.readers import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-OnDamage: TypeAlias = Callable[[Damage], None]
+OnDamage: TypeAlias = Callable[[UnreadableRange], None]
 OnLost: TypeAlias = Callable[[Slice, int], None]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -82,7 +82,7 @@ _WANT = {"key": c.WANT_KEY, "value": c.WANT_VALUE, "headers": c.WANT_HEADERS}
 # ------------------------------------------------------------------------------------------------------------- records
 def read_records(
     request: TableRequest,
-    pieces: Sequence[Piece],
+    pieces: Sequence[ScanTask],
     fs: Fs,
     on_damage: OnDamage,
     on_lost: OnLost | None,
@@ -104,7 +104,7 @@ def read_records(
             yield from flush()
             source = piece.slice.source
         for found in _read(piece, fs, on_lost, follow):
-            if isinstance(found, Damage):
+            if isinstance(found, UnreadableRange):
                 yield from flush()
                 yield from _damaged(found, request, selected, on_damage)
                 continue
@@ -218,7 +218,7 @@ class _Batches:
 
 def read_batches(
     request: TableRequest,
-    pieces: Sequence[Piece],
+    pieces: Sequence[ScanTask],
     fs: Fs,
     on_damage: OnDamage,
     on_lost: OnLost | None,
@@ -241,7 +241,7 @@ def read_batches(
             yield from flush()
             source = piece.slice.source
         for found in _read(piece, fs, on_lost, follow):
-            if isinstance(found, Damage):
+            if isinstance(found, UnreadableRange):
                 yield from flush()
                 yield from _damaged(found, request, selected, on_damage)
                 continue
@@ -252,7 +252,7 @@ def read_batches(
     yield from flush()
 
 
-def _gather(gathered: _Batches, span: BatchSpan, piece: Piece) -> None:
+def _gather(gathered: _Batches, span: BatchSpan, piece: ScanTask) -> None:
     rows = span.rows[~_hidden(span.rows, piece)]
     valid = np.zeros(len(rows), dtype=np.bool_)
     crcs = np.zeros(len(rows), dtype=np.int64)
@@ -357,7 +357,7 @@ def _control_type(number: int) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------------ what is hidden
-def _hidden(rows: Rows, piece: Piece) -> Mask:
+def _hidden(rows: Rows, piece: ScanTask) -> Mask:
     """bool[batches]: those of which no record is to be shown, as far as headers tell.
 
     A compressed message of magic 0 or 1 tells nothing of what it holds but its last offset.
@@ -376,7 +376,7 @@ def _hidden(rows: Rows, piece: Piece) -> Mask:
     return hidden
 
 
-def _aborted(rows: Rows, piece: Piece) -> Mask:
+def _aborted(rows: Rows, piece: ScanTask) -> Mask:
     aborted = np.zeros(len(rows), dtype=np.bool_)
     if not piece.aborted:
         return aborted
@@ -396,7 +396,9 @@ def _aborted(rows: Rows, piece: Piece) -> Mask:
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
-def _read(piece: Piece, fs: Fs, on_lost: OnLost | None, follow: bool) -> Iterator[tuple[Piece, BatchSpan] | Damage]:
+def _read(
+    piece: ScanTask, fs: Fs, on_lost: OnLost | None, follow: bool
+) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
     """The spans of a piece, wherever its offsets are by now; without `follow` of the file that was planned."""
     attempts = 0
     waiting = [piece]
@@ -429,7 +431,7 @@ def _replaced(piece: Slice) -> SourceChangedError:
     )
 
 
-def _moved(piece: Piece, fs: Fs, on_lost: OnLost | None) -> list[Piece]:
+def _moved(piece: ScanTask, fs: Fs, on_lost: OnLost | None) -> list[ScanTask]:
     """What answers now for the offsets of a piece whose file was replaced or removed."""
     stale = piece.slice
     slices = current_slices(stale, fs)
@@ -449,11 +451,11 @@ def _moved(piece: Piece, fs: Fs, on_lost: OnLost | None) -> list[Piece]:
     return [replace(piece, slice=found, bounds=bounds) for found in slices]
 
 
-def _spans(piece: Piece, descriptor: int) -> Iterator[tuple[Piece, BatchSpan] | Damage]:
+def _spans(piece: ScanTask, descriptor: int) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
     position, end = piece.slice.start_position, piece.slice.end_position
     is_last = piece.slice.segment.is_active and end == piece.slice.segment.ref.log_bytes
     while position < end:
-        walk = HeaderWalk(piece.slice.path, position, size_bytes=end)
+        walk = HeaderScan(piece.slice.path, position, size_bytes=end)
         error: SedimentError | None = None
         try:
             for span in walk.spans(descriptor):
@@ -471,10 +473,10 @@ def _spans(piece: Piece, descriptor: int) -> Iterator[tuple[Piece, BatchSpan] | 
             position=walk.end_position,
             advice="restore the segment from a replica or a backup, or leave this partition out",
         )
-        yield Damage(piece, walk.end_position, position, error)
+        yield UnreadableRange(piece, walk.end_position, position, error)
 
 
-def _next_good(piece: Piece, descriptor: int, position: int) -> int:
+def _next_good(piece: ScanTask, descriptor: int, position: int) -> int:
     """Where a batch with a right CRC begins behind the bad one at `position`, else the slice's end.
 
     Tried are where its length leads to, and the entries of the offset index.
@@ -502,7 +504,7 @@ def _next_good(piece: Piece, descriptor: int, position: int) -> int:
 
 
 # -------------------------------------------------------------------------------------------------------------- damage
-def _damage_of(bad: BadBatchError, span: BatchSpan, piece: Piece) -> Damage:
+def _damage_of(bad: BadBatchError, span: BatchSpan, piece: ScanTask) -> UnreadableRange:
     row = span.rows[bad.index]
     position, size_bytes = int(row["position"]), int(row["size_bytes"])
     bad.error.path = str(piece.slice.path)
@@ -511,11 +513,11 @@ def _damage_of(bad: BadBatchError, span: BatchSpan, piece: Piece) -> Damage:
     bad.error.advice = bad.error.advice or (
         "restore the segment from a replica or a backup, or leave this partition out"
     )
-    return Damage(piece, position, position + size_bytes, bad.error)
+    return UnreadableRange(piece, position, position + size_bytes, bad.error)
 
 
 def _damaged(
-    damage: Damage, request: TableRequest, selected: Sequence[Column], on_damage: OnDamage
+    damage: UnreadableRange, request: TableRequest, selected: Sequence[Column], on_damage: OnDamage
 ) -> Iterator[pa.RecordBatch]:
     """Raise, tell, or show a damage, as the request wants it."""
     error = damage.error
@@ -527,7 +529,7 @@ def _damaged(
         yield _damage_row(damage, selected)
 
 
-def _damage_row(damage: Damage, selected: Sequence[Column]) -> pa.RecordBatch:
+def _damage_row(damage: UnreadableRange, selected: Sequence[Column]) -> pa.RecordBatch:
     import pyarrow as pa
 
     piece = damage.piece

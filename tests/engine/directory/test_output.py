@@ -11,7 +11,7 @@ from sediment.engine.directory.output import (
     MANIFEST_FILE,
     Publisher,
     PublishingFs,
-    check_place,
+    check_output_path,
     file_chunks,
 )
 from sediment.segment_io.errors import OwnershipError, SourceChangedError, UsageError
@@ -54,7 +54,7 @@ def test_the_manifest_comes_last_and_the_claim_goes(publisher, store):
         "files": [{"name": "t-0/x", "size_bytes": 3, "sha256": made.sha256}],
     }
     with pytest.raises(UsageError, match=r"complete already \(run run\)"):
-        check_place(store, [])
+        check_output_path(store, [])
 
 
 def test_what_attempts_left_that_were_given_up_is_not_in_a_complete_output(publisher, store):
@@ -75,7 +75,7 @@ def test_an_output_in_which_somebody_else_writes_is_not_completed(publisher, sto
 
 def test_a_run_whose_output_another_run_took_writes_nothing_more(publisher, store):
     made = publisher.publish("t-0/x", [b"x"], attempt="1")
-    check_place(store, [])
+    check_output_path(store, [])
     assert Publisher(store, "other").begin() == "run"
     assert set(store.files()) == {CLAIM_FILE}
     with pytest.raises(OwnershipError, match="does not belong to this run"):
@@ -90,7 +90,7 @@ def test_a_crash_behind_the_manifest_leaves_a_complete_output(publisher, store):
     finish(publisher, [publisher.publish("t-0/x", [b"x"], attempt="1")])
     store.write(CLAIM_FILE, [claim])
     with pytest.raises(UsageError, match="complete already"):
-        check_place(store, [])
+        check_output_path(store, [])
 
 
 def test_parts_go_straight_to_the_output_and_nothing_else_does(publisher, store, tmp_path):
@@ -131,22 +131,22 @@ def test_a_claim_that_cannot_be_read_is_a_claim(store):
     store.make_folder("")
     store.write(CLAIM_FILE, [b"{"])
     store.write("t", [b"x"])
-    check_place(store, [])
+    check_output_path(store, [])
     assert Publisher(store, "run").begin() == "unknown"
     assert set(store.files()) == {CLAIM_FILE}
 
 
 def test_neighbours_with_a_common_beginning_are_not_inside_one_another(tmp_path):
-    check_place(Store(str(tmp_path / "logs-2")), [Store(str(tmp_path / "logs"))])
+    check_output_path(Store(str(tmp_path / "logs-2")), [Store(str(tmp_path / "logs"))])
     with pytest.raises(UsageError, match="lie in one another"):
-        check_place(Store(str(tmp_path / "logs" / "x")), [Store(f"file://{tmp_path}/logs")])
+        check_output_path(Store(str(tmp_path / "logs" / "x")), [Store(f"file://{tmp_path}/logs")])
     assert not Path(tmp_path / "logs").exists()
 
 
 def test_a_claim_that_a_crash_cut_off_is_no_obstacle_and_goes(store):
     store.make_folder("")
     store.write(f"{CLAIM_FILE}.dead.part", [b'{"schema": 1, "ru'])
-    check_place(store, [])
+    check_output_path(store, [])
     assert Publisher(store, "run").begin() is None
     assert set(store.files()) == {CLAIM_FILE}
 
@@ -155,4 +155,4 @@ def test_what_only_looks_like_a_claim_is_an_obstacle(store):
     store.make_folder("")
     store.write("x.part", [b""])
     with pytest.raises(UsageError, match="no run of compact began it"):
-        check_place(store, [])
+        check_output_path(store, [])

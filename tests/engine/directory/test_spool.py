@@ -11,12 +11,12 @@ from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartFile
 from sediment.engine.directory.lock import DirectoryLock, is_locked
 from sediment.engine.directory.spool import (
     PREPARED,
-    Answer,
+    CommitReply,
     announce,
-    answer,
     check_announced,
     hand_over,
-    read_answers,
+    read_replies,
+    reply,
     withdraw,
 )
 from sediment.segment_io.errors import UsageError
@@ -87,18 +87,18 @@ def test_a_swap_is_left_as_json_under_its_partition_and_run(folder):
 def test_the_answer_takes_the_place_of_the_swap(folder):
     folder.mkdir()
     path = hand_over(swap_of(), folder, "abc", FS)
-    answer(path, Answer("t-0", "abc", "a segment is not the one that was cleaned"), FS)
+    reply(path, CommitReply("t-0", "abc", "a segment is not the one that was cleaned"), FS)
     assert [entry.name for entry in folder.iterdir()] == ["t-0.abc.refused"]
-    assert read_answers(folder, FS) == [Answer("t-0", "abc", "a segment is not the one that was cleaned")]
+    assert read_replies(folder, FS) == [CommitReply("t-0", "abc", "a segment is not the one that was cleaned")]
 
 
 def test_only_the_last_answer_of_a_partition_stays(folder):
     folder.mkdir()
-    answer(hand_over(swap_of("t-1"), folder, "a", FS), Answer("t-1", "a", None), FS)
+    reply(hand_over(swap_of("t-1"), folder, "a", FS), CommitReply("t-1", "a", None), FS)
     for run_id, refusal in (("a", "no"), ("b", None), ("c", None)):
-        answer(hand_over(swap_of(), folder, run_id, FS), Answer("t-0", run_id, refusal), FS)
+        reply(hand_over(swap_of(), folder, run_id, FS), CommitReply("t-0", run_id, refusal), FS)
     assert sorted(entry.name for entry in folder.iterdir()) == ["t-0.c.committed", "t-1.a.committed"]
-    assert read_answers(folder, FS) == [Answer("t-0", "c", None), Answer("t-1", "a", None)]
+    assert read_replies(folder, FS) == [CommitReply("t-0", "c", None), CommitReply("t-1", "a", None)]
 
 
 # ----------------------------------------------------------------------------------------------------- who has the lock

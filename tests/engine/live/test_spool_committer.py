@@ -12,8 +12,8 @@ from sediment.compaction.cleaner import clean_log
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.policy import cleanable_range
 from sediment.compaction.prepared_swap import from_json, to_json
-from sediment.engine.directory.spool import Answer, hand_over, read_answers
-from sediment.engine.live.spool_committer import Intake
+from sediment.engine.directory.spool import CommitReply, hand_over, read_replies
+from sediment.engine.live.spool_committer import SpoolCommitter
 from sediment.segment_io.errors import DirectoryInUseError, UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -78,7 +78,7 @@ def parts_in(logs):
 
 
 def take(engine, folder):
-    return Intake(folder, engine, engine.fs).take_all()
+    return SpoolCommitter(folder, engine, engine.fs).take_all()
 
 
 def test_what_a_job_cleaned_is_committed_while_the_log_is_appended_to(engine, logs, folder):
@@ -88,7 +88,7 @@ def test_what_a_job_cleaned_is_committed_while_the_log_is_appended_to(engine, lo
     before = latest_of(log)
     hand_over(swap, folder, RUN, FS)
     advance(engine, 15_000)
-    assert read_answers(folder, FS) == [Answer("t-0", RUN, None)]
+    assert read_replies(folder, FS) == [CommitReply("t-0", RUN, None)]
     assert latest_of(log) == before == {b"a": b"x", b"b": b"5", b"c": b"y", b"d": b"z"}
     assert len(records_of(log)) < log.log_end_offset
     assert read_checkpoint(logs / "cleaner-offset-checkpoint") == {"t-0": swap.next_dirty_offset}
@@ -103,7 +103,7 @@ def test_what_was_committed_is_there_after_a_restart(logs, folder):
         engine.checkpoint_recovery_points()
         engine.checkpoint_high_watermarks()
         hand_over(prepare(logs), folder, RUN, FS)
-        assert take(engine, folder) == [Answer("t-0", RUN, None)]
+        assert take(engine, folder) == [CommitReply("t-0", RUN, None)]
         expected, count = latest_of(log), len(records_of(log))
     with running(logs, topic=EAGER) as engine:
         log = engine.get_log(T0)
@@ -132,7 +132,7 @@ def test_a_swap_of_segments_that_changed_is_refused_and_its_parts_go(engine, log
     assert told.refusal is not None
     assert "not the one that was cleaned" in told.refusal or "went away" in told.refusal
     assert "t-0" in told.refusal and "\n" not in told.refusal
-    assert read_answers(folder, FS) == [told]
+    assert read_replies(folder, FS) == [told]
     assert latest_of(log) == before
     assert sorted(path.name for path in (logs / "t-0").iterdir()) == [n for n in files if not n.endswith(".part")]
     assert read_checkpoint(logs / "cleaner-offset-checkpoint") == checkpoint
@@ -160,7 +160,7 @@ def test_two_swaps_of_one_log_the_second_is_refused(engine, logs, folder):
     for run_id in ("aaa", "bbb"):
         hand_over(prepare(logs, run_id), folder, run_id, FS)
     first, second = take(engine, folder)
-    assert first == Answer("t-0", "aaa", None)
+    assert first == CommitReply("t-0", "aaa", None)
     assert (second.run_id, "not the one that was cleaned" in second.refusal) == ("bbb", True)
     assert parts_in(logs) == []
 
@@ -220,9 +220,9 @@ def test_a_partition_that_somebody_works_on_waits_for_its_turn(engine, logs, fol
     hand_over(prepare(logs), folder, RUN, FS)
     engine.cleaner.abort_and_pause(T0)
     assert take(engine, folder) == []
-    assert read_answers(folder, FS) == []
+    assert read_replies(folder, FS) == []
     engine.cleaner.resume([T0])
-    assert take(engine, folder) == [Answer("t-0", RUN, None)]
+    assert take(engine, folder) == [CommitReply("t-0", RUN, None)]
 
 
 def test_a_swap_in_an_offline_directory_waits_for_the_next_engine(logs, folder):
@@ -279,7 +279,7 @@ def test_the_checkpoint_does_not_go_back(engine, logs, folder):
     log = engine.get_log(T0)
     hand_over(prepare(logs), folder, RUN, FS)
     engine.cleaner.update_checkpoint(engine.directory_of(log), T0, log.log_end_offset)
-    assert take(engine, folder) == [Answer("t-0", RUN, None)]
+    assert take(engine, folder) == [CommitReply("t-0", RUN, None)]
     assert read_checkpoint(logs / "cleaner-offset-checkpoint") == {"t-0": log.log_end_offset}
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.cleaning import output_run
-from sediment.jobs.spark.task_pool import Answer
+from sediment.jobs.spark.task_pool import TaskResult
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.stores import Store
 from tests.corpus import load_case
@@ -411,7 +411,7 @@ def one_process(monkeypatch):
     def spread(_sc, works, perform, weight, *, group, is_stopped):
         assert not is_stopped()
         for number, work in enumerate(sorted(works, key=weight)):
-            yield [Answer(pickle.loads(pickle.dumps(work)), perform(work, f"{group}.{number}"), None)]
+            yield [TaskResult(pickle.loads(pickle.dumps(work)), perform(work, f"{group}.{number}"), None)]
 
     monkeypatch.setattr(output_run, "spread", spread)
 
@@ -501,5 +501,5 @@ def test_of_a_bucket_only_files_that_tell_of_a_log_directory_are_fetched():
     taken = ["meta.properties", "__cluster_metadata-0/00000000000000000000.log", "t-0/partition.metadata"]
     hostile = ["..", "", "__cluster_metadata-0/..", "__cluster_metadata-0/../../x", "../partition.metadata", "t-0"]
     others = ["t-0/00000000000000000000.log", "t-00/partition.metadata", "t-0/deeper/partition.metadata"]
-    assert output_run.stand_in_files([*hostile, *taken, *others], {"t-0", "__cluster_metadata-0"}) == taken
-    assert output_run.stand_in_files(["t-0/partition.metadata", "meta.properties"], {"t-0"}) == ["meta.properties"]
+    assert output_run.placeholder_files([*hostile, *taken, *others], {"t-0", "__cluster_metadata-0"}) == taken
+    assert output_run.placeholder_files(["t-0/partition.metadata", "meta.properties"], {"t-0"}) == ["meta.properties"]

@@ -10,7 +10,7 @@ import pytest
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.directory.lock import place_run_token
 from sediment.jobs.cleaning.report import compacted
-from sediment.jobs.cleaning.task import CleaningTask, CompactOptions, begin_partition, clean_partition
+from sediment.jobs.cleaning.task import CleaningTask, CompactOptions, clean_partition, start_partition
 from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
@@ -71,7 +71,7 @@ def test_a_write_that_fails_behind_the_next_partition_fails_its_own_and_leaves_n
         return written(self, path, chunks)
 
     monkeypatch.setattr(Fs, "write_new", full)
-    begun = [begin_partition(task_of(tmp_path / f"t-{number}"), "0") for number in range(2)]
+    begun = [start_partition(task_of(tmp_path / f"t-{number}"), "0") for number in range(2)]
     first, second = [unfinished.finish() for unfinished in begun]
     assert first.failed and first.swap is None and "disk is full" in first.reason
     assert not second.failed and second.swap is not None

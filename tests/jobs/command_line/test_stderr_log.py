@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from sediment.jobs.command_line import stderr_log
-from sediment.jobs.command_line.stderr_log import JSON, TEXT, as_line, lines_on_stderr, stream_of_lines, tell_error
+from sediment.jobs.command_line.stderr_log import JSON, TEXT, as_line, log_error, log_to_stderr, stream_of_lines
 from tests.corpus import load_case
 from tests.jobs.log_dirs import make_log_dir, sediment, topic_sets
 
@@ -60,7 +60,7 @@ def test_without_the_option_sentences_stay_sentences(tmp_path):
 
 
 def test_warnings_consoles_other_programs_and_unexpected_errors_are_lines_too(capsys):
-    with pytest.raises(SystemExit), lines_on_stderr(JSON, quiet=False):
+    with pytest.raises(SystemExit), log_to_stderr(JSON, quiet=False):
         warnings.warn("a warning of Python", stacklevel=1)
         Console(file=stream_of_lines()).print("told to people")
         assert json.loads(as_line(b'said by "Java"\n'))["message"] == 'said by "Java"'
@@ -75,18 +75,18 @@ def test_warnings_consoles_other_programs_and_unexpected_errors_are_lines_too(ca
 
 def test_after_the_block_everything_is_as_it_was(capsys):
     handlers, level = list(logging.getLogger().handlers), logging.getLogger("sediment").level
-    with lines_on_stderr(JSON, quiet=False):
+    with log_to_stderr(JSON, quiet=False):
         pass
     assert (logging.getLogger().handlers, logging.getLogger("sediment").level) == (handlers, level)
     assert stream_of_lines() is None
     assert as_line(b"raw\n") == b"raw\n"
-    with lines_on_stderr(TEXT, quiet=True):
-        tell_error("as a sentence")
+    with log_to_stderr(TEXT, quiet=True):
+        log_error("as a sentence")
     assert capsys.readouterr().err == "sediment: as a sentence\n"
 
 
 def test_the_same_warning_is_said_once(capsys):
-    with lines_on_stderr(JSON, quiet=False):
+    with log_to_stderr(JSON, quiet=False):
         for _ in range(3):
             logging.getLogger(stderr_log.__name__).warning("below the minimum")
     assert len(lines(capsys.readouterr().err)) == 1

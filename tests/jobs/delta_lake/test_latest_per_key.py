@@ -9,15 +9,15 @@ from sediment.jobs.delta_lake import latest_per_key
 from sediment.jobs.delta_lake.latest_per_key import (
     ACCOUNT_TOPIC,
     REQUEST,
-    Account,
     LatestPerKey,
     Part,
+    ReadSummary,
     latest_of,
-    parse_account,
+    parse_read_summary,
     read_latest,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.segment import columns
 from sediment.segment_io.tables.readers import arrow_schema, plan_table
 from tests.jobs.snapshots import Log, committed_records, latest_rows
@@ -26,14 +26,14 @@ from tests.twin.segments import list_segments
 
 
 def pieces_of(directory, slice_bytes=1 << 20):
-    tasks = plan_table(REQUEST, locate([directory], Fs()), Fs(), task_bytes=slice_bytes)
+    tasks = plan_table(REQUEST, find_sources([directory], Fs()), Fs(), task_bytes=slice_bytes)
     return [piece for task in tasks for piece in task.pieces]
 
 
 def split(batches):
     """(record rows, accounts)."""
     rows = [row for batch in batches for row in batch.to_pylist()]
-    accounts = {row["partition"]: parse_account(row["value"]) for row in rows if row["topic"] == ACCOUNT_TOPIC}
+    accounts = {row["partition"]: parse_read_summary(row["value"]) for row in rows if row["topic"] == ACCOUNT_TOPIC}
     return [row for row in rows if row["topic"] != ACCOUNT_TOPIC], accounts
 
 
@@ -66,7 +66,7 @@ def test_a_part_has_one_row_a_key_unless_it_is_too_much_to_hold(tmp_path):
     log.roll().append(a="last")
     records, accounts = split(read_latest(Part(0, tuple(pieces_of(log.write()))), Fs()))
     assert [(row["key"], row["value"], row["offset"]) for row in records] == [(b"b", None, 99), (b"a", b"last", 100)]
-    assert accounts == {0: Account(messages_read=101, emissions=1)}
+    assert accounts == {0: ReadSummary(messages_read=101, emissions=1)}
 
 
 def test_records_without_a_key_are_read_and_left_out(tmp_path):
@@ -87,7 +87,7 @@ def test_a_part_that_cannot_be_read_says_so_in_its_account_and_the_next_is_read(
     assert [row["value"] for row in records] == [b"2"]
     assert accounts[0].reason_code == "corrupt-batch"
     assert str(broken) in accounts[0].reason
-    assert accounts[1] == Account(messages_read=1, emissions=1)
+    assert accounts[1] == ReadSummary(messages_read=1, emissions=1)
 
 
 def test_every_batch_has_the_schema_that_spark_was_told(tmp_path):

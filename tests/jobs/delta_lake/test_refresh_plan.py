@@ -6,11 +6,11 @@ import pytest
 
 from sediment.jobs.delta_lake.refresh_plan import (
     LATEST,
-    LogFacts,
+    LogState,
     PartitionProgress,
-    Progress,
     Rebuild,
     Refresh,
+    RefreshProgress,
     leader_epoch_at,
     parse_progress,
     plan_refresh,
@@ -24,7 +24,7 @@ NOW_MS = 1_700_000_000_000
 EPOCHS = (EpochEntry(2, 0), EpochEntry(5, 40))
 
 
-def facts(**changes) -> LogFacts:
+def facts(**changes) -> LogState:
     given = {
         "log_start_offset": 10,
         "end_offset": 100,
@@ -33,7 +33,7 @@ def facts(**changes) -> LogFacts:
         "topic_id": "A",
         "leader_epochs": EPOCHS,
     }
-    return LogFacts(**{**given, **changes})
+    return LogState(**{**given, **changes})
 
 
 def progress(**changes) -> PartitionProgress:
@@ -41,7 +41,7 @@ def progress(**changes) -> PartitionProgress:
     return PartitionProgress(**{**given, **changes})
 
 
-def plan(given: LogFacts, known: PartitionProgress | None, now_ms: int = NOW_MS, **options) -> Refresh:
+def plan(given: LogState, known: PartitionProgress | None, now_ms: int = NOW_MS, **options) -> Refresh:
     return plan_refresh(given, known, now_ms=now_ms, delete_retention_ms=DAY_MS, **options)
 
 
@@ -139,7 +139,7 @@ def test_the_leader_epoch_of_an_offset():
 def test_progress_survives_the_commits_metadata():
     after = progress_after(Refresh(60, 100, None, None), facts(), NOW_MS + 1)
     assert after == PartitionProgress(100, 10, "A", 5, NOW_MS + 1)
-    given = Progress(LATEST, "run", 7, {"topic-with-dash-0": after})
+    given = RefreshProgress(LATEST, "run", 7, {"topic-with-dash-0": after})
     assert parse_progress(progress_json(given)) == given
 
 

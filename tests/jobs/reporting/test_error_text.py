@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sediment.jobs.reporting.error_text import task_lost
+from sediment.jobs.reporting.error_text import describe_lost_task
 
 SPARKS_STORY = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times: \
@@ -17,11 +17,11 @@ Driver stacktrace:
 
 
 def test_a_lost_task_is_told_by_what_its_worker_raised():
-    code, sentence = task_lost(RuntimeError(SPARKS_STORY))
+    code, sentence = describe_lost_task(RuntimeError(SPARKS_STORY))
     assert (code, sentence) == ("task-lost", "Spark gave up on the task: ModuleNotFoundError: No module named 'numba'")
 
 
 def test_a_lost_task_without_a_worker_s_error_is_told_by_the_first_line():
     error = RuntimeError("Job 3 cancelled part of cancelled job group a1\n\tat org.apache.spark.Foo")
-    assert task_lost(error)[1] == "Spark gave up on the task: Job 3 cancelled part of cancelled job group a1"
-    assert task_lost(None)[1] == "Spark gave up on the task: no reason given"
+    assert describe_lost_task(error)[1] == "Spark gave up on the task: Job 3 cancelled part of cancelled job group a1"
+    assert describe_lost_task(None)[1] == "Spark gave up on the task: no reason given"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sediment.jobs.settings.cluster_settings import open_directories
-from sediment.jobs.settings.directories import LogDirectory
+from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.kafka_keys import TOPIC_KEYS
 from sediment.jobs.settings.resolve import Origin, Settings, parse_value
 from sediment.segment_io.errors import CorruptBatchError, SettingsError
@@ -41,7 +41,7 @@ def server_properties(tmp_path: Path) -> Path:
     return path
 
 
-def opened(log_dir: Path, config: Path | None = None, *given: str) -> LogDirectory:
+def opened(log_dir: Path, config: Path | None = None, *given: str) -> SelectedDirectory:
     (directory,) = open_directories([log_dir], [], Settings.load(config, given), Fs())
     return directory
 

@@ -13,7 +13,7 @@ from pyspark import SparkFiles
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.directory.throttle import Throttle
-from sediment.jobs.cleaning.task import CleaningTask, CompactOptions, Pace, clean_partition
+from sediment.jobs.cleaning.task import CleaningTask, CompactOptions, RateLimit, clean_partition
 from sediment.jobs.settings import directories
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -208,7 +208,7 @@ def test_reading_and_writing_keep_to_the_rate(tmp_path):
     listing = list_log(TopicPartition("t", 0), path, Fs())
     options = CompactOptions(force=True, dry_run=True, from_start=False)
     config = CompactionConfig(cleanup_policy=("compact",))
-    pace = Pace(bytes_per_second=500_000, throttle_name=name)
+    pace = RateLimit(bytes_per_second=500_000, throttle_name=name)
     task = CleaningTask(listing, PartitionCheckpoints(), config, options, NOW_MS, "run", pace=pace)
     assert clean_partition(task, "0").swap is not None
     assert time.monotonic() - started > 0.8, "530 kB take a second, but for what the last window saves"

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from pyspark import TaskContext
 
 from sediment.jobs.spark.task_pool import (
-    NotBegunError,
-    Unfinished,
+    NotStartedError,
+    Pending,
     pack_by_weight,
     pack_in_order,
-    rounds,
-    spread,
-    spread_unfinished,
+    pack_in_rounds,
+    run_on_executors,
+    run_pending,
 )
 
 GIB = 1 << 30
@@ -39,18 +39,20 @@ def double(work, attempt):
 
 
 def test_every_piece_is_answered_once_with_its_own_result(sc):
-    answers = [answer for task in spread(sc, range(40, 100), double, lambda work: work, group="g") for answer in task]
+    answers = [
+        answer for task in run_on_executors(sc, range(40, 100), double, lambda work: work, group="g") for answer in task
+    ]
     assert sorted((answer.work, answer.result) for answer in answers) == [(n, 2 * n) for n in range(40, 100)]
 
 
 def test_a_task_that_spark_gives_up_on_answers_with_the_error(sc):
-    (answers,) = spread(sc, [13], double, lambda work: work, group="g")
+    (answers,) = run_on_executors(sc, [13], double, lambda work: work, group="g")
     assert answers[0].result is None
     assert "unlucky" in str(answers[0].error)
 
 
 def test_nothing_to_do_starts_nothing(sc):
-    assert list(spread(sc, [], double, lambda work: work, group="g")) == []
+    assert list(run_on_executors(sc, [], double, lambda work: work, group="g")) == []
 
 
 @pytest.mark.parametrize("tasks", [1, 3])
@@ -76,7 +78,9 @@ def launched(_work, _attempt):
 def test_in_order_the_first_begins_before_the_heaviest_at_the_end(sc):
     works = [3, *[1] * 60, 90]
     answers = [
-        answer for task in spread(sc, works, launched, lambda work: work, group="g", in_order=True) for answer in task
+        answer
+        for task in run_on_executors(sc, works, launched, lambda work: work, group="g", in_order=True)
+        for answer in task
     ]
     begun = {answer.work: answer.result for answer in answers}
     assert len(answers) == len(works)
@@ -96,8 +100,8 @@ def test_in_order_the_first_begins_before_the_heaviest_at_the_end(sc):
     ],
 )
 def test_tasks_are_as_few_as_their_size_allows(weights, slots, expected):
-    assert rounds(weights, slots) == expected
-    assert rounds(weights, slots, 4) == max(expected, 4)
+    assert pack_in_rounds(weights, slots) == expected
+    assert pack_in_rounds(weights, slots, 4) == max(expected, 4)
 
 
 LOG = []
@@ -110,11 +114,11 @@ def begin_logged(work, _attempt):
         LOG.append(f"finish {work}")
         return work, list(LOG)
 
-    return Unfinished(finish)
+    return Pending(finish)
 
 
 def test_the_next_piece_of_a_task_is_begun_before_the_one_before_is_finished(sc):
-    (answers,) = spread_unfinished(sc, [3, 2, 1], begin_logged, lambda work: work, group="g", in_order=True)
+    (answers,) = run_pending(sc, [3, 2, 1], begin_logged, lambda work: work, group="g", in_order=True)
     assert [answer.result[0] for answer in answers] == [3, 2, 1]
     assert answers[-1].result[1] == ["begin 3", "begin 2", "finish 3", "begin 1", "finish 2", "finish 1"]
 
@@ -126,7 +130,7 @@ def double_or_die(work, _attempt):
 
 
 def test_what_shared_a_task_with_the_one_that_brought_it_down_is_done_all_the_same(sc):
-    tasks = list(spread(sc, [11, 12, 13, 14], double_or_die, lambda work: work, group="g", in_order=True))
+    tasks = list(run_on_executors(sc, [11, 12, 13, 14], double_or_die, lambda work: work, group="g", in_order=True))
     answers = {answer.work: answer for task in tasks for answer in task}
     assert {work: answer.result for work, answer in answers.items()} == {11: 22, 12: 24, 13: None, 14: 28}
     assert [work for work, answer in answers.items() if answer.error is not None] == [13]
@@ -146,7 +150,7 @@ class Gone:
 
 def test_where_spark_itself_is_gone_everything_is_answered_without_asking_for_each_piece():
     gone = Gone()
-    tasks = spread(gone, range(400), double, lambda work: work, group="g")
+    tasks = run_on_executors(gone, range(400), double, lambda work: work, group="g")
     answers = [answer for task in tasks for answer in task]
     assert sorted(answer.work for answer in answers) == list(range(400))
     assert all(isinstance(answer.error, ConnectionRefusedError) for answer in answers)
@@ -163,10 +167,10 @@ def test_once_stopped_no_further_task_is_begun(sc, tmp_path):
     stop = threading.Event()
     works = [(tmp_path, str(number)) for number in range(40)]
     answers = []
-    for task in spread(sc, works, begin_file, lambda _: 4 * GIB, group="g", is_stopped=stop.is_set):
+    for task in run_on_executors(sc, works, begin_file, lambda _: 4 * GIB, group="g", is_stopped=stop.is_set):
         stop.set()
         answers += task
     assert sorted(answer.work for answer in answers) == sorted(works)
     assert len(list(tmp_path.iterdir())) < 12, "those that Spark had when it was stopped"
     errors = [answer.error for answer in answers if answer.error is not None]
-    assert len(errors) > 28 and all(isinstance(error, NotBegunError) for error in errors)
+    assert len(errors) > 28 and all(isinstance(error, NotStartedError) for error in errors)

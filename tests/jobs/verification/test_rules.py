@@ -14,7 +14,7 @@ from sediment.jobs.verification.cleaned_range import CleanedRange
 from sediment.jobs.verification.rows import load_batches, load_records
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.partition.sources import find_sources
 from tests.corpus import load_case
 from tests.jobs.broken_logs import BREAKAGES, Edited
 from tests.jobs.log_dirs import make_log_dir
@@ -91,7 +91,7 @@ def results(tmp_path_factory):
 def judged(spark: SparkSession, pairs: list[tuple[Path, Path, r.PairRules]]) -> list[tuple[Counter, str]]:
     """How many differences each check of each pair has, and all their sentences."""
     fs = Fs()
-    sources = [(locate([before], fs)[0], locate([after], fs)[0]) for before, after, _ in pairs]
+    sources = [(find_sources([before], fs)[0], find_sources([after], fs)[0]) for before, after, _ in pairs]
     batches = load_batches(sources, spark)
     decided = r.with_decisions(batches)
     rules = r.rules_frame(dict(enumerate(rule for *_, rule in pairs)), spark)

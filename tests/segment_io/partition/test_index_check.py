@@ -5,7 +5,7 @@ import pytest
 
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.index_check import check_indexes
-from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.partition.sources import find_sources
 from tests.corpus import cleaning_cases, load_case
 from tests.logs import LogShape, write_random_log
 from tests.segments import ABORT, batch_bytes, marker_bytes, write_segment, write_snapshot
@@ -13,7 +13,7 @@ from tests.twin.indexes import AbortedTransaction
 
 
 def checked(path):
-    (source,) = locate([path], Fs())
+    (source,) = find_sources([path], Fs())
     return {file.file: file for file in check_indexes(source, Fs())}
 
 

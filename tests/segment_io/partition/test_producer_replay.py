@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sediment.segment_io.partition.producer_state import ProducerState, replay
-from sediment.segment_io.segment.reader import HeaderWalk
+from sediment.segment_io.segment.reader import HeaderScan
 from tests.logs import LogShape, write_random_log
 from tests.twin.indexes import parse_transaction_index
 from tests.twin.snapshots import parse_snapshot
@@ -24,7 +24,7 @@ def test_the_fold_ends_where_the_twin_ends_however_the_log_is_cut_up(tmp_path: P
     state = ProducerState.at(0)
     for path in sorted(directory.glob("*.log")):
         aborted = len(state.aborted())
-        for rows in HeaderWalk(path):
+        for rows in HeaderScan(path):
             start = 0
             while start < len(rows):
                 count = chance.choice([1, 2, 7, 1000])

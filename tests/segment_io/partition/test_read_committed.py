@@ -6,7 +6,7 @@ from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
-from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.readers import READ_COMMITTED
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.logs import LogShape, write_random_log
@@ -21,7 +21,7 @@ STILL_DAMAGED = ("flipped-before-recovery-point", "flipped-middle-clean")
 
 
 def committed(directory, **checkpoints):
-    (source,) = locate([directory], Fs())
+    (source,) = find_sources([directory], Fs())
     return committed_range(source, PartitionCheckpoints(**checkpoints), Fs())
 
 
@@ -154,7 +154,7 @@ def test_a_torn_tail_ends_the_range_and_damage_below_the_active_segment_is_an_er
 
 
 def test_the_log_ends_behind_its_last_whole_batch(partition):
-    (source,) = locate([partition], Fs())
+    (source,) = find_sources([partition], Fs())
     assert log_end_offset(source, Fs()) == 9
     log = partition / f"{0:020d}.log"
     log.write_bytes(log.read_bytes() + batch_bytes(9)[:-1])
@@ -166,6 +166,6 @@ def test_the_log_ends_behind_its_last_whole_batch(partition):
 def test_an_empty_partition_ends_at_0(tmp_path):
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
-    (source,) = locate([tmp_path / "t-0"], Fs())
+    (source,) = find_sources([tmp_path / "t-0"], Fs())
     assert log_end_offset(source, Fs()) == 0
     assert committed(tmp_path / "t-0").end_offset == 0

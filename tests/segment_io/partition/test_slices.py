@@ -13,7 +13,7 @@ from sediment.segment_io.errors import NotALogDirectoryError, SourceChangedError
 from sediment.segment_io.format.indexes import OffsetIndex
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import ALL, Bounds, current_slices, live_segments, opened, plan_slices
-from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.readers import TableRequest, plan_table, read_table
 from tests.logs import LogShape, write_random_log
 from tests.segments import batch_bytes, write_segment
@@ -41,7 +41,7 @@ def partition(tmp_path):
 
 
 def source_of(directory):
-    (source,) = locate([directory], Fs())
+    (source,) = find_sources([directory], Fs())
     return source
 
 
@@ -151,7 +151,7 @@ def test_slices_of_one_segment_go_to_several_tasks_whose_rows_are_the_whole(part
 def test_small_segments_share_a_task(tmp_path):
     for number in range(30):
         write_segment(tmp_path / f"t-{number}", 0, [batch_bytes(0)])
-    tasks = plan_table(TableRequest(), locate([tmp_path], Fs()), Fs(), task_bytes=10 << 20)
+    tasks = plan_table(TableRequest(), find_sources([tmp_path], Fs()), Fs(), task_bytes=10 << 20)
     assert [len(task.pieces) for task in tasks] == [10, 10, 10]
 
 

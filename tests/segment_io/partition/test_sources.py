@@ -7,7 +7,7 @@ import pytest
 from sediment.segment_io.errors import NotALogDirectoryError, UsageError
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.sources import UNNUMBERED, Source, locate
+from sediment.segment_io.partition.sources import UNNUMBERED, Source, find_sources
 from tests.segments import batch_bytes, write_segment
 
 
@@ -19,7 +19,7 @@ def log_dir(tmp_path):
 
 
 def found(*paths):
-    return [str(source.directory.name) for source in locate(paths, Fs())]
+    return [str(source.directory.name) for source in find_sources(paths, Fs())]
 
 
 def test_a_log_directory_is_its_partitions_by_topic_and_number(log_dir):
@@ -32,23 +32,23 @@ def test_directories_that_brokers_pass_over_are_no_partitions_of_a_log_directory
     for name in (*skipped, "__cluster_metadata-0", "remote-log-index-cache", "lost+found"):
         write_segment(log_dir / name, 0, [batch_bytes(0)])
     assert found(log_dir) == ["a-2", "a-10", "b-0"]
-    assert [source.partition for source in locate([log_dir / skipped[0]], Fs())] == [TopicPartition("b", 1)]
+    assert [source.partition for source in find_sources([log_dir / skipped[0]], Fs())] == [TopicPartition("b", 1)]
     assert found(log_dir / "__cluster_metadata-0") == ["__cluster_metadata-0"]
 
 
 def test_a_segment_is_named_by_any_of_its_files(log_dir):
     for kind in (SegmentFileKind.LOG, SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX):
         path = log_dir / "b-0" / f"{0:020d}{kind}"
-        (source,) = locate([path], Fs())
+        (source,) = find_sources([path], Fs())
         assert (source.partition, source.base_offset, source.named) == (TopicPartition("b", 0), 0, kind)
     deleted = log_dir / "b-0" / f"{0:020d}.log.deleted"
     deleted.write_bytes(b"")
-    assert locate([deleted], Fs())[0].log_name == deleted.name
+    assert find_sources([deleted], Fs())[0].log_name == deleted.name
 
 
 def test_a_directory_of_another_name_is_a_topic_without_a_number(tmp_path):
     write_segment(tmp_path / "copy of it", 0, [batch_bytes(0)])
-    (source,) = locate([tmp_path / "copy of it"], Fs())
+    (source,) = find_sources([tmp_path / "copy of it"], Fs())
     assert source.partition == TopicPartition("copy of it", UNNUMBERED)
 
 
@@ -72,15 +72,15 @@ def test_a_name_with_glob_characters_that_exists_is_taken_as_it_is(tmp_path):
 def test_empty_partitions_and_log_directories_are_sources_without_segments(tmp_path):
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n0\n")
-    assert locate([tmp_path / "t-0"], Fs()) == (Source(TopicPartition("t", 0), tmp_path / "t-0"),)
+    assert find_sources([tmp_path / "t-0"], Fs()) == (Source(TopicPartition("t", 0), tmp_path / "t-0"),)
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "meta.properties").write_text("version=0\n")
-    assert locate([tmp_path / "logs"], Fs()) == ()
+    assert find_sources([tmp_path / "logs"], Fs()) == ()
 
 
 def test_relative_paths_become_absolute(log_dir, monkeypatch):
     monkeypatch.chdir(log_dir)
-    assert locate(["b-0"], Fs())[0].directory == log_dir / "b-0"
+    assert find_sources(["b-0"], Fs())[0].directory == log_dir / "b-0"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_relative_paths_become_absolute(log_dir, monkeypatch):
 )
 def test_what_names_nothing_is_one_sentence_with_what_to_do(make, kind, sentence, tmp_path):
     with pytest.raises(kind, match=sentence) as raised:
-        locate([make(tmp_path)], Fs())
+        find_sources([make(tmp_path)], Fs())
     assert raised.value.advice
     assert "\n" not in str(raised.value)
 
@@ -102,11 +102,11 @@ def test_what_names_nothing_is_one_sentence_with_what_to_do(make, kind, sentence
 def test_files_that_are_no_segments_are_told(tmp_path):
     (tmp_path / "data.csv").write_text("a,b\n")
     with pytest.raises(NotALogDirectoryError, match="not named as a segment's file is"):
-        locate([tmp_path / "data.csv"], Fs())
+        find_sources([tmp_path / "data.csv"], Fs())
     with pytest.raises(NotALogDirectoryError, match="neither segments nor partitions"):
-        locate([tmp_path], Fs())
+        find_sources([tmp_path], Fs())
     with pytest.raises(UsageError, match="no path is given"):
-        locate([], Fs())
+        find_sources([], Fs())
 
 
 def test_a_directory_is_not_opened_to_be_located(log_dir):

@@ -8,8 +8,8 @@ import pytest
 
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
 from sediment.segment_io.segment import recovery_scan as scan_module
-from sediment.segment_io.segment.reader import HeaderWalk
-from sediment.segment_io.segment.recovery_scan import BehindDamage, look_behind, scan_segment
+from sediment.segment_io.segment.reader import HeaderScan
+from sediment.segment_io.segment.recovery_scan import BatchesAfterCorruption, find_batches_after, scan_segment
 from tests.logs import LogShape, write_random_log
 from tests.segments import NOW_MS, batch_bytes, marker_bytes
 from tests.twin.batches import ControlType, Record, encode_batch, sign_batch
@@ -125,7 +125,7 @@ def test_batches_of_producers_are_handed_out_with_their_headers_in_log_order(tmp
             tables.append(rows.copy())
 
         scan(segment.path(".log"), segment.base_offset, on_producer_batches=keep)
-        walked = np.concatenate([rows.copy() for rows in HeaderWalk(segment.path(".log"))])
+        walked = np.concatenate([rows.copy() for rows in HeaderScan(segment.path(".log"))])
         assert (np.concatenate(tables) == walked[walked["producer_id"] >= 0]).all()
 
 
@@ -259,7 +259,7 @@ def test_good_batches_behind_a_bad_one_are_counted(tmp_path):
     batches[2] = batches[2][:-1] + b"?"
     path = log_of(tmp_path, *batches)
     position = 2 * len(batches[0])
-    assert look_behind(path, position, path.stat().st_size, 2) == BehindDamage(3, 5)
+    assert find_batches_after(path, position, path.stat().st_size, 2) == BatchesAfterCorruption(3, 5)
 
 
 def test_good_batches_behind_a_broken_length_are_found_by_their_headers(tmp_path):
@@ -267,18 +267,18 @@ def test_good_batches_behind_a_broken_length_are_found_by_their_headers(tmp_path
     broken = bytearray(batches[2])
     broken[8:12] = struct.pack(">i", -7)
     path = log_of(tmp_path, *batches[:2], broken, b"junk", *batches[3:])
-    assert look_behind(path, 2 * len(batches[0]), path.stat().st_size, 2) == BehindDamage(3, 5)
+    assert find_batches_after(path, 2 * len(batches[0]), path.stat().st_size, 2) == BatchesAfterCorruption(3, 5)
     broken[8:12] = struct.pack(">i", 1_000_000)
     path = log_of(tmp_path, *batches[:2], broken, *batches[3:])
-    assert look_behind(path, 2 * len(batches[0]), path.stat().st_size, 2) == BehindDamage(3, 5)
+    assert find_batches_after(path, 2 * len(batches[0]), path.stat().st_size, 2) == BatchesAfterCorruption(3, 5)
 
 
 def test_nothing_good_is_found_in_a_torn_tail_or_in_old_batches(tmp_path):
     batches = many(3)
     path = log_of(tmp_path, *batches[:2], batches[2][:-3])
-    assert look_behind(path, 2 * len(batches[0]), path.stat().st_size, 2) == BehindDamage(0, -1)
+    assert find_batches_after(path, 2 * len(batches[0]), path.stat().st_size, 2) == BatchesAfterCorruption(0, -1)
     path = log_of(tmp_path, *batches[:2], b"\0" * 3000, batches[0])
-    assert look_behind(path, 2 * len(batches[0]), path.stat().st_size, 2) == BehindDamage(0, -1)
+    assert find_batches_after(path, 2 * len(batches[0]), path.stat().st_size, 2) == BatchesAfterCorruption(0, -1)
 
 
 @pytest.mark.parametrize("chunk_bytes", [128, 200, 1024])
@@ -292,5 +292,7 @@ def test_looking_behind_finds_the_same_in_small_chunks(tmp_path, monkeypatch, se
     data[position + 8 : position + 12] = b"\xff\xff\xff\xff"
     segment.path(".log").write_bytes(data)
     monkeypatch.setattr(scan_module, "CHUNK_BYTES", chunk_bytes)
-    found = look_behind(segment.path(".log"), position, len(data), batches[len(batches) // 3 - 1][1].last_offset + 1)
-    assert found == BehindDamage(len(batches) - len(batches) // 3 - 1, batches[-1][1].last_offset)
+    found = find_batches_after(
+        segment.path(".log"), position, len(data), batches[len(batches) // 3 - 1][1].last_offset + 1
+    )
+    assert found == BatchesAfterCorruption(len(batches) - len(batches) // 3 - 1, batches[-1][1].last_offset)

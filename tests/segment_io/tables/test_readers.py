@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sediment.segment_io.errors import CorruptBatchError, CorruptIndexError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import Bounds
-from sediment.segment_io.partition.sources import locate
+from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.readers import (
     TABLES,
     TableRequest,
@@ -245,7 +245,7 @@ def test_many_partitions_are_one_table(partition):
 @pytest.mark.parametrize("what", sorted(TABLES))
 def test_every_table_has_its_schema_and_gives_any_column(what, partition):
     request = TableRequest(what=what)
-    for task in plan_table(request, locate([partition], Fs()), Fs()):
+    for task in plan_table(request, find_sources([partition], Fs()), Fs()):
         for batch in read_table(request, task, Fs()):
             assert batch.schema.equals(arrow_schema(request.selected()))
             assert all(field.nullable for field in batch.schema)
@@ -319,7 +319,7 @@ def with_policy(partition, policy, what="records"):
     found = []
     request = TableRequest(what=what, on_corruption=policy)
     rows = []
-    for task in plan_table(request, locate([partition], Fs()), Fs()):
+    for task in plan_table(request, find_sources([partition], Fs()), Fs()):
         for batch in read_table(request, task, Fs(), on_damage=found.append):
             rows += batch.to_pylist()
     return rows, found
