@@ -51,7 +51,7 @@ bench: setup ## the race against Kafka's cleaner: half an hour, 14 GB of disk (b
 bench-quick: setup ## the main ratios of it on less data, in three minutes
 	@$(BIN)/python -m benchmarks.race --quick $(ARGS)
 
-bench-page: $(READY) ## put what `make bench` measured into docs/performance.md
+bench-page: $(READY) ## put what `make bench` measured into docs/internals/performance.md
 	@$(BIN)/python -m benchmarks.race --report
 
 crash: setup ## every command cut off at every step, before our start, Kafka's loader and Delta; a live log killed 500 times
@@ -102,11 +102,11 @@ airflow-test: setup $(AIRFLOW)/.ready ## the nightly DAG in a real Airflow (brin
 bench-memory: setup ## peak memory of a worker over sizes and keys
 	@$(BIN)/python -m benchmarks.memory
 
-bench-scale: setup ## time and memory over sizes, keys and partitions, into docs/scale.md: 20 minutes, 20 GB of disk
+bench-scale: setup ## time and memory over sizes, keys and partitions, into docs/internals/scale.md: 20 minutes, 20 GB of disk
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@$(BIN)/python -m benchmarks.scale --docs $(ARGS)
 
-bench-load: setup ## 5,000 partitions, 20 GB, 10^8 keys, into docs/limits.md: 10 minutes, 25 GB of disk
+bench-load: setup ## 5,000 partitions, 20 GB, 10^8 keys, into docs/internals/scale.md: 10 minutes, 25 GB of disk
 	@$(BIN)/python -m benchmarks.load --docs $(ARGS)
 
 clean: ## remove what tests and builds leave; the environment stays

@@ -42,7 +42,7 @@ from benchmarks.measure import (
 from benchmarks.pages import fill_page, markdown_table
 from sediment.compaction.strategy import Strategy
 
-PAGE = DOCS / "limits.md"
+PAGE = DOCS / "scale.md"
 RECORD_BYTES, SMALL_RECORD_BYTES = 116, 31
 SEGMENT_BYTES = 100 * MEGABYTE
 BUDGET_BYTES = 1000 * MEGABYTE
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="loads of this name")
     parser.add_argument("--scratch", type=Path, help="where the data goes, up to 25 GB (default: a temporary folder)")
     parser.add_argument("--results", type=Path, help="add them here, one JSON object a line")
-    parser.add_argument("--docs", action="store_true", help="put the table into docs/limits.md")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/internals/scale.md")
     given = parser.parse_args()
     outcomes = []
     for load in loads(given.scale):

@@ -32,7 +32,7 @@ from sediment.jobs.settings.resolve import Settings
 MEGABYTE, GIGABYTE = 10**6, 10**9
 NOW_MS = START_MS + 10**9
 SLOTS = "local[2]"
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "internals"
 _SET_PEAK_BACK = "5"  # written to clear_refs, see proc(5)
 _LOOK_SECONDS = 0.1
 

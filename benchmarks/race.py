@@ -50,7 +50,7 @@ from tests.conformance.oracle import KAFKA_VERSION, KafkaOracle, program
 MEGABYTE = 1_000_000
 NOW_MS = START_MS + 10**9
 CONFIGS = {"cleanup.policy": "compact"}
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "internals" / "performance.md"
 RESULTS = Path(__file__).resolve().parent / "results" / "race.json"
 _WARM_UP_BYTES = 30 * MEGABYTE
 _MAP_BYTES = 128 << 20
@@ -345,7 +345,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="how much data, as a share of the usual")
     parser.add_argument("--scratch", type=Path, help="where the data goes, up to 14 GB (default: $TMPDIR)")
     parser.add_argument("--results", type=Path, help="a file to keep the results in, with those of earlier runs")
-    parser.add_argument("--report", action="store_true", help=f"put the results into docs/{PAGE.name}, race nothing")
+    parser.add_argument("--report", action="store_true", help=f"put the results into {PAGE.name}, race nothing")
     given = parser.parse_args()
     if given.report:
         fill_page_of_race(PAGE, Results.read(given.results or RESULTS))

@@ -1,4 +1,4 @@
-"""What a race measured, and the tables made from it: on a terminal, and in `docs/performance.md`.
+"""What a race measured, and the tables made from it: on a terminal, and in `docs/internals/performance.md`.
 
 Invariants: seconds of one round stand at the same place of every list; a ratio is taken round by round (Kafka's seconds
 over ours in the same round) and told as the median with the smallest and the largest; the page says nothing of a course

@@ -444,7 +444,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=("size", "keys", "partitions", "small"))
     parser.add_argument("--rounds", type=int, help="runs of a point (default: 2 to 5)")
     parser.add_argument("--scratch", type=Path, help="where the data goes, up to 20 GB (default: a temporary folder)")
-    parser.add_argument("--docs", action="store_true", help="put tables and plots into docs/")
+    parser.add_argument("--docs", action="store_true", help="put tables and plots into docs/internals/")
     given = parser.parse_args()
     results = Results.read(given.results) if given.results else Results()
     results.machine = results.machine or machine()

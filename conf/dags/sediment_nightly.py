@@ -16,7 +16,8 @@ where its settings are, or if a pattern of `partitions` matches nothing in any d
 that were left alone because a setting is not stated.
 
 For Airflow 3 with the Spark provider.  Parameters: those of the run, else the Airflow variable `sediment`, a JSON
-object of the same names (docs/airflow.md).  Nothing here imports Sediment: Airflow's environment and Spark's are two.
+object of the same names (docs/operate/airflow.md).  Nothing here imports Sediment: Airflow and Spark have two
+environments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of a partition cannot be read, and what must not be dropped because of it (the argument: docs/corruption.md).
+"""What of a partition cannot be read, and what must not be dropped because of it (why: docs/trust/corruption.md).
 
     segment   | batch | batch | unreadable | batch | batch |
                               ^ kept byte for byte; tombstones of this segment and those behind it stay, all markers do

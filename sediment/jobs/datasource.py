@@ -272,7 +272,7 @@ def _check_selected(kind: str, selected: Collection[Any] | None, there: Collecti
 
 # --------------------------------------------------------------------------------------------------------------- source
 class KafkaLogSource(DataSource):
-    """`kafka-log`: see docs/tables.md for its options and tables.
+    """`kafka-log`: see docs/query/tables.md for its options and tables.
 
     Spark makes one instance at `load` and gives every query of the frame a copy.  So the tasks are planned here: a plan
     of a query would differ from that of another one where the directory changes in between.

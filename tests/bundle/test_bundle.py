@@ -41,7 +41,7 @@ class Cluster:
         return self.scratch / "environment"
 
     def submit(self, *command: object) -> subprocess.CompletedProcess[str]:
-        """As docs/cluster.md says."""
+        """As docs/operate/cluster.md says."""
         submit = Path(self.environment["SPARK_HOME"]) / "bin" / "spark-submit"
         settings = ["spark.python.daemon.module=sediment.jobs.spark.worker_daemon", "spark.executor.memory=512m"]
         return subprocess.run(

@@ -1,6 +1,7 @@
 """One random log cleaned by Kafka and by `sediment compact`: what must be equal, and which differences are wanted.
 
-Wanted differences are listed in docs/differences.md; each is a named outcome here, counted and never silently passed.
+Wanted differences are listed in docs/reference/differences.md; each is a named outcome here, counted and never passed
+silently.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Random damage: what Kafka 4.2.0's loader makes of a directory and what ours makes of a copy must be the same.
 
 SEDIMENT_CONFORMANCE_LOADS is how many (300), SEDIMENT_CONFORMANCE_SEED the first seed (0).  Left out are logs that ours
-refuses, or cuts or reports after a clean stop, as docs/differences.md says, and those that Kafka does not load at all;
-with its other differences the rest is compared.  A case that comes out otherwise is made smaller and kept (see
-cases.py).
+refuses, or cuts or reports after a clean stop, as docs/reference/differences.md says, and those that Kafka does not
+load at all; with its other differences the rest is compared.  A case that comes out otherwise is made smaller and kept
+(see cases.py).
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _snapshot_differences(mine: Path, theirs: Path) -> list[str]:
     return []
 
 
-# ----------------------------------------------------------------------------------- what docs/differences.md speaks of
+# ------------------------------------------------------------------------- what docs/reference/differences.md speaks of
 def _is_known_difference(ours: LoadedLog, clean: bool) -> bool:
     return bool(ours.damage) or (clean and any("cut from" in str(repair) for repair in ours.repairs))
 
@@ -242,7 +242,7 @@ def _not_brought(damaged: Path, suffix: str) -> Iterator[str]:
 def _as_meant(
     ours: LoadedLog, kafka: LogState, damaged: Path, mine: Path, theirs: Path, loads: _KafkasLoads
 ) -> LogState:
-    """Kafka's state, and `theirs`, as they would be if Kafka did as we do where docs/differences.md says so.
+    """Kafka's state, and `theirs`, as they would be if Kafka did as we do where docs/reference/differences.md says so.
 
     * An offset that goes back is as good as a torn batch, where Kafka empties the segment.
     * Kafka makes an offset index of zeros for a replacement that brings none; without it Kafka rebuilds it.

@@ -183,7 +183,7 @@ def test_a_wrong_compaction_is_caught_before_anything_expires(airflow, plain, se
     assert tree(kept / "plain-0") == tree(plain.before)
     assert not list((tmp_path / "kept" / "1").iterdir())
 
-    # What docs/airflow.md says to do then.
+    # What docs/operate/airflow.md says to do then.
     shutil.rmtree(tampered / "plain-0")
     shutil.copytree(kept / "plain-0", tampered / "plain-0", copy_function=os.link)
     (tampered / "cleaner-offset-checkpoint").unlink()

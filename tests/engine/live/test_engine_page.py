@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[3] / "docs" / "engine.md"
+PAGE = Path(__file__).parents[3] / "docs" / "internals" / "engine.md"
 
 
 def test_the_code_of_the_page_appends_and_reads_back(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ class Rescue:
 
 @pytest.fixture
 def rescue(cases, tmp_path):
-    """What operations.md does: partitions of __consumer_offsets, of which most are empty, and another topic."""
+    """What runbook.md does: partitions of __consumer_offsets, of which most are empty, and another topic."""
     full, other = (case.rounds[0].before for case in cases)
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -470,7 +470,7 @@ def test_nothing_is_logged_by_reading(partition, caplog):
 
 # ---------------------------------------------------------------------------------------------------------------- guide
 def test_the_guide_lists_every_column_with_its_meaning():
-    guide = (Path(__file__).parents[3] / "docs" / "tables.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs" / "query" / "tables.md").read_text()
     for what, columns in TABLES.items():
         section = guide.split(f"### `{what}`\n", 1)[1].split("\n### ", 1)[0].split("\n## ", 1)[0]
         listed = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
