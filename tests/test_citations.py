@@ -4,9 +4,10 @@
     kafka-log 04 §11 to §14        every heading from one to the other
     05 §3 step 2                   an item of the numbered list under the heading
     07 D, 07 AP-25, RC-08          a section or a scenario of page 07
-    without a page                 of the page before it in the list, else of the first page that the file cites
     architecture rule 4            a numbered rule of docs/internals/architecture.md
-    docs/reference/commands.md, Settings                            a heading of that page
+    docs/reference/commands.md, Settings      a heading of that page
+
+A section without a page belongs to the page before it in the list, else to the first page that the file cites.
 
 Invariant: files are those that git knows, or those of the tree where there is no git; no link is followed.
 """
@@ -27,18 +28,18 @@ ROOT = Path(__file__).parent.parent
 INTERNALS = ROOT / "docs" / "internals"
 LOG_PAGES = INTERNALS / "kafka-log"
 
-_SKIPPED = {"build", "dist", "__pycache__", "node_modules"}
+_SKIPPED = {"build", "dist"}
 _NUMBER = r"\d+(?:\.\d+)*"
 _AREAS = "BF|IX|CP|CM|RT|AP|RD|TR|RC|PS|LM"
 
 _TOKEN = re.compile(
     rf"""
     (?P<named>kafka-log\s+(?P<named_page>0\d)\b)
-    | (?P<bare>(?<![\w.:-])(?P<bare_page>0[1-9])(?=\s+(?:§|(?:{_AREAS})-\d\d\b)))
+    | (?P<bare>(?<![\w.:-])(?P<bare_page>0[1-9])(?=\s+(?:§|(?:{_AREAS})-\d\d\b)|(?<=07)\s+[A-Z]\b(?!-)))
     | §(?P<first>{_NUMBER})(?:\s*(?:-|–|to)\s*§(?P<last>{_NUMBER})|–(?P<dashed>{_NUMBER}))?
       (?:\s+steps?\s+(?P<step>\d+)(?P<letter>[a-f]?\b)(?:\s+to\s+(?P<last_step>\d+))?)?
     | (?P<scenario>\b(?:{_AREAS})-\d\d\b)
-    | architecture\ rules?\s+(?P<rule>\d+)
+    | architecture\s+rules?\s+(?P<rule>\d+)
     | (?P<doc>(?<![\w./-])[\w./-]*\w\.md),\s+(?P<heading>[^\n]*)
     """,
     re.VERBOSE,
@@ -108,9 +109,7 @@ def problems_in(text: str, own_page: str | None = None) -> list[str]:
     """Return what does not resolve, as `line: citation`; `own_page` is the number of a page that cites itself."""
     joined = _joined(text)
     pages = log_pages()
-    first = next(
-        (found["named_page"] or found["bare_page"] for found in _TOKEN.finditer(joined) if found[0][0] in "k0"), ""
-    )
+    first = next((page for found in _TOKEN.finditer(joined) if (page := found["named_page"] or found["bare_page"])), "")
     default = own_page or first
     problems = []
     page, end = "", -1
@@ -159,24 +158,25 @@ def problems_in(text: str, own_page: str | None = None) -> list[str]:
 
 
 def _is_searched(name: str) -> bool:
-    return name.endswith((".py", ".md"))
+    folders = name.split("/")[:-1]
+    return name.endswith((".py", ".md")) and not any(one in _SKIPPED or one.startswith(".") for one in folders)
 
 
 @cache
 def searched_files() -> tuple[Path, ...]:
     """Return every Python file and every page of the tree."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
-    names = listed.stdout.decode().split("\0") if listed.returncode == 0 else []
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+    except (OSError, subprocess.CalledProcessError):
+        names = []
+    if not any(_is_searched(name) for name in names):
+        names = [
+            str(Path(folder, name).relative_to(ROOT))
+            for folder, _, files in os.walk(ROOT, followlinks=False)
+            for name in files
+        ]
     paths = [ROOT / name for name in names if _is_searched(name)]
-    if not paths:
-        for folder, folders, files in os.walk(ROOT, followlinks=False):
-            folders[:] = [name for name in folders if name not in _SKIPPED and not name.startswith(".")]
-            paths += [Path(folder, name) for name in files if _is_searched(name)]
     return tuple(path for path in paths if path.is_file() and not path.is_symlink())
 
 
@@ -226,7 +226,8 @@ MARK, PAGE = "§", "kafka-log"
         (f"({PAGE} 05 {MARK}3 step 9)", "no step 9"),
         (f"({PAGE} 05 {MARK}1 step 2g, {MARK}44)", f"no {MARK}44 on page 05"),
         (f"a line without a page ({MARK}3)", "no page is named"),
-        (f"({PAGE} 07 D, Z)", "no section Z"),
+        (f"({PAGE} {'07'} D, Z)", "no section Z"),
+        (f"({PAGE} 04 {MARK}3; {'07'} X)", "no section X"),
         (f"({PAGE} 03; 07 {'AP'}-99)", "no such scenario"),
         (f"architecture {'rule'} 11", "no such rule"),
         (f"docs/reference/{'commands.md'}, Nothing of the kind", "no such heading"),
