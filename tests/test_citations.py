@@ -1,4 +1,4 @@
-"""Citations of the format pages, of the architecture's rules and of headings in docs: each names what is there.
+"""Citations of the format pages, of the architecture's rules and of headings in docs: each of them resolves.
 
     kafka-log 05 §2, §7.1          headings of docs/internals/kafka-log/05-*.md
     kafka-log 04 §11 to §14        every heading from one to the other
@@ -9,7 +9,7 @@
 
 A section without a page belongs to the page before it in the list, else to the first page that the file cites.
 
-Invariant: files are those that git knows, or those of the tree where there is no git; no link is followed.
+Invariant: the files are those that git knows, or without git those of the tree; no link is followed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def rules() -> frozenset[str]:
 
 @cache
 def headings(name: str) -> tuple[str, ...] | None:
-    """Return the headings of a page of docs, None if there is no such page."""
+    """Return the headings of a page of docs, None if it does not exist."""
     path = ROOT / name
     if not path.is_file() and not (ROOT / "docs" / "reference").is_dir():
         path = next((ROOT / "docs").rglob(path.name), path)
@@ -90,7 +90,7 @@ def headings(name: str) -> tuple[str, ...] | None:
 
 
 def _sections_between(first: str, last: str | None) -> Iterator[str]:
-    """Yield a range of sections: all from one to the other where their last numbers say what lies between."""
+    """Yield every section of a range, or its two ends if they are of different levels or parents."""
     yield first
     if last is not None:
         parent, _, low = first.rpartition(".")
@@ -106,7 +106,10 @@ def _joined(text: str) -> str:
 
 
 def problems_in(text: str, own_page: str | None = None) -> list[str]:
-    """Return what does not resolve, as `line: citation`; `own_page` is the number of a page that cites itself."""
+    """Return the citations that do not resolve, as `line: problem`.
+
+    `own_page` is the number of a page that cites its own sections.
+    """
     joined = _joined(text)
     pages = log_pages()
     first = next((page for found in _TOKEN.finditer(joined) if (page := found["named_page"] or found["bare_page"])), "")
