@@ -784,7 +784,7 @@ def _active_producers(plan: CleaningPlan) -> ActiveProducers:
 
 
 def _legacy_horizon_ms(plan: CleaningPlan) -> int:
-    """Segments last modified until then lose their tombstones of magic 0 and 1 (kafka-log 02 §10)."""
+    """Segments last modified until then lose their tombstones of magic 0 and 1 (kafka-log 02 §3 step 1)."""
     retention_ms = plan.config.delete_retention_ms
     if retention_ms is None:
         return -INT64_MAX

@@ -75,11 +75,13 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """One partition as a broker would have it after its start (commands.md); offsets are None where it did not load.
+    """One partition as a broker would have it after its start; offsets are None where it did not load.
 
     `producers` are (id, last sequence), `aborted` are (producer id, first, last, last stable offset); `damage` is what
     was found in parts that a broker trusts and was left alone.  `housekeeping` is what a broker does without a word at
     the start of a healthy log.  Every batch from `verified_from_offset` on was verified.
+
+    Source: docs/reference/commands.md, JSON.
     """
 
     partition: str

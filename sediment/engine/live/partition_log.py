@@ -381,7 +381,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where readers of committed data stop.  Source: kafka-log 04 (offsets of a log)."""
+        """Where readers of committed data stop.  Source: kafka-log 04 §0."""
         unstable = self.first_unstable_offset
         return self._high_watermark if unstable is None else min(unstable, self._high_watermark)
 
@@ -898,7 +898,7 @@ class PartitionLog:
         Raises:
             OffsetOutOfRangeError: `offset` is above the high watermark.
 
-        Source: kafka-log 03 §5, 04 §4, §7.
+        Source: kafka-log 03 §4, 04 §4, §7.
         """
         with self._owned():
             if offset > self._high_watermark:

@@ -99,7 +99,7 @@ _INVALID_STATUSES = frozenset({BAD_RECORD_COUNT, BAD_LAST_OFFSET, BAD_CONTROL_RE
 
 
 class AppendOrigin(Enum):
-    """Who appends (kafka-log 04)."""
+    """Who appends (kafka-log 04 §0)."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -412,7 +412,10 @@ def _decoded(payload: ByteArray, count: int, buffers: AppendBuffers) -> npt.NDAr
 def _judge(
     records: npt.NDArray[np.int64], fields: BatchFields, buffers: AppendBuffers, config: LogConfig, now_ms: int
 ) -> tuple[int, bool]:
-    """(largest timestamp of the records, whether their offset deltas are 0, 1, 2 …).  Source: kafka-log 04 §2.2."""
+    """(largest timestamp of the records, whether their offset deltas are 0, 1, 2 …).
+
+    Source: kafka-log 04 §2.2, §2.3, §2.5 step 2.
+    """
     base_timestamp = fields.base_timestamp
     if fields.is_append_time:
         base_timestamp = fields.max_timestamp

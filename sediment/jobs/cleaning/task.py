@@ -61,7 +61,7 @@ MAX_SECONDS = "max-seconds"
 
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
-    """What `compact` itself takes (commands.md)."""
+    """What `compact` itself takes (docs/reference/commands.md, compact)."""
 
     force: bool
     dry_run: bool

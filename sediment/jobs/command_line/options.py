@@ -60,7 +60,10 @@ _Result = TypeVar("_Result", bound=Result)
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions:
-    """What every command takes (commands.md); `now_ms` is fixed once, here."""
+    """What every command takes; `now_ms` is fixed once, here.
+
+    Source: docs/reference/commands.md, Options of all commands on log directories.
+    """
 
     log_dirs: tuple[Path, ...]
     partitions: tuple[str, ...]

@@ -166,7 +166,8 @@ def _tombstones_may_be_gone(
     """Whether the cleaner may have removed a tombstone that the table has not seen.
 
     A tombstone above `next_offset` was cleaned for the first time after the refresh that ended there, and lives for
-    delete.retention.ms from then on (kafka-log 02 §6.3).  Where that is not stated, it may have been as short as 0.
+    delete.retention.ms from then on (kafka-log 02 §6.3, §6.4).  Where that is not stated, it may have been as short as
+    0.
     """
     cleaned = facts.cleaner_unknown or (
         facts.first_dirty_offset is not None and facts.first_dirty_offset > progress.next_offset

@@ -1,4 +1,4 @@
-"""The settings of each log directory, with what its cluster's own metadata says (commands.md, topic settings).
+"""The settings of each log directory, with what its cluster's own metadata says.
 
     --config ──┐
     --set ─────┼─> Settings of the run ──┐
@@ -12,6 +12,8 @@ The metadata log lies in one of a node's log directories and speaks for all of t
 4. in `metadata.log.dir` and `log.dirs` of the `--config` file, under the same condition.
 
 Invariant: a run that changes a KRaft node's directory has its metadata, or a `--set topic:` for every selected topic.
+
+Source: docs/reference/commands.md, Settings.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ class ProducerState:
         return max(min(candidates), log_start_offset) if candidates else None
 
     def last_stable_offset(self, high_watermark: int, *, log_start_offset: int = 0) -> int:
-        """Where readers of committed data stop.  Source: kafka-log 04 (offsets of a log)."""
+        """Where readers of committed data stop.  Source: kafka-log 04 §0."""
         unstable = self.first_unstable_offset(high_watermark, log_start_offset=log_start_offset)
         return high_watermark if unstable is None else min(unstable, high_watermark)
 
