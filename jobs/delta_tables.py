@@ -8,6 +8,11 @@ Invariant: a session from `delta_session` reads and writes Delta; if it cannot, 
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from sediment.jobs.starting import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import sediment.jobs as sediment_jobs
 from sediment.engine.lock import DirectoryLock
 from sediment.jobs.stopping import RunStopped, end_on_signals, interruptible, is_stopping, stop_on_signals, was_stopped
 from tests.corpus import load_case
@@ -208,6 +209,49 @@ def test_a_command_that_is_still_loading_ends_with_one_sentence(log_dir: Path, s
     status, stdout, stderr = end(process, signal.SIGTERM)
     assert (status, stdout) == (1, "")
     assert stderr.startswith("sediment: the run was stopped before it ") and stderr.count("\n") == 1
+
+
+JOBS = Path(sediment_jobs.__file__).parent
+SCRIPTS = sorted(
+    path
+    for path in JOBS.glob("*.py")
+    if 'if __name__ == "__main__"' in path.read_text() and path.name != "worker_daemon.py"
+)
+_LIBRARY_THAT_SIGNALS = "import os, signal\nos.kill(os.getpid(), signal.{name})\nraise SystemExit('not stopped')\n"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        [Path(sys.executable).with_name("sediment"), "plan"],
+        [sys.executable, "-m", "sediment.jobs.cli", "plan"],
+        *([sys.executable, script] for script in SCRIPTS),
+    ],
+    ids=lambda program: f"{Path(program[0]).name} {Path(program[1]).name}",
+)
+def test_a_command_that_imports_its_first_library_ends_with_one_sentence(
+    program: list[str | Path], name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "click.py").write_text(_LIBRARY_THAT_SIGNALS.format(name=name))
+    done = subprocess.run(
+        program, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "sediment: the run was stopped before it began\n"
+
+
+def test_an_ignored_signal_stays_ignored_while_a_command_loads(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text(_LIBRARY_THAT_SIGNALS.format(name="SIGINT"))
+    done = subprocess.run(
+        [sys.executable, "-m", "sediment.jobs.cli"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        check=False,
+    )
+    assert done.stderr == "not stopped\n"
 
 
 def catches_sigterm(pid: int) -> bool:
