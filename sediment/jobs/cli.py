@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" or sys.argv[0].endswith("/sediment"):
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
 import importlib
 import signal
 from collections.abc import Iterator, Sequence

@@ -10,6 +10,11 @@ all partitions are surveyed first and cleaned filthiest first; what the limit le
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
 import logging
 import threading
 import time

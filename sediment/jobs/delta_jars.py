@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
 import os
 from collections.abc import Mapping
 from pathlib import Path

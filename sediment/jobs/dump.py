@@ -8,6 +8,11 @@ Invariants: rows go to stdout as they are read, everything else to stderr; what 
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
 import contextlib
 import fnmatch
 import json

@@ -5,6 +5,11 @@ Read without Spark: the newest runs first, and of their partitions only what is 
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
 import fnmatch
 import json
 import sys

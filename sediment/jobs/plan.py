@@ -9,6 +9,11 @@ said of a rule is what the rule itself says, and with --exact every figure of th
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
 import json
 import time
 import uuid

@@ -10,6 +10,11 @@ one partition leaves the others alone.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
 import fnmatch
 import json
 import os

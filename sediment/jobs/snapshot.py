@@ -13,6 +13,11 @@ that cannot be read keeps its rows and its progress, the others go on.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
 import json
 import re
 import time

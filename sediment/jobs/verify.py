@@ -11,6 +11,11 @@ Invariant: a partition is CORRECT only if every check was made and found nothing
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
 import fnmatch
 import time
 import uuid

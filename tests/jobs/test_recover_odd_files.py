@@ -120,6 +120,13 @@ ODD = {
         "corrupt-data",
     ),
     "whole-swap": (left(3, ".swap"), END),
+    "cleaned-swap": (left(3, ".cleaned.swap"), END),
+    "swap-swap": (left(3, ".swap.swap"), END),
+    "torn-swap-swap": (left(3, ".swap.swap", lambda content: content[:100]), END),
+    "deleted-swap": (left(3, ".deleted.swap"), END),
+    "part-swap": (left(3, ".run-0.part.swap"), END),
+    "tmp-swap": (left(3, ".tmp.swap"), END),
+    "cleaned-swap-below-a-swap": (both(left(0, ".cleaned.swap"), left(3, ".swap")), END),
     "index-swap-only": (file(name(3, ".index.swap"), b"\x7f" * 48), END),
     "swap-that-is-a-pipe": (pipe(name(3, ".log.swap")), END),
     "index-swap-that-is-a-pipe": (pipe(name(3, ".index.swap")), END),
@@ -204,6 +211,22 @@ def test_a_partition_that_was_refused_is_left_for_the_next_run(log_dir):
     before = {partition: sorted(tree(log_dir / partition)) for partition in refused if "huge" not in partition}
     assert sediment("recover", log_dir, "--json", "--now-ms", NOW_MS).status == 1
     assert {partition: sorted(tree(log_dir / partition)) for partition in before} == before
+
+
+def everything(log_dir):
+    """Names below a log directory, with the content of small regular files."""
+    return {
+        path: path.read_bytes() if path.is_file() and path.stat().st_size < 10_000 else None
+        for path in log_dir.glob("*/*")
+    }
+
+
+def test_a_second_run_finds_nothing_to_repair(log_dir):
+    sediment("recover", log_dir, "--json", "--now-ms", NOW_MS)
+    before = everything(log_dir)
+    again = sediment("recover", log_dir, "--json", "--now-ms", NOW_MS).partitions()
+    assert {name: report["repairs"] for name, report in again.items() if report.get("repairs")} == {}
+    assert everything(log_dir) == before
 
 
 def test_expire_undoes_and_refuses_as_recover_does(tmp_path):

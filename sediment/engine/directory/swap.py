@@ -340,6 +340,8 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     * An index of the old segment goes when the new segment of the same base has none of that kind, also where the new
       log is empty.  Kafka would keep a transaction index whose markers are gone, and consumers would take later
       transactions of those producers for aborted.
+    * A name with several suffixes, such as `N.log.cleaned.swap`, is finished until none is left. Kafka takes one suffix
+      away at each start.
 
     Calling it again, also after it was cut off anywhere, ends in the same directory.
 
@@ -348,13 +350,14 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
 
     Raises:
         CorruptDataError: a `.cleaned` or `.swap` file without an offset, or a new segment that is not whole while an
-            old segment that it replaces is gone; nothing was touched.
-        UnsupportedDataError: a new segment holds a batch of a later version; nothing was touched.
+            old segment that it replaces is gone; nothing was touched, but for outer suffixes of several.
+        UnsupportedDataError: a new segment holds a batch of a later version; nothing was touched, with the same
+            exception.
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
     """
     names = [entry.name for entry in fs.scan(directory) if entry.is_file]
-    deleted = [name for name in names if name.endswith(DELETED_SUFFIX) and not name.endswith(_KRAFT_SNAPSHOT_SUFFIX)]
+    deleted = [name for name in names if _is_deleted(name)]
     parts = [name for name in names if _is_part(name)]
     cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
     swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
@@ -405,6 +408,8 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     if completed:
         fs.sync_directory(directory)
     delete(orphans, "it is the index of a log that does not exist")
+    if any(_is_leftover(name) for name in final):
+        repairs += finish_interrupted(directory, fs)
     return tuple(repairs)
 
 
@@ -529,6 +534,14 @@ def _nameless(directory: Path, name: str) -> CorruptDataError:
         path=str(directory / name),
         advice="a broker refuses to load this partition; move the file out of the directory",
     )
+
+
+def _is_deleted(name: str) -> bool:
+    return name.endswith(DELETED_SUFFIX) and not name.endswith(_KRAFT_SNAPSHOT_SUFFIX)
+
+
+def _is_leftover(name: str) -> bool:
+    return name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) or _is_deleted(name) or _is_part(name)
 
 
 def _is_part(name: str) -> bool:

@@ -106,11 +106,10 @@ def with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap) 
     stats = sum((group.stats for group in swap.groups), CleanStats())
     unreadable = [batch for group in swap.groups for batch in group.unreadable]
     if unreadable:
-        report = replace(report, reason_code=report.reason_code or UNREADABLE_KEPT, reason=_unreadable(unreadable))
+        report = _with_reason(report, UNREADABLE_KEPT, _unreadable(unreadable))
     if stats.batches_without_horizon:
         without = _without_horizon(listing.partition.topic, stats.batches_without_horizon)
-        reason = "; ".join(sentence for sentence in (report.reason, without) if sentence)
-        report = replace(report, reason_code=report.reason_code or TOMBSTONES_KEPT, reason=reason)
+        report = replace(_with_reason(report, TOMBSTONES_KEPT, without), keeps_tombstones=True)
     has_horizon = stats.first_horizon_ms <= stats.last_horizon_ms
     return replace(
         report,
@@ -128,6 +127,12 @@ def with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap) 
         last_delete_horizon_ms=stats.last_horizon_ms if has_horizon else None,
         strip_after=tuple(sorted([*strip, *((base, size_bytes, REWRITTEN_SEGMENT) for base, size_bytes in made)])),
     )
+
+
+def _with_reason(report: PartitionReport, code: str, sentence: str) -> PartitionReport:
+    """Return `report` with one more sentence as a reason; the first reason gives the code."""
+    reason = "; ".join(each for each in (report.reason, sentence) if each)
+    return replace(report, reason_code=report.reason_code or code, reason=reason)
 
 
 def _without_horizon(topic: str, batches: int) -> str:

@@ -191,7 +191,10 @@ class CommonOptions:
 def _has_unstated(run: Result) -> bool:
     """True if the result for a partition depends on a setting that no source states."""
     reports = [report for partition in getattr(run, "partitions", ()) for report in _with_retention(partition)]
-    return any(getattr(report, "reason_code", None) in UNSTATED_CODES for report in reports)
+    return any(
+        getattr(report, "reason_code", None) in UNSTATED_CODES or getattr(report, "keeps_tombstones", False)
+        for report in reports
+    )
 
 
 def _with_retention(partition: object) -> tuple[object, ...]:

@@ -49,6 +49,9 @@ class PartitionReport:
     `tombstones_waiting` are those in the cleaned part; the batches they are in lose them from `first_delete_horizon_ms`
     to `last_delete_horizon_ms` on.  The strips are the segments before and after, ascending.  `seconds_by_stage` are
     those of the partition's task and of its commit.
+
+    `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated. The reason
+    code can name only one of several findings, and programs know that code, so this field is not in the JSON.
     """
 
     partition: str
@@ -77,6 +80,7 @@ class PartitionReport:
     strip_before: tuple[StripSegment, ...] = ()
     strip_after: tuple[StripSegment, ...] = ()
     seconds_by_stage: Mapping[str, float] = field(default_factory=dict)
+    keeps_tombstones: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ class RunReport:
 def report_json(report: RunReport) -> str:
     """The one JSON object of `--json`."""
     fields = asdict(report)
+    for partition in fields["partitions"]:
+        del partition["keeps_tombstones"]
     return json.dumps({"schema": SCHEMA, **fields, "seconds": round(report.seconds, 3)})
 
 
@@ -173,7 +179,7 @@ def print_report(report: RunReport, console: Console) -> None:
         left = [partition.partition for partition in report.partitions if partition.reason_code == limit]
         if left:
             console.print(f"not done because of --{limit}: {', '.join(left)}", soft_wrap=True, markup=False)
-    kept = [partition.partition for partition in report.partitions if partition.reason_code == TOMBSTONES_KEPT]
+    kept = [partition.partition for partition in report.partitions if _only_keeps_tombstones(partition)]
     if kept:
         console.print(
             f"{_named(kept)}: tombstones and markers without a delete horizon stay, because delete.retention.ms is not "
@@ -189,6 +195,11 @@ def print_report(report: RunReport, console: Console) -> None:
     for partition in report.partitions:
         if partition.status not in (FAILED, QUARANTINED) and partition.corrupt_batches:
             console.print(f"{partition.partition}: {partition.reason}", style="yellow", soft_wrap=True, markup=False)
+
+
+def _only_keeps_tombstones(partition: PartitionReport) -> bool:
+    """Return True if no line of the partition's own says so: its whole reason is printed where batches are damaged."""
+    return partition.keeps_tombstones and not partition.corrupt_batches
 
 
 def print_failures(failures: Iterable[tuple[str, str | None]], console: Console) -> None:

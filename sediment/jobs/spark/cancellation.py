@@ -1,6 +1,7 @@
 """How a command ends before it is done: by a signal, and with it the Spark jobs that it has going.
 
     in the command               first signal                          second           third
+    while its modules load       ends the process (`starting`)         -                -
     anywhere (`end_on_signals`)  raises `RunStopped`                   kills            -
     `stop_on_signals`            sets an event; the run ends itself    raises           kills
     `interruptible` within it    raises `RunStopped`                   kills            -
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sediment.jobs.command_line.early_signals import end_before_start
 from sediment.segment_io.errors import SedimentError
 
 _LOGGER = logging.getLogger(__name__)
@@ -94,7 +96,7 @@ def end_on_signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
+            signal.signal(number, signal.SIG_DFL if handler in (None, end_before_start) else handler)
         _current = None
 
 

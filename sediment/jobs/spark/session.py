@@ -24,10 +24,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sediment.jobs.command_line.stderr_log import as_line
-from sediment.jobs.spark.cancellation import interruptible, is_stopping
+from sediment.jobs.spark.cancellation import interruptible, is_stopping, stop_on_signals
 from sediment.jobs.spark.cds_archive import archive_options
 from sediment.segment_io.errors import UsageError
 
@@ -158,14 +158,13 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
-    from pyspark.java_gateway import launch_gateway
 
     logging.getLogger().addFilter(_unless_stopping)
     interrupt = signal.getsignal(signal.SIGINT)
     chatter = _Chatter()
     try:
         if SparkContext._gateway is not None or under_spark_submit():
-            gateway = SparkContext._gateway or launch_gateway()  # type: ignore[no-untyped-call]
+            gateway = SparkContext._gateway or _launch_gateway()
             conf = SparkConf(_jvm=gateway.jvm)
             _complete(conf, master, app_name, dict(conf.getAll()), more)
         else:
@@ -178,7 +177,7 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
             _check_python(conf.get("spark.master", defaults.get("spark.master", "")), defaults)
             outputs = {"stdout": chatter.pipe, "stderr": chatter.pipe}
             _import_meanwhile(_WANTED_BY_CONVERTERS)
-            gateway = launch_gateway(conf, outputs)  # type: ignore[no-untyped-call]
+            gateway = _launch_gateway(conf, outputs)
         chatter.close_pipe()
         sc = SparkContext(conf=conf, gateway=gateway)
     except (PySparkException, Py4JError) as error:
@@ -189,6 +188,39 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
         # SparkContext takes the handler for itself and leaves no way to finish what is under way.
         signal.signal(signal.SIGINT, interrupt)
     return sc
+
+
+class _Launched(subprocess.Popen[bytes]):
+    """A JVM that is being launched; a signal that comes meanwhile is raised once its process is known."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        with stop_on_signals():
+            super().__init__(*given, **more)
+            _launched.append(self)
+            with interruptible():
+                pass  # raises what came meanwhile
+
+
+_launched: list[_Launched] = []
+
+
+def _launch_gateway(*given: Any) -> Any:
+    """Call PySpark's `launch_gateway`, and end the JVM if that is interrupted.
+
+    PySpark then removes the directory in which the JVM leaves its port. A JVM that finds no directory fails before it
+    waits for the end of its stdin, and its gateway's thread would keep it forever.
+    """
+    java_gateway: Any = importlib.import_module("pyspark.java_gateway")
+    popen, java_gateway.Popen = java_gateway.Popen, _Launched
+    try:
+        return java_gateway.launch_gateway(*given)
+    except BaseException:
+        for process in _launched:
+            process.terminate()
+        raise
+    finally:
+        java_gateway.Popen = popen
+        _launched.clear()
 
 
 def _unless_stopping(_record: logging.LogRecord) -> bool:

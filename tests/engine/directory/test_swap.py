@@ -2,7 +2,7 @@ import errno
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import chain, combinations, count, product
 from pathlib import Path
 
 import pytest
@@ -349,6 +349,46 @@ def test_a_leftover_without_an_offset_stops_before_anything_is_touched(odd: str,
         finish_interrupted(directory, Fs())
     assert raised.value.path == str(directory / odd)
     assert read_image(directory) == before
+
+
+STACKS = ["".join(stack) for length in (1, 2, 3) for stack in product((".cleaned", ".swap", ".deleted"), repeat=length)]
+
+
+@pytest.mark.parametrize("stack", [*STACKS, ".run-0.part.swap", ".run-0.part.swap.swap"])
+def test_one_call_finishes_names_with_several_suffixes(stack: str, directory: Path):
+    for base in (0, 10, 20):
+        segment(directory, base, range(base, base + 10, 2))
+    whole = read_image(directory)
+    for odd in chain(
+        [(kind,) for kind in (".log", *INDEXES, ".txnindex", ".snapshot", ".checkpoint")],
+        combinations((".log", *INDEXES), 2),
+    ):
+        write_image(directory, whole)
+        for suffix in odd:
+            content, _ = whole.get(name(10, suffix), (b"", 0))
+            (directory / name(10, f"{suffix}{stack}")).write_bytes(content)
+        finish_interrupted(directory, Fs())
+        after = read_image(directory)
+        assert finish_interrupted(directory, Fs()) == ()
+        assert read_image(directory) == after
+        assert names(directory) >= {name(base, ".log") for base in (0, 10, 20)}
+
+
+def test_a_name_with_several_suffixes_can_be_cut_off_anywhere(directory: Path):
+    for base in (0, 10, 20):
+        segment(directory, base, range(base, base + 10, 2))
+    whole = read_image(directory)
+    odd = whole | {name(10, ".log.cleaned.swap"): (b"", 0), name(20, ".log.swap.swap"): whole[name(20, ".log")]}
+    for step in count(1):
+        write_image(directory, odd)
+        try:
+            finish_interrupted(directory, FaultyFs(Kill(step)))
+        except Killed:
+            finish_interrupted(directory, Fs())
+            assert read_image(directory) == whole
+        else:
+            break
+    assert read_image(directory) == whole and step > 2
 
 
 def test_repairs_are_sentences(directory: Path):

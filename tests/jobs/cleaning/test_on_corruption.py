@@ -67,6 +67,19 @@ def test_people_are_told_what_was_kept(log_dir):
     assert f"1 batch could not be read and stayed as it is (offset 13 at position {3 * SIZE}" in outcome.stdout
 
 
+def test_kept_damage_does_not_hide_tombstones_that_stay_for_an_unstated_retention(log_dir):
+    write_segment(log_dir / "t-0", 0, [batch_bytes(n, "xyz"[n % 3], value=None) for n in range(10)])
+    flip(log_dir / "t-0" / LOG, 3 * SIZE + 66)
+    options = ("--force", "--dry-run", "--now-ms", NOW_MS, "--set=t:cleanup.policy=compact", "--on-corruption=keep")
+    done = sediment("compact", log_dir, "--json", *options)
+    (report,) = done.report["partitions"]
+    assert (done.status, report["reason_code"]) == (0, "unreadable-kept")
+    assert "1 batch could not be read" in report["reason"] and "delete.retention.ms is not stated" in report["reason"]
+    assert sediment("compact", log_dir, "--json", *options, "--fail-on-unknown").status == 1
+    assert sediment("compact", log_dir, "--json", *options, "--fail-on-unknown", "--broker-defaults").status == 0
+    assert sediment("compact", log_dir, *options).stdout.count("delete.retention.ms is not stated") == 1
+
+
 def test_a_segment_whose_batches_cannot_be_told_apart_stays_as_it_is_and_is_never_merged(log_dir):
     path = log_dir / "t-0" / LOG
     flip(path, 3 * SIZE + 8)

@@ -77,6 +77,17 @@ def test_a_job_leaves_parts_and_swaps_and_changes_nothing_else(engine, logs, fol
     assert not (logs / ".sediment-run").exists()
 
 
+def test_a_job_that_keeps_tombstones_for_an_unstated_retention_says_so_beside_the_folder(engine, logs, folder):
+    append(engine.get_log(T0), *[(f"gone{number}", None) for number in range(300)], ("k1", "rolls"))
+    engine.get_log(T0).flush()
+    engine.get_log(T0).roll()
+    checkpoint(engine)
+    outcome = compact(logs, folder, "--fail-on-unknown")
+    report = outcome.partitions()["t-0"]
+    assert (outcome.status, report["status"], report["reason_code"]) == (1, "compacted", "handed-off")
+    assert str(folder) in report["reason"] and "delete.retention.ms is not stated" in report["reason"]
+
+
 def test_the_engine_commits_what_a_job_left_while_it_is_appended_to(engine, logs, folder):
     assert compact(logs, folder).status == 0
     for partition in (T0, T1):

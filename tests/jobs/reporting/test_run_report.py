@@ -90,7 +90,10 @@ def test_a_moment_that_no_calendar_has_is_told_as_its_number(ms: int, told: str)
 def test_partitions_that_keep_tombstones_for_an_unstated_retention_are_named_in_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    kept = [PartitionReport(f"t-{number}", "/logs", COMPACTED, TOMBSTONES_KEPT, "one batch") for number in range(12)]
+    kept = [
+        PartitionReport(f"t-{number}", "/logs", COMPACTED, TOMBSTONES_KEPT, "one batch", keeps_tombstones=True)
+        for number in range(12)
+    ]
     _print(*kept, PartitionReport("u-0", "/logs", COMPACTED, None, None))
     (sentence,) = [line for line in capsys.readouterr().out.splitlines() if "delete.retention.ms" in line]
     assert sentence.startswith(", ".join(f"t-{number}" for number in range(10)) + " and 2 more (12 partitions): ")

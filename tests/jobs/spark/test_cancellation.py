@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import sediment.jobs as sediment_jobs
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.spark.cancellation import (
     RunStopped,
@@ -106,6 +108,8 @@ def start(tmp_path: Path) -> Iterator[Started]:
     for process in running:
         process.kill()
         process.wait()
+        for jvm in jvms_of(process.pid):
+            os.kill(jvm, signal.SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:
@@ -142,9 +146,23 @@ def when_workers_start(process: subprocess.Popen[str]) -> bool:
 
 
 def end(process: subprocess.Popen[str], number: int, *, group: bool = False) -> tuple[int, str, str]:
-    (os.killpg if group else os.kill)(process.pid, number)
+    """Send a signal unless the process has ended, and return exit status, stdout and stderr; no JVM may stay behind."""
+    if process.poll() is None:
+        (os.killpg if group else os.kill)(process.pid, number)
     stdout, stderr = process.communicate(timeout=LIMIT_SECONDS)
+    wait_until(lambda: not jvms_of(process.pid))
     return process.returncode, stdout, stderr
+
+
+def jvms_of(session: int) -> list[int]:
+    """The JVMs in a session, whoever their parent is by now."""
+    found = []
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            is_one = b"org.apache.spark.deploy.SparkSubmit" in (place / "cmdline").read_bytes()
+            if is_one and os.getsid(int(place.name)) == session:
+                found.append(int(place.name))
+    return found
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -200,7 +218,51 @@ def test_a_command_that_is_still_loading_ends_with_one_sentence(log_dir: Path, s
     assert stderr.startswith("sediment: the run was stopped before it ") and stderr.count("\n") == 1
 
 
+JOBS = Path(sediment_jobs.__file__).parent
+SCRIPTS = sorted(
+    path
+    for path in JOBS.glob("*.py")
+    if 'if __name__ == "__main__"' in path.read_text() and path.name != "worker_daemon.py"
+)
+_LIBRARY_THAT_SIGNALS = "import os, signal\nos.kill(os.getpid(), signal.{name})\nraise SystemExit('not stopped')\n"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        [Path(sys.executable).with_name("sediment"), "plan"],
+        [sys.executable, "-m", "sediment.jobs.cli", "plan"],
+        *([sys.executable, script] for script in SCRIPTS),
+    ],
+    ids=lambda program: f"{Path(program[0]).name} {Path(program[1]).name}",
+)
+def test_a_command_that_imports_its_first_library_ends_with_one_sentence(
+    program: list[str | Path], name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "click.py").write_text(_LIBRARY_THAT_SIGNALS.format(name=name))
+    done = subprocess.run(
+        program, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "sediment: the run was stopped before it began\n"
+
+
+def test_an_ignored_signal_stays_ignored_while_a_command_loads(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text(_LIBRARY_THAT_SIGNALS.format(name="SIGINT"))
+    done = subprocess.run(
+        [sys.executable, "-m", "sediment.jobs.cli"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        check=False,
+    )
+    assert done.stderr == "not stopped\n"
+
+
 def catches_sigterm(pid: int) -> bool:
+    """True if a process that has not been waited for has a handler for SIGTERM."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
     return bool(caught >> (signal.SIGTERM - 1) & 1)
@@ -250,8 +312,8 @@ def test_every_command_ends_with_one_sentence_whenever_the_signal_comes(
     takes_settings = given[0] in ("plan", "compact", "expire", "verify", "recover")
     process = start(*given, *(sets if takes_settings and "archive" not in command else []))
     time.sleep(delay_seconds)
-    if not catches_sigterm(process.pid) and process.poll() is None:
-        pytest.skip("the interpreter is still starting, or has ended already")
+    if process.poll() is None and not catches_sigterm(process.pid):
+        pytest.skip("the interpreter is still starting")
     status, stdout, stderr = end(process, signal.SIGINT, group=group)
     assert status in (0, 1), stderr
     assert "Traceback" not in stderr and "Exception" not in stderr and "Abort" not in stderr, stderr

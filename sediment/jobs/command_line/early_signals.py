@@ -1,0 +1,30 @@
+"""The start of a command, while its modules are imported: SIGINT and SIGTERM end the process with one sentence.
+
+Invariant: this module imports nothing that takes time, because a program imports it first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+_STDERR = 2
+_EXIT_STOPPED = 1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_NOT_BEGUN = "sediment: the run was stopped before it began\n"
+
+
+def end_on_early_signals() -> None:
+    """Handle SIGINT and SIGTERM until `cancellation.end_on_signals` takes over; an ignored signal stays ignored."""
+    for number in _SIGNALS:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, end_before_start)
+
+
+def end_before_start(_number: int, _frame: Any) -> None:
+    """Write one sentence to stderr and end the process at once: nothing has begun that would need an end."""
+    try:
+        os.write(_STDERR, _NOT_BEGUN.encode())
+    finally:
+        os._exit(_EXIT_STOPPED)
