@@ -29,6 +29,15 @@ import numpy.typing as npt
 
 from sediment.compaction.kernels import sweep
 from sediment.compaction.kernels.transactions import DISCARD, LEGACY, TOMBSTONES_GO, UNREADABLE
+from sediment.segment_io.compiled.status import (
+    BAD_LENGTH,
+    BAD_RECORD_COUNT,
+    CUT_MISSED,
+    DONE,
+    LEGACY_MET,
+    NEEDS_RECORD_ROOM,
+    TRANSACTIONS_MET,
+)
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format import decode
 from sediment.segment_io.format.codecs import decompress
@@ -322,19 +331,19 @@ class ChunkReader:
             status, count, position = _scan_stretches(
                 buffer, end - start, unreadable, offsets, with_verdicts, positions
             )
-            if status != sweep.NEEDS_RECORD_ROOM:
+            if status != NEEDS_RECORD_ROOM:
                 break
             self._positions[number % 2] = np.zeros(2 * positions.size, dtype=np.int64)
         found, nothing = positions[:count], np.zeros(0, dtype=np.uint8)
         chunk = Chunk(segment, start, end - start, buffer, found, buffer, found, nothing, _NO_PAYLOADS, {})
-        if status in (sweep.CUT_MISSED, sweep.TRANSACTIONS_MET) and not with_verdicts:
+        if status in (CUT_MISSED, TRANSACTIONS_MET) and not with_verdicts:
             raise FallbackRequiredError(status)
-        if status not in (sweep.DONE, sweep.LEGACY_MET):
+        if status not in (DONE, LEGACY_MET):
             raise self.error(status, chunk, position)
         if with_verdicts:
             first = int(cuts.ordinals[index])
             chunk = replace(chunk, verdicts=cuts.verdicts[first : first + count])
-        return chunk, status == sweep.LEGACY_MET
+        return chunk, status == LEGACY_MET
 
     def _cuts_from_index(self, segment: SegmentRef) -> ChunkBoundaries:
         """Cuts where the offset index says that batches begin; the scan finds out whether they do."""
@@ -350,7 +359,7 @@ class ChunkReader:
                 positions.extend(int(found[index]) for index in boundaries_between(found, 0, times=times))
         positions.append(segment.log_bytes)
         if max(np.diff(positions), default=0) > _LARGEST_INDEX_GAP:
-            raise FallbackRequiredError(sweep.CUT_MISSED)
+            raise FallbackRequiredError(CUT_MISSED)
         nothing = np.zeros(0, dtype=np.uint8)
         return ChunkBoundaries(np.array(positions, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing, ())
 
@@ -362,13 +371,13 @@ class ChunkReader:
 
     def error(self, status: int, chunk: Chunk, position: int) -> SedimentError:
         """What a kernel's status says of the batch at `position` of a chunk's buffer."""
-        if status == sweep.CUT_MISSED:
-            status = decode.BAD_LENGTH
+        if status == CUT_MISSED:
+            status = BAD_LENGTH
         at = position if chunk.buffer is chunk.source else int(chunk.origins[chunk.ordinal_at(position)])
         return batch_error(status, self._files.path(chunk.segment), chunk.position + at, chunk.source, at)
 
     def _located(self, error: SedimentError, chunk: Chunk, position: int) -> SedimentError:
-        there = self.error(decode.BAD_RECORD_COUNT, chunk, position)
+        there = self.error(BAD_RECORD_COUNT, chunk, position)
         return CorruptBatchError(
             error.what, path=there.path, position=there.position, offset=there.offset, advice=there.advice
         )
@@ -398,18 +407,18 @@ def _scan_stretches(
     positions: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """Scan what is readable of the first `size_bytes` of `buffer`; `offsets` are (first, end) of the segment."""
-    done, count, start = sweep.DONE, 0, 0
+    done, count, start = DONE, 0, 0
     for low, high in (*unreadable, (size_bytes, size_bytes)):
         status, found, position = sweep.scan_chunk(
             buffer.ctypes.data, start, low, *offsets, with_verdicts, positions[count:]
         )
         count += found
-        if status not in (sweep.DONE, sweep.LEGACY_MET):
+        if status not in (DONE, LEGACY_MET):
             return status, count, position
         done = max(done, status)
         if high > low:
             if count == positions.size:
-                return sweep.NEEDS_RECORD_ROOM, count, low
+                return NEEDS_RECORD_ROOM, count, low
             positions[count] = low
             count += 1
         start = high

@@ -68,6 +68,21 @@ from sediment.compaction.split import (
     SurvivorBitmap,
 )
 from sediment.compaction.write_behind import WriteBehind
+from sediment.segment_io.compiled.status import (
+    BEYOND_SIGHTED,
+    DONE,
+    MAP_FULL,
+    NEEDS_COMPRESSION,
+    NEEDS_MAP_ROOM,
+    NEEDS_ORIGINAL,
+    NEEDS_OUTPUT_ROOM,
+    NEEDS_PAYLOAD,
+    NEEDS_RAW_ROOM,
+    NEEDS_RECORD_ROOM,
+    NEEDS_SIGHT_ROOM,
+    OFFSETS_NOT_INCREASING,
+    RUN_FULL,
+)
 from sediment.segment_io.errors import (
     CorruptBatchError,
     CorruptIndexError,
@@ -205,7 +220,7 @@ def sweep_log(
             except FallbackRequiredError as broken:
                 # The groups that were finished before it broke.
                 writer.remove_all()
-                if broken.status == sweep.OFFSETS_NOT_INCREASING:
+                if broken.status == OFFSETS_NOT_INCREASING:
                     filled = True
                 walked = True
             except HashCollisionError as collision:
@@ -302,7 +317,7 @@ def _of_partition(plan: CleaningPlan) -> Iterator[None]:
     try:
         yield
     except FallbackRequiredError as broken:
-        raise SplitNotApplicableError(needs_walk=broken.status != sweep.OFFSETS_NOT_INCREASING) from broken
+        raise SplitNotApplicableError(needs_walk=broken.status != OFFSETS_NOT_INCREASING) from broken
     except FileNotFoundError as error:
         raise SourceChangedError(
             "a segment went away while it was cleaned",
@@ -487,7 +502,7 @@ class _Cleaning:
     def _check_split_start(self, split: Split) -> None:
         """Offsets increase from the split below to this one only if none of this one lies below its first segment's."""
         if self._state[sweep.LAST_BASE_OFFSET] < split.groups[0].base_offset:
-            raise FallbackRequiredError(sweep.OFFSETS_NOT_INCREASING)
+            raise FallbackRequiredError(OFFSETS_NOT_INCREASING)
 
     def _sight_call(self, chunk: Chunk) -> int:
         scratch = self._scratch
@@ -645,35 +660,35 @@ class _Cleaning:
         state = self._state
         while True:
             status = call(chunk)
-            if status == sweep.DONE:
+            if status == DONE:
                 return True
-            if status == sweep.MAP_FULL:
+            if status == MAP_FULL:
                 return False
             needed = int(state[sweep.NEEDED])
-            if status == sweep.NEEDS_PAYLOAD:
+            if status == NEEDS_PAYLOAD:
                 self._decompress(chunk, forward=forward)
-            elif status == sweep.NEEDS_COMPRESSION and output is not None:
+            elif status == NEEDS_COMPRESSION and output is not None:
                 self._compress(chunk, output)
-            elif status == sweep.NEEDS_MAP_ROOM:
+            elif status == NEEDS_MAP_ROOM:
                 self._check_memory(output, more_keys=needed)
                 self._map.reserve(needed)
-            elif status == sweep.NEEDS_RECORD_ROOM:
+            elif status == NEEDS_RECORD_ROOM:
                 self._scratch.make_records_room(needed)
-            elif status == sweep.NEEDS_RAW_ROOM:
+            elif status == NEEDS_RAW_ROOM:
                 self._scratch.make_raw_room(needed)
-            elif status == sweep.NEEDS_OUTPUT_ROOM and output is not None:
+            elif status == NEEDS_OUTPUT_ROOM and output is not None:
                 output.grow(state, needed)
-            elif status == sweep.NEEDS_ORIGINAL and output is not None:
+            elif status == NEEDS_ORIGINAL and output is not None:
                 ordinal = int(state[sweep.CURSOR]) - 1
                 is_unreadable = bool(chunk.verdicts[ordinal] & UNREADABLE)
                 output.place_original(state, chunk.source_of(ordinal), is_unreadable=is_unreadable)
-            elif status == sweep.NEEDS_SIGHT_ROOM:
+            elif status == NEEDS_SIGHT_ROOM:
                 self._scratch.make_sights_room(needed)
-            elif status == sweep.RUN_FULL:
+            elif status == RUN_FULL:
                 self._end_run()
-            elif status == sweep.OFFSETS_NOT_INCREASING:
+            elif status == OFFSETS_NOT_INCREASING:
                 raise FallbackRequiredError(status)
-            elif status == sweep.BEYOND_SIGHTED:
+            elif status == BEYOND_SIGHTED:
                 raise self._changed()
             else:
                 raise self._reader.error(status, chunk, self._current(chunk, forward=forward))
@@ -719,7 +734,7 @@ class _Cleaning:
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)
         while True:
             status = sweep.emit_compressed(chunk.buffer, chunk.positions, compressed, output.buffer, self._state)
-            if status == sweep.DONE:
+            if status == DONE:
                 return
             output.grow(self._state, int(self._state[sweep.NEEDED]))
 

@@ -25,10 +25,11 @@ from sediment.compaction.chunks import CHUNK_BYTES, ByteArray, ChunkBoundaries, 
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup
 from sediment.compaction.kernels.transactions import DISCARD, LEAVES_HEADER, TOMBSTONES_STAY, UNMAPPED, UNREADABLE
 from sediment.compaction.prepared_swap import UnreadableBatch
+from sediment.segment_io.compiled.status import BAD_LENGTH, BAD_RECORD_COUNT, LEGACY_MAGIC, OK
 from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, UnsupportedDataError
 from sediment.segment_io.format import decode
 from sediment.segment_io.format.codecs import decompress
-from sediment.segment_io.format.decode import BATCH_ROW, LEGACY_MAGIC, OK, RECORD_FIELDS
+from sediment.segment_io.format.decode import BATCH_ROW, RECORD_FIELDS, STATUS_TEXT
 from sediment.segment_io.format.indexes import OffsetIndex, parse_offset_index
 from sediment.segment_io.format.layout import (
     BASE_OFFSET,
@@ -42,7 +43,7 @@ from sediment.segment_io.format.layout import (
     MIN_RECORD_BYTES,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.format.legacy import LEGACY_ATTRIBUTES, STATUS_TEXT, check_legacy_crc, decode_entry
+from sediment.segment_io.format.legacy import LEGACY_ATTRIBUTES, check_legacy_crc, decode_entry
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.upgrade import FIRST_OFFSET, LAST_OFFSET, upgrade_wrapper
 from sediment.segment_io.fs import Fs
@@ -188,7 +189,7 @@ class _Reading:
             if not ends or ends[-1] == self.segment.log_bytes:
                 self.is_walkable = False
             for end in ends or [self._indexed_behind(position)]:
-                what = self._judge(position).wrong or decode.STATUS_TEXT[decode.BAD_LENGTH]
+                what = self._judge(position).wrong or decode.STATUS_TEXT[BAD_LENGTH]
                 yield UnreadableBatch(self.segment.base_offset, position, end - position, next_offset, what)
                 position = end
 
@@ -255,7 +256,7 @@ class _Reading:
             payload = self.buffer[at + BATCH_HEADER_BYTES : at + size_bytes]
             content = np.frombuffer(decompress(codec, payload.data, limit_bytes=self.limit_bytes), dtype=np.uint8)
             if count * MIN_RECORD_BYTES > content.size:
-                _check(decode.BAD_RECORD_COUNT)
+                _check(BAD_RECORD_COUNT)
             padded = padded_buffer(content.size)
             padded[: content.size] = content
             if len(self.records) < count:

@@ -35,13 +35,21 @@ from sediment.segment_io.compiled.memory import (
     store_i32,
     store_i64,
 )
+from sediment.segment_io.compiled.status import (
+    BAD_RECORD_COUNT,
+    KEYS_COLLIDE,
+    NEEDS_BLOCK,
+    NEEDS_PAYLOAD,
+    NEEDS_RECORD_ROOM,
+    NEEDS_SLOTS,
+    OK,
+    PROVED,
+)
 from sediment.segment_io.errors import HashCollisionError
 from sediment.segment_io.format.decode import (
-    BAD_RECORD_COUNT,
     KEY_BYTES,
     KEY_START,
     OFFSET_DELTA,
-    OK,
     PADDING_BYTES,
     RECORD_FIELDS,
     decode_records,
@@ -65,14 +73,6 @@ from sediment.segment_io.segment.reader import padded_buffer
 
 if TYPE_CHECKING:
     from sediment.compaction.chunks import Chunk, ChunkReader
-
-# What a call can answer besides a decoder's status.
-PROVED = 200
-NEEDS_PAYLOAD = 201  # where the records of the batch at CURSOR are, in `payloads`
-NEEDS_RECORD_ROOM = 202  # NEEDED rows in `records`
-NEEDS_SLOTS = 203  # for NEEDED keys
-NEEDS_BLOCK = 204  # NEEDED bytes from NEXT_ADDRESS to END_ADDRESS
-KEYS_COLLIDE = 205  # the key at COLLIDING_OFFSET has the hash of another one
 
 # Registers, int64[_REGISTERS].
 CURSOR = 0  # batches of the chunk still to do

@@ -87,10 +87,10 @@ from sediment.segment_io.errors import (
     SedimentError,
     UsageError,
 )
-from sediment.segment_io.format.checkpoints import update_offset_checkpoint, write_offset_checkpoint
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import CLEANER_FILE, LOCK_FILE, TopicPartition, parse_segment_file
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import update_offset_checkpoint, write_offset_checkpoint
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir import read_checkpoints
 

@@ -80,9 +80,9 @@ from sediment.segment_io.errors import (
     SettingsError,
     SourceChangedError,
 )
-from sediment.segment_io.format.checkpoints import read_leader_epochs, update_offset_checkpoint
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, LOCK_FILE, LOG_START_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, update_offset_checkpoint
 from sediment.segment_io.partition.listing import LogListing, list_log
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints, read_checkpoints
 

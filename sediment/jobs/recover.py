@@ -45,7 +45,7 @@ from sediment.jobs.settings.cluster_settings import check_patterns
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import LockLostError, SedimentError
-from sediment.segment_io.format.checkpoints import format_offset_checkpoint, read_offset_checkpoint
+from sediment.segment_io.format.checkpoints import format_offset_checkpoint
 from sediment.segment_io.format.names import (
     CLEAN_SHUTDOWN_FILE,
     LOCK_FILE,
@@ -56,6 +56,7 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.partition_directories import find_partitions
 

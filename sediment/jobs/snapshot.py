@@ -64,9 +64,9 @@ from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.jobs.spark.task_pool import pack_by_weight
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
-from sediment.segment_io.format.checkpoints import read_leader_epochs, read_partition_metadata
 from sediment.segment_io.format.names import INTERNAL_TOPICS, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, read_partition_metadata
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source

@@ -62,10 +62,10 @@ from sediment.jobs.verification.report import (
 )
 from sediment.jobs.verification.rows import AFTER, BEFORE, load_aborted, load_batches, load_records
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, SourceChangedError, UsageError
-from sediment.segment_io.format.checkpoints import read_offset_checkpoint
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 from sediment.segment_io.format.names import CLEANER_FILE, parse_segment_file
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
 from sediment.segment_io.partition.log_dir import LogDirCheckpoints, read_checkpoints
 from sediment.segment_io.partition.slices import LiveSegment, live_segments
 from sediment.segment_io.partition.sources import Source, find_sources

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from sediment.segment_io.errors import CorruptCheckpointError, UsageError
-from sediment.segment_io.format.checkpoints import parse_offset_checkpoint, write_offset_checkpoint
+from sediment.segment_io.format.checkpoints import parse_offset_checkpoint
 from sediment.segment_io.format.names import TopicPartition, parse_partition_directory
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import write_offset_checkpoint
 from tests.conformance.oracle import KafkaFailedError, KafkaOracle
 from tests.segments import batch_bytes, write_segment
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes
+from sediment.segment_io.compiled.status import LEGACY_MAGIC, OK
 from sediment.segment_io.format import decode, legacy, rebuild
 from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, RECORD_FIELDS
 from sediment.segment_io.format.hashing import hash_key, hash_secrets
@@ -73,9 +74,9 @@ def _probe_rebuild(
     if end != start + size:
         return BROKEN_REBUILD
     rebuild.write_header(start, base, size, left, first, largest, False)
-    if decode.check_crc(start, size) != decode.OK or decode.check_header(start, size) != decode.OK:
+    if decode.check_crc(start, size) != OK or decode.check_header(start, size) != OK:
         return BROKEN_REBUILD
-    if decode.decode_records(start, BATCH_HEADER_BYTES, size, left, again[again.shape[0] - left :]) != decode.OK:
+    if decode.decode_records(start, BATCH_HEADER_BYTES, size, left, again[again.shape[0] - left :]) != OK:
         return BROKEN_REBUILD
     return 1
 
@@ -108,23 +109,23 @@ def probe(
         count = row["record_count"]
         if row["magic"] < 2:
             outcome = legacy.decode_entry(base, 0, batch_bytes, records[records.shape[0] - 1])
-            if (legacy.check_legacy_crc(base, batch_bytes) == decode.OK) != (verified == decode.LEGACY_MAGIC):
+            if (legacy.check_legacy_crc(base, batch_bytes) == OK) != (verified == LEGACY_MAGIC):
                 return BROKEN_CHECKSUM
-            if outcome == decode.OK:
+            if outcome == OK:
                 if not _probe_record(base, 0, batch_bytes, records[records.shape[0] - 1], secrets.ctypes.data):
                     return BROKEN_FIELD
                 legacy.decode_entries(base, size, records)
         else:
             if row["last_offset"] < row["base_offset"] and row["base_offset"] < 2**62:
                 return BROKEN_HEADER
-            if (decode.check_crc(base, batch_bytes) == decode.OK) != (verified == decode.OK):
+            if (decode.check_crc(base, batch_bytes) == OK) != (verified == OK):
                 return BROKEN_CHECKSUM
             if row["attributes"] & CODEC_MASK == 0:
                 if count < 0 or count * MIN_RECORD_BYTES > batch_bytes:
                     return BROKEN_COUNT
                 mine = records[records.shape[0] - count :]
                 outcome = decode.decode_records(base, BATCH_HEADER_BYTES, batch_bytes, count, mine)
-                if outcome == decode.OK:
+                if outcome == OK:
                     for index in range(count):
                         if not _probe_record(base, BATCH_HEADER_BYTES, batch_bytes, mine[index], secrets.ctypes.data):
                             return BROKEN_FIELD

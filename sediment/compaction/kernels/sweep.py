@@ -64,19 +64,37 @@ from sediment.segment_io.compiled.memory import (
     store_i64,
 )
 from sediment.segment_io.compiled.native import Tools
-from sediment.segment_io.format.compress import NOT_COMPRESSED, compress_records, compressed_bound
-from sediment.segment_io.format.decode import (
+from sediment.segment_io.compiled.status import (
     BAD_RECORD_COUNT,
     BAD_VARINT,
-    KEY_BYTES,
-    KEY_START,
+    BEYOND_SIGHTED,
+    CUT_MISSED,
+    DONE,
     LEGACY_MAGIC,
-    OFFSET_DELTA,
+    LEGACY_MET,
+    MAP_FULL,
+    NEEDS_COMPRESSION,
+    NEEDS_MAP_ROOM,
+    NEEDS_ORIGINAL,
+    NEEDS_OUTPUT_ROOM,
+    NEEDS_PAYLOAD,
+    NEEDS_RAW_ROOM,
+    NEEDS_RECORD_ROOM,
+    NEEDS_SIGHT_ROOM,
     OFFSET_OUTSIDE_SEGMENT,
+    OFFSETS_NOT_INCREASING,
     OK,
     RECORD_ENDS_EARLY,
     RECORD_TOO_LONG,
     RECORDS_REMAIN,
+    RUN_FULL,
+    TRANSACTIONS_MET,
+)
+from sediment.segment_io.format.compress import NOT_COMPRESSED, compress_records, compressed_bound
+from sediment.segment_io.format.decode import (
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
     VALUE_BYTES,
     batch_at,
     check_crc,
@@ -119,24 +137,6 @@ from sediment.segment_io.format.rebuild import (
     write_header,
     write_records,
 )
-
-# ---------------------------------------------------------------- what a call can answer besides a decoder's status
-DONE = 100
-NEEDS_PAYLOAD = 101  # decompress the batch at CURSOR, set its row of `payloads`, call again
-NEEDS_COMPRESSION = 102  # compress RAW_BYTES of `raw`, place the batch with `emit_compressed`, call again
-NEEDS_MAP_ROOM = 103  # grow the map by NEEDED keys
-NEEDS_RECORD_ROOM = 104  # enlarge `records`, `hashes` and `kept` to NEEDED rows
-NEEDS_OUTPUT_ROOM = 105  # NEEDED bytes must be free below OUT_START
-NEEDS_RAW_ROOM = 106  # enlarge `raw` to NEEDED bytes
-OFFSETS_NOT_INCREASING = 107
-TRANSACTIONS_MET = 108  # control or transactional batches, and no verdicts were given
-CUT_MISSED = 109  # the chunk does not end where a batch ends
-MAP_FULL = 110
-RUN_FULL = 111  # the run of first sights is complete: take what it holds, begin a new one with an empty map, call again
-NEEDS_SIGHT_ROOM = 112  # enlarge `sighted`, `mapped` and `places` to NEEDED rows
-NEEDS_ORIGINAL = 113  # place the bytes that the batch at CURSOR was read from, step past it, call again
-LEGACY_MET = 114  # messages of magic 0 or 1 are among the batches
-BEYOND_SIGHTED = 115  # there are more records than were sighted
 
 # ---------------------------------------------------------------------------------- registers, int64[STATE_REGISTERS]
 CURSOR = 0  # batches of the chunk still to do

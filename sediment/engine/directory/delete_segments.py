@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_start
 from sediment.engine.directory.swap import mark_deleted, remove_deleted
 from sediment.retention.policy import RetentionPlan
-from sediment.segment_io.format.checkpoints import format_leader_epochs, read_leader_epochs
+from sediment.segment_io.format.checkpoints import format_leader_epochs
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.producer_state import encode_snapshot
 
 if TYPE_CHECKING:

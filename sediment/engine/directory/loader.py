@@ -41,7 +41,7 @@ from sediment.segment_io.errors import (
     SourceChangedError,
     UnsupportedDataError,
 )
-from sediment.segment_io.format.checkpoints import format_leader_epochs, read_leader_epochs
+from sediment.segment_io.format.checkpoints import format_leader_epochs
 from sediment.segment_io.format.indexes import (
     AbortedTransaction,
     encode_transaction_index,
@@ -68,6 +68,7 @@ from sediment.segment_io.format.names import (
     segment_file_name,
 )
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.listing import SegmentRef, list_log
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerState

@@ -31,9 +31,9 @@ from sediment.segment_io.errors import (
     OwnershipError,
     SourceChangedError,
 )
-from sediment.segment_io.format.checkpoints import read_meta_properties
 from sediment.segment_io.format.names import LOCK_FILE, META_PROPERTIES_FILE, RUN_TOKEN_FILE
 from sediment.segment_io.fs import Fs, open_to_read
+from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 
 _ATTEMPTS = 10
 _FLOCK = struct.Struct("hhqqi0q")  # Linux: type, whence, start, length, pid

@@ -22,10 +22,6 @@ from sediment.segment_io.format.checkpoints import (
     format_clean_shutdown,
     format_offset_checkpoint,
     format_uuid,
-    read_clean_shutdown,
-    read_meta_properties,
-    read_offset_checkpoint,
-    write_meta_properties,
 )
 from sediment.segment_io.format.names import (
     CLEAN_SHUTDOWN_FILE,
@@ -38,6 +34,12 @@ from sediment.segment_io.format.names import (
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import (
+    read_clean_shutdown,
+    read_meta_properties,
+    read_offset_checkpoint,
+    write_meta_properties,
+)
 from sediment.segment_io.partition.log_dir import LogDirCheckpoints, read_checkpoints
 
 _CHECKPOINT_FILES = (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE)

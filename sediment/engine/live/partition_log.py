@@ -84,11 +84,6 @@ from sediment.segment_io.errors import (
     UsageError,
 )
 from sediment.segment_io.format import legacy
-from sediment.segment_io.format.checkpoints import (
-    read_partition_metadata,
-    write_leader_epochs,
-    write_partition_metadata,
-)
 from sediment.segment_io.format.decode import OFFSET_DELTA
 from sediment.segment_io.format.layout import CODEC_NONE, INT32_MAX, INT64_MAX, NO_LEADER_EPOCH, NO_TIMESTAMP
 from sediment.segment_io.format.names import (
@@ -101,6 +96,11 @@ from sediment.segment_io.format.names import (
     segment_file_name,
 )
 from sediment.segment_io.fs import Buffer, Fs, OpenFile, is_out_of_descriptors
+from sediment.segment_io.partition.checkpoint_files import (
+    read_partition_metadata,
+    write_leader_epochs,
+    write_partition_metadata,
+)
 from sediment.segment_io.partition.listing import SegmentRef, list_log
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import LogView, SegmentTimes

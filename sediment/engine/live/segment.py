@@ -22,14 +22,12 @@ import numpy as np
 
 from sediment.engine.config import LogConfig
 from sediment.engine.live.validation import Batches
+from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, INCOMPLETE, OK
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy
 from sediment.segment_io.format.codecs import decompress
 from sediment.segment_io.format.decode import (
-    BAD_RECORD_COUNT,
-    INCOMPLETE,
     OFFSET_DELTA,
-    OK,
     PADDING_BYTES,
     RECORD_FIELDS,
     STATUS_TEXT,
@@ -389,7 +387,7 @@ class Segment:
             records = np.zeros((1, RECORD_FIELDS), dtype=np.int64)
             status = legacy.decode_entry(buffer.ctypes.data, 0, batch.size_bytes, records[0])
             if status != OK:
-                raise self._corrupt(batch, legacy.STATUS_TEXT[status])
+                raise self._corrupt(batch, STATUS_TEXT[status])
         return [
             FoundRecord(timestamp_ms, offset, NO_LEADER_EPOCH)
             for timestamp_ms, offset in records[:, [TIMESTAMP_DELTA, OFFSET_DELTA]].tolist()

@@ -19,6 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.engine.config import LogConfig
+from sediment.segment_io.compiled.status import (
+    BAD_CONTROL_RECORD,
+    BAD_LAST_OFFSET,
+    BAD_RECORD_COUNT,
+    INCOMPLETE,
+    OK,
+    ROWS_FULL,
+)
 from sediment.segment_io.errors import (
     CorruptBatchError,
     InvalidRecordError,
@@ -31,20 +39,14 @@ from sediment.segment_io.errors import (
 from sediment.segment_io.format import legacy
 from sediment.segment_io.format.codecs import decompress
 from sediment.segment_io.format.decode import (
-    BAD_CONTROL_RECORD,
-    BAD_LAST_OFFSET,
-    BAD_RECORD_COUNT,
     BATCH_ROW,
-    INCOMPLETE,
     KEY_BYTES,
     KEY_START,
     OFFSET_DELTA,
-    OK,
     PADDING_BYTES,
     RECORD_END,
     RECORD_FIELDS,
     RECORD_START,
-    ROWS_FULL,
     STATUS_TEXT,
     TIMESTAMP_DELTA,
     VALUE_BYTES,
@@ -566,7 +568,7 @@ def _legacy_records(batches: Batches, fields: BatchFields, config: LogConfig) ->
         records = np.zeros((1, RECORD_FIELDS), dtype=np.int64)
         status = legacy.decode_entry(buffer.ctypes.data, fields.position, fields.size_bytes, records[0])
         if status != OK:
-            raise InvalidRecordError(legacy.STATUS_TEXT[status])
+            raise InvalidRecordError(STATUS_TEXT[status])
     else:
         entry = batches.buffer[fields.position : fields.position + fields.size_bytes].tobytes()
         unwrapped = legacy.unwrap(entry, limit_bytes=config.compaction.max_decompressed_batch_bytes)

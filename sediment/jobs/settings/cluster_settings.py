@@ -29,9 +29,10 @@ from sediment.jobs.settings.directories import SelectedDirectory, open_directory
 from sediment.jobs.settings.kafka_keys import BROKER_KEYS
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import SettingsError, UsageError
-from sediment.segment_io.format.checkpoints import MetaProperties, read_meta_properties
+from sediment.segment_io.format.checkpoints import MetaProperties
 from sediment.segment_io.format.names import META_PROPERTIES_FILE, METADATA_PARTITION, TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 from sediment.segment_io.partition.log_dir import LogDirCheckpoints
 
 if TYPE_CHECKING:

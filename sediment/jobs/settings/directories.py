@@ -14,7 +14,7 @@ from pathlib import Path
 from sediment.engine.config import LogConfig
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import NotALogDirectoryError, UsageError
-from sediment.segment_io.format.checkpoints import MetaProperties, read_meta_properties, read_partition_metadata
+from sediment.segment_io.format.checkpoints import MetaProperties
 from sediment.segment_io.format.names import (
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
@@ -27,6 +27,7 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.mounts import MOUNT_TABLE, filesystem_type, is_network_filesystem
+from sediment.segment_io.partition.checkpoint_files import read_meta_properties, read_partition_metadata
 from sediment.segment_io.partition.log_dir import LogDirCheckpoints, read_checkpoints
 from sediment.segment_io.partition.partition_directories import find_live_partitions
 

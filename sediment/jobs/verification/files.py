@@ -12,7 +12,6 @@ from pathlib import Path
 
 from sediment.jobs.verification.report import Difference
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format.checkpoints import read_leader_epochs, read_partition_metadata
 from sediment.segment_io.format.indexes import AbortedTransaction, encode_transaction_index, parse_transaction_index
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import (
@@ -24,6 +23,7 @@ from sediment.segment_io.format.names import (
     segment_file_name,
 )
 from sediment.segment_io.fs import Fs, open_to_read
+from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, read_partition_metadata
 from sediment.segment_io.partition.index_check import check_indexes
 from sediment.segment_io.partition.listing import LogListing, list_log
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints

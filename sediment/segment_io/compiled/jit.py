@@ -3,7 +3,7 @@
 Invariants: a kernel takes arrays, addresses and integers, allocates nothing, never raises and never holds the
 interpreter lock; it answers with a status code.  The cache folder carries a digest of every file that holds a kernel or
 a constant of one, because numba looks only at the file of the function it loads and would miss a change in a helper.
-Constants that a kernel uses stand in a file of kernels or in `layout`.
+Constants that a kernel uses stand in a file of kernels, in `layout` or in `status`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import platformdirs
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_ALSO = ("layout.py", "jit.py")  # constants, and how it is compiled
+_ALSO = ("layout.py", "status.py", "jit.py")  # constants, and how it is compiled
 _COMPILED = re.compile(r"^@(kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"

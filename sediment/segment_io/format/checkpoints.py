@@ -16,16 +16,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from sediment.segment_io.errors import CorruptCheckpointError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
-from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE, TopicPartition
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.format.names import TopicPartition
 
 CHECKPOINT_VERSION = 0
-UUID_BYTES = 16
 
 _Entry = TypeVar("_Entry")
 
@@ -33,13 +30,6 @@ _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _WHITE_SPACE = re.compile(r"[ \t\n\x0b\f\r]+")
 _COLON = re.compile(r":[ \t\n\x0b\f\r]+")
 _LINE_END = re.compile(r"\r\n|\r|\n")
-
-
-def _read(fs: Fs, path: Path) -> bytes | None:
-    try:
-        return fs.read_bytes(path)
-    except FileNotFoundError:
-        return None
 
 
 def _corrupt(what: str, path: str | None, advice: str) -> CorruptCheckpointError:
@@ -147,47 +137,6 @@ def _is_readable(partition: TopicPartition, offset: int) -> bool:
     return fits and _WHITE_SPACE.search(partition.topic) is None
 
 
-def read_offset_checkpoint(fs: Fs, path: Path) -> dict[TopicPartition, int] | None:
-    """Offsets by partition; None where the file is absent.  Raises as `parse_offset_checkpoint`."""
-    content = _read(fs, path)
-    return None if content is None else parse_offset_checkpoint(content, path=str(path))
-
-
-def write_offset_checkpoint(
-    fs: Fs, path: Path, entries: Mapping[TopicPartition, int], *, like: Path | None = None
-) -> None:
-    """Replace the file; durable when it returns.  A new one gets the owner, group and mode of `like`.
-
-    Raises:
-        UsageError: as `format_offset_checkpoint`; the file is as it was.
-    """
-    fs.replace_file(path, format_offset_checkpoint(entries), like=like)
-
-
-def update_offset_checkpoint(
-    fs: Fs,
-    path: Path,
-    entries: Mapping[TopicPartition, int],
-    remove: Iterable[TopicPartition] = (),
-    *,
-    like: Path | None = None,
-) -> None:
-    """Set `entries` and drop `remove`, keep every other entry; the file is left alone where that changes nothing.
-
-    Unlike a broker, which forgets partitions that it does not know, nothing else is dropped.  A new file gets the
-    owner, group and mode of `like`.
-
-    Raises:
-        CorruptCheckpointError: the file is there and malformed.
-        UsageError: as `format_offset_checkpoint`; the file is as it was.
-    """
-    before = read_offset_checkpoint(fs, path)
-    gone = set(remove)
-    after = {key: offset for key, offset in {**(before or {}), **entries}.items() if key not in gone}
-    if after != before and (after or before is not None):
-        write_offset_checkpoint(fs, path, after, like=like)
-
-
 # ------------------------------------------------------------------------------------------------- leader epochs (§9)
 
 
@@ -230,17 +179,6 @@ def format_leader_epochs(entries: Iterable[EpochEntry]) -> bytes:
             )
         lines.append(f"{entry.epoch} {entry.start_offset}")
     return _format_checkpoint(lines)
-
-
-def read_leader_epochs(fs: Fs, path: Path) -> tuple[EpochEntry, ...] | None:
-    """Entries by ascending epoch; None where the file is absent.  Raises as `parse_leader_epochs`."""
-    content = _read(fs, path)
-    return None if content is None else parse_leader_epochs(content, path=str(path))
-
-
-def write_leader_epochs(fs: Fs, path: Path, entries: Iterable[EpochEntry]) -> None:
-    """Replace the file; durable when it returns."""
-    fs.replace_file(path, format_leader_epochs(entries))
 
 
 # ----------------------------------------------------------------------------------------------------------- uuids
@@ -295,17 +233,6 @@ def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
 def format_partition_metadata(topic_id: str) -> bytes:
     """The file of `topic_id`, 22 characters; it has no final line end."""
     return f"version: 0\ntopic_id: {topic_id}".encode()
-
-
-def read_partition_metadata(fs: Fs, path: Path) -> str | None:
-    """The topic id; None where the file is absent.  Raises as `parse_partition_metadata`."""
-    content = _read(fs, path)
-    return None if content is None else parse_partition_metadata(content, path=str(path))
-
-
-def write_partition_metadata(fs: Fs, path: Path, topic_id: str) -> None:
-    """Replace the file; durable when it returns."""
-    fs.replace_file(path, format_partition_metadata(topic_id))
 
 
 # --------------------------------------------------------------------------------------------- meta.properties (§11)
@@ -365,17 +292,6 @@ def format_meta_properties(meta: MetaProperties) -> bytes:
     return javaproperties.dumps(given, timestamp=False).encode("latin-1")
 
 
-def read_meta_properties(fs: Fs, path: Path) -> MetaProperties | None:
-    """The properties of a log directory; None where the file is absent.  Raises as `parse_meta_properties`."""
-    content = _read(fs, path)
-    return None if content is None else parse_meta_properties(content, path=str(path))
-
-
-def write_meta_properties(fs: Fs, path: Path, meta: MetaProperties) -> None:
-    """Replace the file; durable when it returns."""
-    fs.replace_file(path, format_meta_properties(meta))
-
-
 # ---------------------------------------------------------------------------------------- clean-shutdown marker (§12)
 
 
@@ -401,9 +317,3 @@ def parse_clean_shutdown(content: bytes) -> CleanShutdown:
 def format_clean_shutdown(broker_epoch: int) -> bytes:
     """The marker that a broker of `broker_epoch` writes."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
-
-
-def read_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
-    """The clean-shutdown marker of a log directory; None where the last stop was not clean."""
-    content = _read(fs, log_dir / CLEAN_SHUTDOWN_FILE)
-    return None if content is None else parse_clean_shutdown(content)

@@ -14,6 +14,29 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i16, load_i32, load_i64, load_u8, load_u32
+from sediment.segment_io.compiled.status import (
+    BAD_CODEC,
+    BAD_CONTROL_RECORD,
+    BAD_CRC,
+    BAD_HEADERS,
+    BAD_KEY_LENGTH,
+    BAD_LAST_OFFSET,
+    BAD_LENGTH,
+    BAD_MAGIC,
+    BAD_RECORD_COUNT,
+    BAD_VALUE_LENGTH,
+    BAD_VARINT,
+    INCOMPLETE,
+    LEGACY_MAGIC,
+    NESTED_COMPRESSION,
+    OFFSET_OUTSIDE_SEGMENT,
+    OK,
+    RECORD_ENDS_EARLY,
+    RECORD_LENGTH_MISMATCH,
+    RECORD_TOO_LONG,
+    RECORDS_REMAIN,
+    ROWS_FULL,
+)
 from sediment.segment_io.format.checksum import crc32c
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -42,28 +65,6 @@ from sediment.segment_io.format.layout import (
 
 PADDING_BYTES = 64
 
-# ------------------------------------------------------------------------------------------------------------- status
-OK = 0
-INCOMPLETE = 1  # the batch at the position goes on behind the end of the buffer
-ROWS_FULL = 2
-BAD_LENGTH = 3
-BAD_MAGIC = 4
-LEGACY_MAGIC = 5
-BAD_CRC = 6
-BAD_CODEC = 7
-BAD_RECORD_COUNT = 8
-BAD_LAST_OFFSET = 9
-RECORD_TOO_LONG = 10
-RECORD_ENDS_EARLY = 11
-BAD_VARINT = 12
-BAD_KEY_LENGTH = 13
-BAD_VALUE_LENGTH = 14
-BAD_HEADERS = 15
-RECORD_LENGTH_MISMATCH = 16
-RECORDS_REMAIN = 17
-BAD_CONTROL_RECORD = 18
-OFFSET_OUTSIDE_SEGMENT = 19
-
 STATUS_TEXT = {
     BAD_LENGTH: "the batch length is smaller than its header",
     BAD_MAGIC: "the batch has an unknown magic",
@@ -81,6 +82,7 @@ STATUS_TEXT = {
     RECORD_LENGTH_MISMATCH: "a record's fields do not fill its length",
     RECORDS_REMAIN: "bytes remain behind the last record",
     BAD_CONTROL_RECORD: "the control record is malformed",
+    NESTED_COMPRESSION: "a compressed message holds compressed messages",
     OFFSET_OUTSIDE_SEGMENT: "the offsets of the batch are not those of its segment",
 }
 

@@ -24,25 +24,28 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u8, load_u32, load_word64
-from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format import decode
-from sediment.segment_io.format.codecs import decompress
-from sediment.segment_io.format.decode import (
+from sediment.segment_io.compiled.status import (
     BAD_CRC,
     BAD_KEY_LENGTH,
     BAD_LENGTH,
     BAD_MAGIC,
     BAD_VALUE_LENGTH,
+    NESTED_COMPRESSION,
+    OK,
+)
+from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.decode import (
     HEADERS_START,
     KEY_BYTES,
     KEY_START,
     OFFSET_DELTA,
-    OK,
     PADDING_BYTES,
     RECORD_END,
     RECORD_FIELDS,
     RECORD_START,
     RECORD_TAIL,
+    STATUS_TEXT,
     TIMESTAMP_DELTA,
     VALUE_BYTES,
     VALUE_START,
@@ -64,9 +67,6 @@ LEGACY_CRC_START = 16
 LEGACY_ATTRIBUTES = 17
 LEGACY_TIMESTAMP = 18  # magic 1 only
 MIN_ENTRY_BYTES = LOG_OVERHEAD_BYTES + LEGACY_MIN_LENGTH
-
-NESTED_COMPRESSION = 40
-STATUS_TEXT = {**decode.STATUS_TEXT, NESTED_COMPRESSION: "a compressed message holds compressed messages"}
 
 _ADVICE = "restore the segment from a replica or a backup, or leave this partition out"
 

@@ -19,14 +19,15 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, load_i8, store_i8, store_i16, store_i32, store_i64
+from sediment.segment_io.compiled.status import OK
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.decode import (
     KEY_BYTES,
     KEY_START,
     OFFSET_DELTA,
-    OK,
     PADDING_BYTES,
     RECORD_FIELDS,
+    STATUS_TEXT,
     TIMESTAMP_DELTA,
     VALUE_BYTES,
     VALUE_START,
@@ -52,7 +53,7 @@ from sediment.segment_io.format.layout import (
     RECORD_COUNT,
     TIMESTAMP_TYPE_BIT,
 )
-from sediment.segment_io.format.legacy import LEGACY_ATTRIBUTES, STATUS_TEXT, decode_entry, unwrap
+from sediment.segment_io.format.legacy import LEGACY_ATTRIBUTES, decode_entry, unwrap
 from sediment.segment_io.format.rebuild import varlong_bytes, write_varlong
 
 _MAGIC = 2

@@ -23,9 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
+from sediment.segment_io.compiled.status import BAD_CRC
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError
-from sediment.segment_io.format.checkpoints import read_leader_epochs
-from sediment.segment_io.format.decode import BAD_CRC
 from sediment.segment_io.format.layout import CONTROL_BIT, INT64_MAX
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, METADATA_PARTITION, SegmentFileKind, parse_segment_file
 from sediment.segment_io.fs import Fs
@@ -38,6 +37,7 @@ from sediment.segment_io.internal_topics.metadata_records import (
     TransactionStep,
     decode_metadata_record,
 )
+from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.slices import Bounds, live_segments, plan_slices
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.columns import WANT_VALUE, BadBatchError, RecordColumns, check_batches

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sediment.segment_io.errors import CorruptCheckpointError
-from sediment.segment_io.format.checkpoints import read_clean_shutdown, read_offset_checkpoint
 from sediment.segment_io.format.names import (
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
@@ -19,6 +18,7 @@ from sediment.segment_io.format.names import (
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_clean_shutdown, read_offset_checkpoint
 
 
 @dataclass(frozen=True, slots=True)

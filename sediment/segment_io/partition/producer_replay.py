@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.status import NO_MARKER, OK, OUTSIDE_TRANSACTION
 from sediment.segment_io.format.layout import (
     CONTROL_ABORT,
     CONTROL_BIT,
@@ -29,9 +30,6 @@ REMEMBERED_BATCHES = 5
 BATCH_FIELDS = 4
 REMEMBERED_FIELDS = 1 + REMEMBERED_BATCHES * BATCH_FIELDS
 
-FOLDED = 0
-OUTSIDE_TRANSACTION = 1
-NO_MARKER = 2
 
 _NO_CONTROL_RECORD = -1
 _NO_OFFSET = -1
@@ -119,7 +117,7 @@ def fold_rows(
                 remembered[slot, 0] = 0
             entry[TIMESTAMP] = row["control_timestamp"]
             entry[COORDINATOR_EPOCH] = row["coordinator_epoch"]
-    return FOLDED, 0, ended
+    return OK, 0, ended
 
 
 def places_of_batches(counted: int) -> list[int]:

@@ -24,6 +24,7 @@ import crc32c
 import numpy as np
 import numpy.typing as npt
 
+from sediment.segment_io.compiled.status import NO_MARKER, OK
 from sediment.segment_io.errors import CorruptBatchError, CorruptSnapshotError
 from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import (
@@ -374,8 +375,8 @@ def _fold(state: ProducerState, rows: npt.NDArray[np.void], end_offset: int, onl
     remembered = np.array(known_rows, dtype=np.int64)
     slots = places[len(opened) :].astype(np.int64)
     status, place, ended = fold.fold_rows(rows, slots, table, queue, len(opened), completed, remembered)
-    if status != fold.FOLDED:
-        raise _not_replayable(rows[place], int(table[slots[place], fold.TXN_FIRST_OFFSET]), status == fold.NO_MARKER)
+    if status != OK:
+        raise _not_replayable(rows[place], int(table[slots[place], fold.TXN_FIRST_OFFSET]), status == NO_MARKER)
     changed = {key: ProducerEntry(key, *fields) for key, fields in zip(ids.tolist(), table.tolist(), strict=True)}
     completed = completed[:ended]
     if only_aborted:

@@ -11,17 +11,9 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i16, load_i32, load_i64, store_i16, store_i32, store_i64
+from sediment.segment_io.compiled.status import INCOMPLETE, LEGACY_MAGIC, OK, ROWS_FULL
 from sediment.segment_io.format.checksum import crc32c
-from sediment.segment_io.format.decode import (
-    INCOMPLETE,
-    KEY_BYTES,
-    LEGACY_MAGIC,
-    OFFSET_DELTA,
-    OK,
-    ROWS_FULL,
-    TIMESTAMP_DELTA,
-    read_headers,
-)
+from sediment.segment_io.format.decode import KEY_BYTES, OFFSET_DELTA, TIMESTAMP_DELTA, read_headers
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,

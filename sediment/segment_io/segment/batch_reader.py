@@ -15,21 +15,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, INCOMPLETE, OK, ROWS_FULL
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy
 from sediment.segment_io.format.codecs import decompress
 from sediment.segment_io.format.decode import (
-    BAD_RECORD_COUNT,
     BATCH_ROW,
     HEADERS_START,
-    INCOMPLETE,
     KEY_BYTES,
     KEY_START,
     OFFSET_DELTA,
-    OK,
     PADDING_BYTES,
     RECORD_FIELDS,
-    ROWS_FULL,
     STATUS_TEXT,
     TIMESTAMP_DELTA,
     VALUE_BYTES,
@@ -157,7 +154,7 @@ def _legacy_records(entry: bytes, position: int, limit_bytes: int) -> tuple[Read
         fields = np.zeros((1, RECORD_FIELDS), dtype=np.int64)
         status = legacy.decode_entry(buffer.ctypes.data, 0, len(entry), fields[0])
         if status != OK:
-            raise _corrupt(legacy.STATUS_TEXT[status], position)
+            raise _corrupt(STATUS_TEXT[status], position)
     return tuple(
         ReadRecord(
             row[OFFSET_DELTA],

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, load_u32
+from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, NEEDS_TABLE_ROOM, OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
 from sediment.segment_io.format.codecs import decompress
 from sediment.segment_io.format.decode import (
@@ -27,11 +28,11 @@ from sediment.segment_io.format.decode import (
     KEY_BYTES,
     KEY_START,
     OFFSET_DELTA,
-    OK,
     PADDING_BYTES,
     RECORD_END,
     RECORD_FIELDS,
     RECORD_START,
+    STATUS_TEXT,
     TIMESTAMP_DELTA,
     VALUE_BYTES,
     VALUE_START,
@@ -49,13 +50,7 @@ from sediment.segment_io.format.layout import (
     NO_SEQUENCE,
     TIMESTAMP_TYPE_BIT,
 )
-from sediment.segment_io.format.legacy import (
-    LEGACY_CRC,
-    STATUS_TEXT,
-    check_legacy_crc,
-    decode_entry,
-    unwrap,
-)
+from sediment.segment_io.format.legacy import LEGACY_CRC, check_legacy_crc, decode_entry, unwrap
 from sediment.segment_io.segment.reader import BatchSpan, Rows
 
 if TYPE_CHECKING:
@@ -113,11 +108,6 @@ USED_REGISTERS = 6
 NEEDED = 6  # what a batch adds to each of the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
 RECORDS_NEEDED = 12  # rows of scratch that the batch needs
 STATE_REGISTERS = 13
-
-# ---------------------------------------------------------------- what a call can answer besides a decoder's status
-NEEDS_PAYLOAD = 100  # the batch is compressed: decompress it and gather its records
-NEEDS_TABLE_ROOM = 101  # NEEDED does not fit what is left of the table
-NEEDS_RECORD_ROOM = 102  # RECORDS_NEEDED is more than the scratch has
 
 
 @kernel

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sediment.segment_io.compiled.status import INCOMPLETE, ROWS_FULL
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
 from sediment.segment_io.format import decode
 from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES
@@ -126,11 +127,11 @@ class HeaderScan:
                     self.end_position = start + behind
                     yield BatchSpan(buffer, at, behind, start + at, rows[:count])
                 at = behind
-                if status != decode.ROWS_FULL:
+                if status != ROWS_FULL:
                     break
             if self._torn_whatever_its_magic and needed > size_bytes - self.end_position:
                 return
-            if status != decode.INCOMPLETE:
+            if status != INCOMPLETE:
                 raise self._error(status, buffer, at)
             if start + filled >= size_bytes or needed > size_bytes - self.end_position:
                 return

@@ -23,23 +23,22 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u8, load_u32, store_i32, store_i64
-from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
-from sediment.segment_io.format.decode import (
+from sediment.segment_io.compiled.status import (
     BAD_CODEC,
     BAD_CRC,
     BAD_LENGTH,
     BAD_MAGIC,
-    BATCH_ROW,
     INCOMPLETE,
     LEGACY_MAGIC,
+    OFFSET_BELOW_BASE,
+    OFFSET_GOES_BACK,
+    OFFSET_IS_LOST,
+    OFFSET_OVERFLOW,
     OK,
-    PADDING_BYTES,
     ROWS_FULL,
-    STATUS_TEXT,
-    batch_at,
-    check_crc,
-    read_headers,
 )
+from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
+from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, STATUS_TEXT, batch_at, check_crc, read_headers
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -68,10 +67,6 @@ _LEGACY_TIMESTAMP = MAGIC + 2
 _CRC32_POLYNOMIAL = 0xEDB88320
 
 # What ends a scan, beyond the statuses of `decode`
-_OFFSET_OVERFLOW = 64
-_OFFSET_BELOW_BASE = 65
-_OFFSET_GOES_BACK = 66
-_OFFSET_IS_LOST = 67
 
 # What one call of the kernel hands to the next, int64[_FIELDS]
 _NEXT_OFFSET = 0
@@ -262,11 +257,11 @@ def _scan_batches(
             and not is_legacy
             and _offset_is_lost(address, file_position + position, progress[_NEXT_OFFSET])
         ):
-            return _OFFSET_IS_LOST, position, size_bytes
+            return OFFSET_IS_LOST, position, size_bytes
         if last_offset < segment_base_offset:
-            return _OFFSET_BELOW_BASE, position, size_bytes
+            return OFFSET_BELOW_BASE, position, size_bytes
         if last_offset - segment_base_offset > INT32_MAX:
-            return _OFFSET_OVERFLOW, position, size_bytes
+            return OFFSET_OVERFLOW, position, size_bytes
 
         has_producer = wants_rows and not is_legacy and load_i64(address + PRODUCER_ID) >= 0
         if has_producer:
@@ -278,7 +273,7 @@ def _scan_batches(
                 return status, position, size_bytes
         is_entry_due = progress[_SINCE_ENTRY_BYTES] > interval_bytes
         if is_entry_due and stop_where_offsets_go_back and _goes_back(last_offset, timestamp, progress):
-            return _OFFSET_GOES_BACK, position, size_bytes
+            return OFFSET_GOES_BACK, position, size_bytes
         if timestamp > progress[_LARGEST_TIMESTAMP]:
             progress[_LARGEST_TIMESTAMP] = timestamp
             progress[_LARGEST_TIMESTAMP_OFFSET] = last_offset
@@ -501,7 +496,7 @@ class _Scan:
 
     def _raise_what_is_no_damage(self, status: int, buffer: ByteArray, at: int, position: int) -> None:
         offset = int.from_bytes(buffer[at : at + 8].tobytes(), "big", signed=True)
-        if status == _OFFSET_OVERFLOW:
+        if status == OFFSET_OVERFLOW:
             raise IndexOffsetOverflowError(
                 f"a batch lies more than 2^31 offsets above the segment's base {self._base_offset}",
                 path=str(self._path),
@@ -509,7 +504,7 @@ class _Scan:
                 offset=offset,
                 advice="split the segment",
             )
-        if status == _OFFSET_BELOW_BASE:
+        if status == OFFSET_BELOW_BASE:
             raise CorruptBatchError(
                 f"a batch with a right checksum lies below the segment's base offset {self._base_offset}",
                 path=str(self._path),
@@ -530,8 +525,8 @@ class _Scan:
 
 _STOP_TEXT = {
     INCOMPLETE: "the last batch is not there as a whole",
-    _OFFSET_GOES_BACK: "the offset of the batch goes back behind those before it",
-    _OFFSET_IS_LOST: "the offset of the batch did not reach the disk",
+    OFFSET_GOES_BACK: "the offset of the batch goes back behind those before it",
+    OFFSET_IS_LOST: "the offset of the batch did not reach the disk",
 }
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64
-from sediment.segment_io.format.decode import INCOMPLETE, LEGACY_MAGIC, OK, batch_at
+from sediment.segment_io.compiled.status import INCOMPLETE, LEGACY_MAGIC, OK
+from sediment.segment_io.format.decode import batch_at
 from sediment.segment_io.format.layout import (
     BASE_OFFSET,
     BATCH_HEADER_BYTES,

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from sediment.segment_io.errors import SedimentError, UsageError
-from sediment.segment_io.format.checkpoints import read_leader_epochs
 from sediment.segment_io.format.indexes import (
     AbortedTransaction,
     Int64s,
@@ -31,6 +30,7 @@ from sediment.segment_io.format.indexes import (
 )
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.producer_state import parse_snapshot
 from sediment.segment_io.partition.slices import (

@@ -6,6 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.status import (
+    BAD_CONTROL_RECORD,
+    BAD_HEADERS,
+    BAD_LENGTH,
+    BAD_MAGIC,
+    INCOMPLETE,
+    OK,
+    RECORD_ENDS_EARLY,
+    RECORDS_REMAIN,
+)
 from sediment.segment_io.format import decode
 from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, RECORD_FIELDS
 from tests.twin import varints
@@ -22,7 +32,7 @@ def decoded(payload, count):
     buffer = padded(payload)
     rows = np.zeros((max(count, 1), RECORD_FIELDS), dtype=np.int64)
     status = decode.decode_records(buffer.ctypes.data, 0, len(payload), count, rows)
-    if status != decode.OK:
+    if status != OK:
         return status, None
 
     def field(start, length):
@@ -74,7 +84,7 @@ def payloads(draw):
 def test_records_decode_as_they_were_encoded(case):
     payload, count, expected = case
     status, found = decoded(payload, count)
-    assert status == decode.OK
+    assert status == OK
     assert found == expected
 
 
@@ -93,16 +103,16 @@ def test_mutated_records_are_accepted_and_read_exactly_when_the_twin_does(case, 
     try:
         expected = twin_decoded(payload, count)
     except TwinError:
-        assert status != decode.OK
+        assert status != OK
     else:
-        assert status == decode.OK
+        assert status == OK
         assert found == expected
 
 
 @given(st.binary(min_size=1, max_size=200), st.integers(1, 20))
 def test_arbitrary_bytes_never_leave_the_buffer(payload, count):
     status, _ = decoded(payload, count)
-    assert status in (decode.OK, *decode.STATUS_TEXT)
+    assert status in (OK, *decode.STATUS_TEXT)
 
 
 @kernel
@@ -170,12 +180,12 @@ def test_varints_read_as_the_twin_reads_them(data):
 
 def test_bf_11_records_that_remain_behind_the_count_are_an_error():
     payload = encode_batch([Record(0, 0, b"a", b"1"), Record(1, 0, b"b", b"2")], base_offset=0)[61:]
-    assert decoded(payload, 1)[0] == decode.RECORDS_REMAIN
+    assert decoded(payload, 1)[0] == RECORDS_REMAIN
 
 
 def test_bf_12_a_batch_that_ends_before_its_count_is_an_error():
     payload = encode_batch([Record(0, 0, b"a", b"1"), Record(1, 0, b"b", b"2")], base_offset=0)[61:]
-    assert decoded(payload, 3)[0] == decode.RECORD_ENDS_EARLY
+    assert decoded(payload, 3)[0] == RECORD_ENDS_EARLY
 
 
 def test_bf_14_a_record_longer_than_its_content_is_an_error():
@@ -188,12 +198,12 @@ def test_bf_14_a_record_longer_than_its_content_is_an_error():
 def test_bf_15_header_counts_that_do_not_fit_are_an_error(header_count):
     body = b"\x00\x00\x00\x02a\x021" + header_count
     payload = bytes([2 * len(body)]) + body
-    assert decoded(payload, 1)[0] == decode.BAD_HEADERS
+    assert decoded(payload, 1)[0] == BAD_HEADERS
 
 
 def test_bf_15_a_negative_header_key_length_is_an_error():
     body = b"\x00\x00\x00\x02a\x021\x02\x01\x01"
-    assert decoded(bytes([2 * len(body)]) + body, 1)[0] == decode.BAD_HEADERS
+    assert decoded(bytes([2 * len(body)]) + body, 1)[0] == BAD_HEADERS
 
 
 def test_bf_34_an_empty_key_and_value_are_not_null():
@@ -220,7 +230,7 @@ def test_header_rows_carry_every_field():
         transactional=True,
     )
     status, rows, position, _ = headers_of(data)
-    assert (status, position) == (decode.INCOMPLETE, len(data))
+    assert (status, position) == (INCOMPLETE, len(data))
     (row,) = rows
     assert (row["base_offset"], row["last_offset"], row["leader_epoch"], row["magic"]) == (100, 105, 5, 2)
     assert (row["producer_id"], row["producer_epoch"], row["base_sequence"], row["record_count"]) == (7, 3, 12, 2)
@@ -247,23 +257,23 @@ def test_bf_29_unknown_control_types_and_higher_versions_are_read(key, expected)
 
 
 def test_bf_29_a_negative_control_key_version_is_an_error():
-    assert headers_of(COMMIT[:66] + b"\xff\xff\x00\x01" + COMMIT[70:])[0] == decode.BAD_CONTROL_RECORD
+    assert headers_of(COMMIT[:66] + b"\xff\xff\x00\x01" + COMMIT[70:])[0] == BAD_CONTROL_RECORD
 
 
 def test_bf_31_seventeen_trailing_bytes_end_the_walk_and_eighteen_with_a_bad_size_are_an_error():
     batch = encode_batch([Record(0, 0, b"a", b"1")], base_offset=0)
-    assert headers_of(batch + b"\x00" * 17)[0] == decode.INCOMPLETE
+    assert headers_of(batch + b"\x00" * 17)[0] == INCOMPLETE
     tail = b"\x00" * 8 + (13).to_bytes(4, "big") + b"\x00" * 6
-    assert headers_of(batch + tail)[0] == decode.BAD_LENGTH
+    assert headers_of(batch + tail)[0] == BAD_LENGTH
     tail = b"\x00" * 8 + (1000).to_bytes(4, "big") + b"\x00" * 4 + b"\x02\x00"
     status, rows, position, size = headers_of(batch + tail)
-    assert (status, len(rows), position, size) == (decode.INCOMPLETE, 1, len(batch), 1012)
+    assert (status, len(rows), position, size) == (INCOMPLETE, 1, len(batch), 1012)
 
 
 def test_bf_32_magic_3_is_an_error():
     batch = bytearray(encode_batch([Record(0, 0, b"a", b"1")], base_offset=0))
     batch[16] = 3
-    assert headers_of(bytes(batch))[0] == decode.BAD_MAGIC
+    assert headers_of(bytes(batch))[0] == BAD_MAGIC
 
 
 @settings(max_examples=400)
@@ -274,6 +284,6 @@ def test_mutated_batches_walk_to_a_status_and_never_past_their_end(data):
     for _ in range(data.draw(st.integers(1, 5))):
         mutated[data.draw(st.integers(0, len(mutated) - 1))] = data.draw(st.integers(0, 255))
     status, rows, position, _ = headers_of(bytes(mutated))
-    assert status == decode.INCOMPLETE or status in decode.STATUS_TEXT
+    assert status == INCOMPLETE or status in decode.STATUS_TEXT
     assert 0 <= position <= len(mutated)
     assert all(row["size_bytes"] >= 14 for row in rows)

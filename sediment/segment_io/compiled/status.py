@@ -1,0 +1,74 @@
+"""Status numbers of all kernels.
+
+Each number has one meaning, so a status can pass from one kernel through another to the caller:
+
+    0       done
+    1-19    batches and records of any magic (`format.decode`, `format.legacy`)
+    20-29   batches inside a segment (`segment.recovery_scan`)
+    30-39   producer state (`partition.producer_replay`)
+    100-    requests: the caller does what the number says and calls again
+    130-    final results of a sweep or a proof
+
+Invariants: numbers are disjoint; a file of kernels defines no status of its own.
+"""
+
+from __future__ import annotations
+
+OK = 0
+
+# ------------------------------------------------------------------------------------------------ batches and records
+INCOMPLETE = 1  # the batch at the position continues past the end of the buffer
+ROWS_FULL = 2
+BAD_LENGTH = 3
+BAD_MAGIC = 4
+LEGACY_MAGIC = 5
+BAD_CRC = 6
+BAD_CODEC = 7
+BAD_RECORD_COUNT = 8
+BAD_LAST_OFFSET = 9
+RECORD_TOO_LONG = 10
+RECORD_ENDS_EARLY = 11
+BAD_VARINT = 12
+BAD_KEY_LENGTH = 13
+BAD_VALUE_LENGTH = 14
+BAD_HEADERS = 15
+RECORD_LENGTH_MISMATCH = 16
+RECORDS_REMAIN = 17
+BAD_CONTROL_RECORD = 18
+NESTED_COMPRESSION = 19  # a compressed message of magic 0 or 1 holds compressed messages
+
+# -------------------------------------------------------------------------------------------- batches inside a segment
+OFFSET_OUTSIDE_SEGMENT = 20
+OFFSET_OVERFLOW = 21  # more than 2^31 - 1 above the segment's base offset
+OFFSET_BELOW_BASE = 22
+OFFSET_GOES_BACK = 23
+OFFSET_IS_LOST = 24  # the sector with the offset was not written
+
+# ------------------------------------------------------------------------------------------------------ producer state
+OUTSIDE_TRANSACTION = 30  # a batch without a transaction while the producer's transaction is open
+NO_MARKER = 31  # a control record that is neither COMMIT nor ABORT
+
+# ------------------------------------------------------------------------------------------------------------ requests
+NEEDS_PAYLOAD = 100  # decompress the batch that the kernel stopped at and hand in its records
+NEEDS_RECORD_ROOM = 101  # enlarge the arrays with a row per record, to the rows that the state asks for
+NEEDS_TABLE_ROOM = 102  # NEEDED does not fit the rest of the table
+NEEDS_COMPRESSION = 103  # compress RAW_BYTES of `raw` and place the batch with `emit_compressed`
+NEEDS_MAP_ROOM = 104  # grow the map by NEEDED keys
+NEEDS_OUTPUT_ROOM = 105  # NEEDED bytes must be free below OUT_START
+NEEDS_RAW_ROOM = 106  # enlarge `raw` to NEEDED bytes
+NEEDS_SIGHT_ROOM = 107  # enlarge `sighted`, `mapped` and `places` to NEEDED rows
+NEEDS_ORIGINAL = 108  # place the bytes that the batch at CURSOR was read from and step past it
+NEEDS_SLOTS = 109  # make room for NEEDED keys in the hash table
+NEEDS_BLOCK = 110  # provide NEEDED bytes from NEXT_ADDRESS to END_ADDRESS
+RUN_FULL = 111  # take the content of the complete key run and begin the next run with an empty map
+
+# ------------------------------------------------------------------------------------------------------ final results
+DONE = 130
+OFFSETS_NOT_INCREASING = 131
+TRANSACTIONS_MET = 132  # control or transactional batches, and the caller gave no batch flags
+CUT_MISSED = 133  # the chunk does not end at the end of a batch
+MAP_FULL = 134
+LEGACY_MET = 135  # messages of magic 0 or 1 are among the batches
+BEYOND_SIGHTED = 136  # more records than the keys that were collected
+PROVED = 137
+KEYS_COLLIDE = 138  # the key at COLLIDING_OFFSET has the hash of another key

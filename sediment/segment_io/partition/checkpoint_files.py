@@ -1,0 +1,115 @@
+"""Reading and replacing of the small files beside the segments; `format.checkpoints` holds their formats.
+
+Invariants: reading changes nothing; an absent file is None, never an empty value, because the two mean different things
+to a loader.  Writing checks every entry before it touches a file and replaces the whole file through `Fs.replace_file`,
+so that a crash leaves the old content or the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from sediment.segment_io.format.checkpoints import (
+    CleanShutdown,
+    EpochEntry,
+    MetaProperties,
+    format_leader_epochs,
+    format_meta_properties,
+    format_offset_checkpoint,
+    format_partition_metadata,
+    parse_clean_shutdown,
+    parse_leader_epochs,
+    parse_meta_properties,
+    parse_offset_checkpoint,
+    parse_partition_metadata,
+)
+from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE, TopicPartition
+from sediment.segment_io.fs import Fs
+
+
+def read_offset_checkpoint(fs: Fs, path: Path) -> dict[TopicPartition, int] | None:
+    """Offsets by partition; None where the file is absent.  Raises as `parse_offset_checkpoint`."""
+    content = _read(fs, path)
+    return None if content is None else parse_offset_checkpoint(content, path=str(path))
+
+
+def write_offset_checkpoint(
+    fs: Fs, path: Path, entries: Mapping[TopicPartition, int], *, like: Path | None = None
+) -> None:
+    """Replace the file; durable when it returns.  A new one gets the owner, group and mode of `like`.
+
+    Raises:
+        UsageError: as `format_offset_checkpoint`; the file is as it was.
+    """
+    fs.replace_file(path, format_offset_checkpoint(entries), like=like)
+
+
+def update_offset_checkpoint(
+    fs: Fs,
+    path: Path,
+    entries: Mapping[TopicPartition, int],
+    remove: Iterable[TopicPartition] = (),
+    *,
+    like: Path | None = None,
+) -> None:
+    """Set `entries` and drop `remove`, keep every other entry; the file is left alone where that changes nothing.
+
+    Unlike a broker, which forgets partitions that it does not know, nothing else is dropped.  A new file gets the
+    owner, group and mode of `like`.
+
+    Raises:
+        CorruptCheckpointError: the file is there and malformed.
+        UsageError: as `format_offset_checkpoint`; the file is as it was.
+    """
+    before = read_offset_checkpoint(fs, path)
+    gone = set(remove)
+    after = {key: offset for key, offset in {**(before or {}), **entries}.items() if key not in gone}
+    if after != before and (after or before is not None):
+        write_offset_checkpoint(fs, path, after, like=like)
+
+
+def read_leader_epochs(fs: Fs, path: Path) -> tuple[EpochEntry, ...] | None:
+    """Entries by ascending epoch; None where the file is absent.  Raises as `parse_leader_epochs`."""
+    content = _read(fs, path)
+    return None if content is None else parse_leader_epochs(content, path=str(path))
+
+
+def write_leader_epochs(fs: Fs, path: Path, entries: Iterable[EpochEntry]) -> None:
+    """Replace the file; durable when it returns."""
+    fs.replace_file(path, format_leader_epochs(entries))
+
+
+def read_partition_metadata(fs: Fs, path: Path) -> str | None:
+    """The topic id; None where the file is absent.  Raises as `parse_partition_metadata`."""
+    content = _read(fs, path)
+    return None if content is None else parse_partition_metadata(content, path=str(path))
+
+
+def write_partition_metadata(fs: Fs, path: Path, topic_id: str) -> None:
+    """Replace the file; durable when it returns."""
+    fs.replace_file(path, format_partition_metadata(topic_id))
+
+
+def read_meta_properties(fs: Fs, path: Path) -> MetaProperties | None:
+    """The properties of a log directory; None where the file is absent.  Raises as `parse_meta_properties`."""
+    content = _read(fs, path)
+    return None if content is None else parse_meta_properties(content, path=str(path))
+
+
+def write_meta_properties(fs: Fs, path: Path, meta: MetaProperties) -> None:
+    """Replace the file; durable when it returns."""
+    fs.replace_file(path, format_meta_properties(meta))
+
+
+def read_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
+    """The clean-shutdown marker of a log directory; None where the last stop was not clean."""
+    content = _read(fs, log_dir / CLEAN_SHUTDOWN_FILE)
+    return None if content is None else parse_clean_shutdown(content)
+
+
+def _read(fs: Fs, path: Path) -> bytes | None:
+    try:
+        return fs.read_bytes(path)
+    except FileNotFoundError:
+        return None
