@@ -27,7 +27,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sediment.jobs.command_line.options import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
+from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import SafeConsole, as_text, error_console, write_result
 from sediment.jobs.completion import complete_partition, complete_path
 from sediment.jobs.settings.cluster_settings import check_patterns
