@@ -41,7 +41,9 @@ from sediment.segment_io.internal_topics.coordinator_records import (
 )
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source, find_sources
-from sediment.segment_io.tables.readers import (
+from sediment.segment_io.tables.planning import TableTask, UnreadableRange, parse_range, plan_table
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import (
     FAIL,
     ISOLATIONS,
     ON_CORRUPTION,
@@ -49,12 +51,7 @@ from sediment.segment_io.tables.readers import (
     SLICED_TABLES,
     TABLES,
     TableRequest,
-    TableTask,
-    UnreadableRange,
     arrow_schema,
-    parse_range,
-    plan_table,
-    read_table,
 )
 
 if TYPE_CHECKING:
@@ -169,7 +166,7 @@ def _batches(
     request: TableRequest, tasks: Sequence[TableTask], fs: Fs, damages: list[UnreadableRange]
 ) -> Iterator[pa.RecordBatch]:
     for task in tasks:
-        yield from read_table(request, task, fs, on_damage=damages.append)
+        yield from read_table(request, task, fs, on_unreadable=damages.append)
 
 
 # ------------------------------------------------------------------------------------------------------------- Parquet

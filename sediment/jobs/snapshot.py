@@ -65,7 +65,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.tables.readers import ScanTask
+from sediment.segment_io.tables.planning import ScanTask
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -251,7 +251,7 @@ class _Planned:
     facts: LogState
     refresh: Refresh
     committed: CommittedRange
-    pieces: tuple[ScanTask, ...]
+    scan_tasks: tuple[ScanTask, ...]
 
 
 def _facts(log: _Log, committed: CommittedRange, fs: Fs) -> LogState:
@@ -288,11 +288,11 @@ def _plan(
         slices = plan_slices(source, bounds, fs)
     except (SedimentError, OSError) as error:
         return log.failure(error)
-    pieces = tuple(
-        ScanTask(piece, bounds, True, committed.aborted_within(piece.start_offset, piece.end_offset))
-        for piece in slices
+    scan_tasks = tuple(
+        ScanTask(found, bounds, True, committed.aborted_within(found.start_offset, found.end_offset))
+        for found in slices
     )
-    return _Planned(log, facts, refresh, committed, pieces)
+    return _Planned(log, facts, refresh, committed, scan_tasks)
 
 
 def _check_unchanged(planned: Sequence[_Planned]) -> None:
@@ -301,13 +301,13 @@ def _check_unchanged(planned: Sequence[_Planned]) -> None:
     Raises:
         SourceChangedError: a segment that was to be read was replaced or removed.
     """
-    for piece in (piece for partition in planned for piece in partition.pieces):
+    for scan_task in (scan_task for partition in planned for scan_task in partition.scan_tasks):
         try:
-            same = piece.slice.path.stat().st_ino == piece.slice.inode
+            same = scan_task.slice.path.stat().st_ino == scan_task.slice.inode
         except FileNotFoundError:
             same = False
         if not same:
-            raise _changed(str(piece.slice.source.partition), str(piece.slice.path))
+            raise _changed(str(scan_task.slice.source.partition), str(scan_task.slice.path))
 
 
 def _changed(partition: str, path: str | None) -> SourceChangedError:
@@ -526,8 +526,8 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
     slots = spark.sparkContext.defaultParallelism
     parts: list[Part] = []
     owners: list[int] = []
-    for owner, pieces in _cut(planned, slots):
-        parts.append(Part(len(parts), pieces))
+    for owner, scan_tasks in _cut(planned, slots):
+        parts.append(Part(len(parts), scan_tasks))
         owners.append(owner)
     tasks = pack_by_weight(parts, Part.size_bytes, slots * _TASKS_PER_SLOT)
     rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
@@ -541,19 +541,19 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
 
 def _cut(planned: Sequence[_Planned], slots: int) -> Iterator[tuple[int, tuple[ScanTask, ...]]]:
     """(index of the partition, slices that one task reads together); few, because each gives a row for a key."""
-    total_bytes = sum(piece.slice.size_bytes for partition in planned for piece in partition.pieces)
+    total_bytes = sum(scan_task.slice.size_bytes for partition in planned for scan_task in partition.scan_tasks)
     part_bytes = max(total_bytes // slots, _PART_BYTES)
     for owner, partition in enumerate(planned):
-        pieces: list[ScanTask] = []
+        scan_tasks: list[ScanTask] = []
         size_bytes = 0
-        for piece in partition.pieces:
-            if pieces and size_bytes + piece.slice.size_bytes > part_bytes:
-                yield owner, tuple(pieces)
-                pieces, size_bytes = [], 0
-            pieces.append(piece)
-            size_bytes += piece.slice.size_bytes
-        if pieces:
-            yield owner, tuple(pieces)
+        for scan_task in partition.scan_tasks:
+            if scan_tasks and size_bytes + scan_task.slice.size_bytes > part_bytes:
+                yield owner, tuple(scan_tasks)
+                scan_tasks, size_bytes = [], 0
+            scan_tasks.append(scan_task)
+            size_bytes += scan_task.slice.size_bytes
+        if scan_tasks:
+            yield owner, tuple(scan_tasks)
 
 
 def _latest(read: _Read, planned: Sequence[_Planned]) -> DataFrame:
@@ -570,7 +570,7 @@ def _latest(read: _Read, planned: Sequence[_Planned]) -> DataFrame:
 
 def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
     """As many shuffle partitions as the bytes to read need; Spark's default suits other sizes."""
-    size_bytes = sum(piece.slice.size_bytes for partition in planned for piece in partition.pieces)
+    size_bytes = sum(scan_task.slice.size_bytes for partition in planned for scan_task in partition.scan_tasks)
     slots = spark.sparkContext.defaultParallelism
     spark.conf.set(_SHUFFLE_PARTITIONS, str(max(slots, size_bytes // _SHUFFLED_BYTES)))
 

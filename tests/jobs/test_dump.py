@@ -249,9 +249,9 @@ def test_a_segment_file_that_holds_something_else_is_told_in_one_sentence(log_di
     ("arguments", "sentence"),
     [
         (["nothing"], "no such file or directory"),
-        (["logs", "--offsets", "5"], "--offsets '5' is no range"),
+        (["logs", "--offsets", "5"], "--offsets '5' is not a range"),
         (["logs", "--what", "records", "--columns", "x"], "has no column 'x'"),
-        (["logs", "--what", "row"], "there is no table 'row'; it is one of records, batches"),
+        (["logs", "--what", "row"], "table 'row' does not exist; it is one of records, batches"),
         (["text.csv"], "the file is not named as a segment's file is"),
         (["logs", "--keys"], "--keys is of use only for records"),
         (["logs", "--master", "local"], "--master is of use only with --to"),

@@ -19,14 +19,9 @@ from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import SLICE_BYTES
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.tables.readers import (
-    ROWS,
-    TableRequest,
-    TableTask,
-    arrow_schema,
-    plan_scan_tasks,
-    read_table,
-)
+from sediment.segment_io.tables.planning import TableTask, plan_scan_tasks
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import ROWS, TableRequest, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -165,7 +160,7 @@ def _with_contents(rows: pa.RecordBatch, part: _Part) -> pa.RecordBatch:
         positions, sizes = (
             rows.column(name).fill_null(0).to_numpy(zero_copy_only=False) for name in ("position", "size")
         )
-        (piece,) = part.task.pieces
+        (piece,) = part.task.scan_tasks
         contents = read_contents(piece.slice.path, positions, sizes, readable)
     empty = ~contents.known | (rows.column("recordCount").fill_null(0).to_numpy(zero_copy_only=False) == 0)
     columns = [
@@ -189,7 +184,7 @@ def _load(
 ) -> DataFrame:
     fs = Fs()
     parts = [
-        (_Part(pair, side, TableTask(pieces=(piece,))), piece.slice.size_bytes + _OPEN_SEGMENT_BYTES)
+        (_Part(pair, side, TableTask(scan_tasks=(piece,))), piece.slice.size_bytes + _OPEN_SEGMENT_BYTES)
         for pair, sources in enumerate(pairs)
         for side, source in enumerate(sources)
         for piece in plan_scan_tasks(request, source, fs, slice_bytes=task_bytes)
