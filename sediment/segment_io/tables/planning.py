@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.packing import pack_in_order
 from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice, plan_slices
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.schema import READ_COMMITTED, SLICED_TABLES, TableRequest
 
-_BATCHES_TASK_BYTES = 512 << 20  # headers cost a fraction of what records do
-_OPEN_SEGMENT_BYTES = 1 << 20  # what opening a segment costs a task, in bytes read
-_SOURCES_PER_TASK = 64
+BATCHES_TASK_BYTES = 512 << 20  # larger than for records, because only headers are decoded
+OPEN_SEGMENT_BYTES = 1 << 20  # a segment's opening costs a task as much as reading this
+SOURCES_PER_TASK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,10 @@ def plan_table(
     """
     wanted = [source for source in sources if request.wants(source)]
     if task_bytes is None:
-        task_bytes = _BATCHES_TASK_BYTES if request.what == "batches" else SLICE_BYTES
+        task_bytes = BATCHES_TASK_BYTES if request.what == "batches" else SLICE_BYTES
     if request.what not in SLICED_TABLES:
-        groups = range(0, len(wanted), _SOURCES_PER_TASK)
-        return [TableTask(sources=tuple(wanted[start : start + _SOURCES_PER_TASK])) for start in groups]
+        groups = range(0, len(wanted), SOURCES_PER_TASK)
+        return [TableTask(sources=tuple(wanted[start : start + SOURCES_PER_TASK])) for start in groups]
     return pack_scan_tasks(
         [scan_task for source in wanted for scan_task in plan_scan_tasks(request, source, fs, slice_bytes=task_bytes)],
         task_bytes,
@@ -87,17 +88,13 @@ def plan_scan_tasks(request: TableRequest, source: Source, fs: Fs, *, slice_byte
 
 def pack_scan_tasks(scan_tasks: Sequence[ScanTask], task_bytes: int) -> list[TableTask]:
     """Return tasks of about `task_bytes` each that read all of `scan_tasks`, in their order."""
-    tasks: list[TableTask] = []
-    packed: list[ScanTask] = []
-    size_bytes = 0
-    for scan_task in scan_tasks:
-        cost = scan_task.slice.size_bytes + _OPEN_SEGMENT_BYTES
-        if packed and size_bytes + cost > task_bytes + _OPEN_SEGMENT_BYTES:
-            tasks.append(TableTask(scan_tasks=tuple(packed)))
-            packed, size_bytes = [], 0
-        packed.append(scan_task)
-        size_bytes += cost
-    return [*tasks, TableTask(scan_tasks=tuple(packed))] if packed else tasks
+    packed = pack_in_order(scan_tasks, read_cost, task_bytes + OPEN_SEGMENT_BYTES)
+    return [TableTask(scan_tasks=tuple(each)) for each in packed]
+
+
+def read_cost(scan_task: ScanTask) -> int:
+    """Return the cost of a scan task in bytes read, the opening of its segment included."""
+    return scan_task.slice.size_bytes + OPEN_SEGMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
