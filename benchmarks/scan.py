@@ -31,7 +31,9 @@ from sediment.jobs.spark.session import create_session
 from sediment.segment_io.format import layout as f
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.sources import find_sources
-from sediment.segment_io.tables.readers import TableRequest, plan_table, read_table
+from sediment.segment_io.tables.planning import plan_table
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import TableRequest
 
 MEGABYTE = 1_000_000
 CORES = 2

@@ -9,7 +9,9 @@ from typing import Any
 
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.sources import find_sources
-from sediment.segment_io.tables.readers import TableRequest, plan_table, read_table
+from sediment.segment_io.tables.planning import plan_table
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import TableRequest
 from tests.corpus import DumpedBatch, DumpedSegment
 from tests.twin.batches import Batch
 from tests.twin.errors import TwinError

@@ -59,7 +59,7 @@ def command(context: click.Context, shell: str) -> None:
     assert completing is not None
     main: Any = context.find_root().command
     # Completion itself starts at each Tab and needs none of this.
-    from sediment.jobs.command_line.options import errors_as_exit_status
+    from sediment.jobs.command_line.exit_status import errors_as_exit_status
     from sediment.jobs.command_line.standard_output import write_result
 
     with errors_as_exit_status():

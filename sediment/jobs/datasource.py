@@ -47,24 +47,27 @@ from pyspark.sql.types import (
 from sediment.jobs.spark.quiet_worker import silence_closed_sockets
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, UsageError
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice, live_segments
+from sediment.segment_io.partition.live_segments import live_segments
+from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice
 from sediment.segment_io.partition.sources import Source, find_sources
-from sediment.segment_io.tables.readers import (
-    FAIL,
-    ISOLATIONS,
-    ON_CORRUPTION,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    Column,
+from sediment.segment_io.tables.planning import (
     ScanTask,
-    TableRequest,
     TableTask,
     UnreadableRange,
     pack_scan_tasks,
     parse_range,
     plan_scan_tasks,
     plan_table,
-    read_table,
+)
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import (
+    FAIL,
+    ISOLATIONS,
+    ON_CORRUPTION,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Column,
+    TableRequest,
 )
 
 if TYPE_CHECKING:
@@ -351,7 +354,7 @@ def _batches(
     skipped: list[UnreadableRange] = []
     # A stream follows its offsets into new files; a frame that did would show some of them and not the others.
     yield from read_table(
-        request, partition.value, Fs(), on_damage=skipped.append, on_lost=on_lost, follow=on_lost is not None
+        request, partition.value, Fs(), on_unreadable=skipped.append, on_lost=on_lost, follow=on_lost is not None
     )
     if skipped:
         size_bytes = sum(damage.end_position - damage.position for damage in skipped)
@@ -439,7 +442,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks for offsets from `start` to below `end`."""
         fs = Fs()
         task_bytes = self._options.task_bytes or SLICE_BYTES
-        pieces: list[ScanTask] = []
+        scan_tasks: list[ScanTask] = []
         for name, source in self._ends.sources().items():
             first = start.get(name, ALL.first_offset)
             if name not in end or first >= end[name]:
@@ -449,8 +452,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             request = replace(
                 self._request, bounds=self._request.bounds & Bounds(first_offset=first, end_offset=end[name])
             )
-            pieces += plan_scan_tasks(request, source, fs, slice_bytes=task_bytes)
-        return [_TaskPartition(task) for task in pack_scan_tasks(pieces, task_bytes)]
+            scan_tasks += plan_scan_tasks(request, source, fs, slice_bytes=task_bytes)
+        return [_TaskPartition(task) for task in pack_scan_tasks(scan_tasks, task_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
@@ -478,8 +481,8 @@ class _RefusedStreamReader(DataSourceStreamReader):
         raise self._error
 
 
-def _warn_of_loss(piece: Slice, first_offset: int) -> None:
-    _tell_loss(piece.source, piece.start_offset, first_offset)
+def _warn_of_loss(lost: Slice, first_offset: int) -> None:
+    _tell_loss(lost.source, lost.start_offset, first_offset)
 
 
 def _tell_loss(source: Source, first_offset: int, next_offset: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from sediment.jobs.command_line.options import errors_as_exit_status
+from sediment.jobs.command_line.exit_status import errors_as_exit_status
 from sediment.jobs.command_line.standard_output import write_result
 from sediment.jobs.delta_lake.session import FETCH, IVY_KEY, coordinate, fetched_jars, ivy_folder
 from sediment.jobs.reporting.run_report import human_bytes

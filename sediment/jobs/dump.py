@@ -1,9 +1,10 @@
-"""`sediment dump PATH …`: what kafka-dump-log shows and more, as a table for people, JSON lines, or Parquet.
+"""`sediment dump PATH …`: the contents of a log's files, as a table for people, JSON lines, or Parquet.
 
-What is printed is read here, without Spark, so that it starts at once; Spark writes Parquet when there is much of it,
-or where it is asked for by --master.  Either way the rows are those of `spark.read.format("kafka-log")`.
+It shows everything that kafka-dump-log does, and more.  Printed rows are read in this process, without Spark, so that
+the output starts at once.  Spark writes Parquet if there is much of it, or with --master.  Either way the rows are
+those of `spark.read.format("kafka-log")`.
 
-Invariants: rows go to stdout as they are read, everything else to stderr; what is not finished leaves no directory.
+Invariants: rows go to stdout as they are read, everything else to stderr; an unfinished output leaves no directory.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sediment.jobs.command_line.options import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
+from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import SafeConsole, as_text, error_console, write_result
 from sediment.jobs.completion import complete_partition, complete_path
 from sediment.jobs.settings.cluster_settings import check_patterns
@@ -46,7 +47,9 @@ from sediment.segment_io.internal_topics.coordinator_records import (
 )
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source, find_sources
-from sediment.segment_io.tables.readers import (
+from sediment.segment_io.tables.planning import TableTask, UnreadableRange, parse_range, plan_table
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import (
     FAIL,
     ISOLATIONS,
     ON_CORRUPTION,
@@ -54,12 +57,7 @@ from sediment.segment_io.tables.readers import (
     SLICED_TABLES,
     TABLES,
     TableRequest,
-    TableTask,
-    UnreadableRange,
     arrow_schema,
-    parse_range,
-    plan_table,
-    read_table,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +65,7 @@ if TYPE_CHECKING:
 
 SHOWN_ROWS = 1000
 SHOWN_CHARACTERS = 60
-DIRECT_BYTES = 1 << 30  # up to here a single process has written the Parquet before Spark has started
+DIRECT_BYTES = 1 << 30  # up to this size one process writes the Parquet in less time than Spark takes to start
 
 _NAMED_TABLES = {
     SegmentFileKind.LOG: "records",
@@ -78,7 +76,7 @@ _NAMED_TABLES = {
 }
 _DIRECTORY_TABLE = "segments"
 
-# What a person is shown where no columns are asked for; the others have it all.
+# Columns of the table for people without --columns; tables that are not here show all of theirs.
 _SHOWN = {
     "records": ("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
     "batches": (
@@ -118,7 +116,7 @@ _KEYS_ONLY = ("topic", "partition", "offset", "timestamp", "key", "size")
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """What `dump` takes; `limit` None: no limit."""
+    """Options of the output; with `limit` None every row is printed."""
 
     as_json: bool
     to: Path | None
@@ -127,15 +125,16 @@ class DumpOptions:
     master: str | None
 
     def messages(self) -> Console:
-        """Where people are told things: stderr, silent with --quiet."""
+        """Return the console for messages: stderr, silent with --quiet."""
         return error_console(quiet=self.quiet, soft_wrap=True, highlight=False)
 
 
 def dump(request: TableRequest, sources: Sequence[Source], options: DumpOptions) -> int:
-    """Show or write the rows of `request`; returns the exit status.
+    """Print or write the rows of `request` and return the exit status.
 
     Raises:
-        SedimentError: something cannot be read, or `options.to` exists.
+        UsageError: `options.to` exists, or a master is given without it.
+        SedimentError: a file cannot be read.
     """
     fs = Fs()
     tasks = plan_table(request, sources, fs)
@@ -145,25 +144,25 @@ def dump(request: TableRequest, sources: Sequence[Source], options: DumpOptions)
         if options.master is not None or sum(task.size_bytes for task in tasks) > DIRECT_BYTES:
             return _write_with_spark(request, sources, options, options.to)
     elif options.master is not None:
-        raise UsageError("--master is of use only with --to", advice="what is printed is read without Spark")
-    damages: list[UnreadableRange] = []
+        raise UsageError("--master is for --to only", advice="leave it out; rows are printed without Spark")
+    unreadable: list[UnreadableRange] = []
     if options.to is not None:
-        batches = _batches(request, tasks, fs, damages)
+        batches = _batches(request, tasks, fs, unreadable)
         _write_parquet(batches, arrow_schema(request.selected()), options.to)
         status = EXIT_DONE
     else:
-        batches = _batches(_with_what_decoding_needs(request), tasks, fs, damages)
+        batches = _batches(_with_columns_for_decoding(request), tasks, fs, unreadable)
         status = (_print_json if options.as_json else _print_table)(batches, request, options)
-    if damages:
-        count, size_bytes = len(damages), sum(damage.end_position - damage.position for damage in damages)
+    if unreadable:
+        count, size_bytes = len(unreadable), sum(each.end_position - each.position for each in unreadable)
         options.messages().print(
-            f"{count} unreadable batches, {size_bytes} bytes; the first: {damages[0].error}", markup=False
+            f"{count} unreadable batches, {size_bytes} bytes; the first: {unreadable[0].error}", markup=False
         )
     return status
 
 
-def _with_what_decoding_needs(request: TableRequest) -> TableRequest:
-    """`request` with the columns that tell how keys and values are to be decoded; they are not shown for that."""
+def _with_columns_for_decoding(request: TableRequest) -> TableRequest:
+    """Return `request` with the columns that decide how keys and values are decoded; they are not shown."""
     names = tuple(column.name for column in request.selected())
     if request.what != "records" or not {"key", "value"} & set(names):
         return request
@@ -171,10 +170,10 @@ def _with_what_decoding_needs(request: TableRequest) -> TableRequest:
 
 
 def _batches(
-    request: TableRequest, tasks: Sequence[TableTask], fs: Fs, damages: list[UnreadableRange]
+    request: TableRequest, tasks: Sequence[TableTask], fs: Fs, unreadable: list[UnreadableRange]
 ) -> Iterator[pa.RecordBatch]:
     for task in tasks:
-        yield from read_table(request, task, fs, on_damage=damages.append)
+        yield from read_table(request, task, fs, on_unreadable=unreadable.append)
 
 
 # ------------------------------------------------------------------------------------------------------------- Parquet
@@ -207,7 +206,7 @@ def _write_with_spark(request: TableRequest, sources: Sequence[Source], options:
                 reader = reader.option(name, value)
             reader.load([_path(source) for source in sources]).write.parquet(str(to))
     except BaseException:
-        # Nothing of what another process may have put there at the same moment.
+        # Not the whole directory: another process may have written into it at the same moment.
         with contextlib.suppress(OSError):
             shutil.rmtree(to / "_temporary")
             to.rmdir()
@@ -249,7 +248,7 @@ def _print_json(batches: Iterator[pa.RecordBatch], request: TableRequest, option
 
 
 class _Checked:
-    """Rows on their way, counted; `problems` are those that the table `indexes` finds."""
+    """Iterator of rows that counts them; `problems` counts those that the table `indexes` finds."""
 
     def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
         self._rows = rows
@@ -263,7 +262,7 @@ class _Checked:
             yield row
 
     def finish(self, request: TableRequest, options: DumpOptions) -> int:
-        """The exit status; of `indexes` every row counts, shown or not."""
+        """Return the exit status; every row of `indexes` counts, shown or not."""
         if request.what != "indexes":
             return EXIT_DONE
         for _ in self:
@@ -273,7 +272,7 @@ class _Checked:
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """Rows as dictionaries, timestamps as ms."""
+    """Yield rows as dictionaries, timestamps as ms since the epoch."""
     import pyarrow as pa
 
     for batch in batches:
@@ -288,7 +287,7 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _plain(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A row for JSON: text where bytes are text, else their hexadecimal form in an object; known records decoded."""
+    """Return a row for JSON: printable bytes as text, others as an object `{"hex": …}`, known records decoded."""
     decoded = _decoded(row)
     return {name: decoded[name] if name in decoded else _plain_value(row[name]) for name in names}
 
@@ -303,7 +302,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Key and value of a record that a coordinator or the cluster itself wrote, else nothing."""
+    """Return key and value of a record of a coordinator or of the cluster itself; empty for other records."""
     if "key" not in row:
         return {}
     key, value = row["key"], row.get("value")
@@ -317,7 +316,7 @@ def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: bytes) -> str | None:
-    """UTF-8 that a terminal can show as it is, else None."""
+    """Return `value` as text if it is UTF-8 that a terminal shows unchanged, else None."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -339,7 +338,7 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
     for row in shown:
         decoded = _decoded(row)
         table.add_row(*(_cell(column.kind, decoded.get(column.name, row[column.name])) for column in columns))
-    # What a record holds must not be taken for markup, and a pipe has no width.
+    # The content of a record is not markup, and a pipe has no width.
     as_is = partial(SafeConsole, highlight=False, markup=False, emoji=False)
     console = as_is() if as_is().is_terminal else as_is(width=1 << 14)
     write_result(as_text(lambda shown: shown.print(table), console))
@@ -394,69 +393,117 @@ def _short(text: str) -> str:
     multiple=True,
     metavar="TOPIC-N",
     shell_complete=complete_partition,
-    help="Only these; globs allowed.  A pattern that matches nothing is an error.",
+    help="Only these partitions; globs allowed.  A pattern that matches nothing is an error.",
 )
 @click.option("--allow-empty-selection", is_flag=True, help="Let a --partition match nothing, for schedulers.")
-@click.option("--columns", metavar="NAME,...", help="These columns, in this order.")
-@click.option("--keys", is_flag=True, help="Records: keys without values.")
-@click.option("--isolation", type=click.Choice(ISOLATIONS), default=READ_UNCOMMITTED, help="As for a consumer.")
-@click.option("--on-corruption", type=click.Choice(ON_CORRUPTION), default=FAIL, help="What a bad batch does.")
-@click.option("--limit", type=click.IntRange(min=0), help=f"At most so many rows (table: {SHOWN_ROWS}; 0: all).")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a row instead of a table.")
-@click.option("--to", type=click.Path(path_type=Path), help="Write Parquet into this directory instead.")
-@click.option("--master", metavar="URL", help="Spark master, for --to.")
-@click.option("--quiet", is_flag=True, help="No notes on stderr.")
+@click.option("--columns", metavar="NAME,...", help="Print these columns, in this order.")
+@click.option("--keys", is_flag=True, help="Print keys of records without their values.")
+@click.option(
+    "--isolation", type=click.Choice(ISOLATIONS), default=READ_UNCOMMITTED, help="Isolation level, as for a consumer."
+)
+@click.option(
+    "--on-corruption",
+    type=click.Choice(ON_CORRUPTION),
+    default=FAIL,
+    help="Fail at a corrupt batch, skip it, or print it as a row.",
+)
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help=f"Print at most N rows (default for a table: {SHOWN_ROWS}; 0: all).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row instead of a table.")
+@click.option("--to", type=click.Path(path_type=Path), help="Write Parquet into this new directory instead.")
+@click.option("--master", metavar="URL", help="Write with Spark on this master; only with --to.")
+@click.option("--quiet", is_flag=True, help="Print no messages on stderr.")
 def command(**given: Any) -> None:
-    """Show what segments and the files beside them hold.
+    """Print the contents of segments and of the files beside them.
 
     PATH is a log directory, a partition's directory, a segment's file, or a glob of them.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
     with errors_as_exit_status():
-        sys.exit(_run(**given))
+        sys.exit(_run(_Arguments(**given)))
 
 
-def _run(
-    paths: Sequence[str],
-    what: str | None,
-    offsets: str | None,
-    timestamps_ms: str | None,
-    partitions: Sequence[str],
-    allow_empty_selection: bool,
-    columns: str | None,
-    keys: bool,
-    isolation: str,
-    on_corruption: str,
-    limit: int | None,
-    as_json: bool,
-    to: Path | None,
-    master: str | None,
-    quiet: bool,
-) -> int:
-    if as_json and to is not None:
-        raise UsageError("--json and --to exclude each other", advice="choose JSON lines or Parquet")
-    found = find_sources(paths, Fs())
-    if not allow_empty_selection:
-        check_patterns(partitions, [str(source.partition) for source in found], where=", ".join(paths))
-    sources = [s for s in found if not partitions or any(fnmatch.fnmatchcase(str(s.partition), p) for p in partitions)]
-    request = TableRequest(
-        what=what or _default_table(found),
-        bounds=Bounds(*parse_range(offsets, "--offsets"), *parse_range(timestamps_ms, "--timestamps-ms")),
-        isolation=isolation,
-        on_corruption=on_corruption,
-    )
-    request.selected()
-    if keys and request.what != "records":
-        raise UsageError("--keys is of use only for records", advice="add --what records")
-    if columns is not None:
-        request = replace(request, columns=tuple(name.strip() for name in columns.split(",")))
-    elif keys:
-        request = replace(request, columns=_KEYS_ONLY)
-    elif not as_json and to is None:
-        request = replace(request, columns=_shown(request))
-    if not as_json and to is None and limit is None:
-        limit = SHOWN_ROWS
-    return dump(request, sources, DumpOptions(as_json, to, limit or None, quiet, master))
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    """Arguments of the command as given; the texts of --offsets, --timestamps-ms and --columns are not parsed yet."""
+
+    paths: tuple[str, ...]
+    what: str | None
+    offsets: str | None
+    timestamps_ms: str | None
+    partitions: tuple[str, ...]
+    allow_empty_selection: bool
+    columns: str | None
+    keys: bool
+    isolation: str
+    on_corruption: str
+    limit: int | None
+    as_json: bool
+    to: Path | None
+    master: str | None
+    quiet: bool
+
+    @property
+    def is_table(self) -> bool:
+        """True if the rows are printed as a table for people."""
+        return not self.as_json and self.to is None
+
+    def options(self) -> DumpOptions:
+        """Return the options of the output.
+
+        Raises:
+            UsageError: options exclude each other.
+        """
+        if self.as_json and self.to is not None:
+            raise UsageError("--json and --to exclude each other", advice="choose JSON lines or Parquet")
+        limit = SHOWN_ROWS if self.is_table and self.limit is None else self.limit
+        return DumpOptions(self.as_json, self.to, limit or None, self.quiet, self.master)
+
+    def select(self, sources: Sequence[Source]) -> list[Source]:
+        """Return the sources whose partition matches a --partition, all without one.
+
+        Raises:
+            UsageError: a pattern matches nothing.
+        """
+        if not self.allow_empty_selection:
+            names = [str(source.partition) for source in sources]
+            check_patterns(self.partitions, names, where=", ".join(self.paths))
+        return [source for source in sources if not self.partitions or self._is_selected(source)]
+
+    def _is_selected(self, source: Source) -> bool:
+        return any(fnmatch.fnmatchcase(str(source.partition), pattern) for pattern in self.partitions)
+
+    def request(self, default_table: str) -> TableRequest:
+        """Return the request for the rows.
+
+        Raises:
+            UsageError: an unknown table or column, a malformed range, or --keys for another table than `records`.
+        """
+        request = TableRequest(
+            what=self.what or default_table,
+            bounds=Bounds(*parse_range(self.offsets, "--offsets"), *parse_range(self.timestamps_ms, "--timestamps-ms")),
+            isolation=self.isolation,
+            on_corruption=self.on_corruption,
+        )
+        request.selected()
+        if self.keys and request.what != "records":
+            raise UsageError("--keys is for records only", advice="add --what records")
+        if self.columns is not None:
+            return replace(request, columns=tuple(name.strip() for name in self.columns.split(",")))
+        if self.keys:
+            return replace(request, columns=_KEYS_ONLY)
+        return replace(request, columns=_shown(request)) if self.is_table else request
+
+
+def _run(given: _Arguments) -> int:
+    options = given.options()
+    found = find_sources(given.paths, Fs())
+    sources = given.select(found)
+    return dump(given.request(_default_table(found)), sources, options)
 
 
 def _default_table(sources: Sequence[Source]) -> str:

@@ -19,14 +19,12 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the imports that take time
 
 import json
-import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import click
 from rich import box
@@ -52,28 +50,26 @@ from sediment.jobs.delta_lake.refresh_plan import (
     Rebuild,
     Refresh,
     RefreshProgress,
-    parse_progress,
     plan_refresh,
     progress_after,
-    progress_json,
 )
 from sediment.jobs.delta_lake.session import delta_session
-from sediment.jobs.reporting.error_text import describe, first_line
+from sediment.jobs.delta_lake.snapshot_table import SnapshotTable, delta_failures
+from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, SCHEMA, SKIPPED
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
-from sediment.jobs.spark.task_pool import pack_by_weight
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.names import INTERNAL_TOPICS, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.packing import pack_by_weight, pack_in_order
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, read_partition_metadata
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.tables.readers import ScanTask
+from sediment.segment_io.tables.planning import ScanTask
 
 if TYPE_CHECKING:
-    from delta.tables import DeltaTable
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from sediment.segment_io.partition.read_committed import CommittedRange
@@ -82,19 +78,10 @@ REFRESHED = "refreshed"
 REBUILT = "rebuilt"
 UNCHANGED = "unchanged"
 
-_KIND_PROPERTY = "sediment.snapshot"
-_DELETION_VECTORS_PROPERTY = "delta.enableDeletionVectors"
-_DELTA_LOG = "_delta_log"
-_UNFINISHED_COMMIT = re.compile(r"\..*\.tmp")  # written before it gets its name
-_APPLICATION = "sediment-snapshot"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-_TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
-_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 _SOURCE_CHANGED = "source-changed"
 _ATTEMPTS = 3
-_LIKELY_COMMITS = 10
 _PART_BYTES = 64 << 20
 _SHUFFLED_BYTES = 64 << 20
 _TASKS_PER_SLOT = 3
@@ -256,7 +243,7 @@ class _Planned:
     facts: LogState
     refresh: Refresh
     committed: CommittedRange
-    pieces: tuple[ScanTask, ...]
+    scan_tasks: tuple[ScanTask, ...]
 
 
 def _facts(log: _Log, committed: CommittedRange, fs: Fs) -> LogState:
@@ -293,11 +280,11 @@ def _plan(
         slices = plan_slices(source, bounds, fs)
     except (SedimentError, OSError) as error:
         return log.failure(error)
-    pieces = tuple(
-        ScanTask(piece, bounds, True, committed.aborted_within(piece.start_offset, piece.end_offset))
-        for piece in slices
+    scan_tasks = tuple(
+        ScanTask(found, bounds, True, committed.aborted_within(found.start_offset, found.end_offset))
+        for found in slices
     )
-    return _Planned(log, facts, refresh, committed, pieces)
+    return _Planned(log, facts, refresh, committed, scan_tasks)
 
 
 def _check_unchanged(planned: Sequence[_Planned]) -> None:
@@ -306,13 +293,13 @@ def _check_unchanged(planned: Sequence[_Planned]) -> None:
     Raises:
         SourceChangedError: a segment that was to be read was replaced or removed.
     """
-    for piece in (piece for partition in planned for piece in partition.pieces):
+    for scan_task in (scan_task for partition in planned for scan_task in partition.scan_tasks):
         try:
-            same = piece.slice.path.stat().st_ino == piece.slice.inode
+            same = scan_task.slice.path.stat().st_ino == scan_task.slice.inode
         except FileNotFoundError:
             same = False
         if not same:
-            raise _changed(str(piece.slice.source.partition), str(piece.slice.path))
+            raise _changed(str(scan_task.slice.source.partition), str(scan_task.slice.path))
 
 
 def _changed(partition: str, path: str | None) -> SourceChangedError:
@@ -324,172 +311,7 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ the table
-class _SnapshotTable:
-    """The Delta table at a path and what its last commit of ours says."""
-
-    def __init__(self, spark: SparkSession, path: str, deletion_vectors: bool) -> None:
-        self._spark = spark
-        self._deletion_vectors = deletion_vectors
-        self.path = path if is_uri(path) else str(Path(path).absolute())
-
-    def open(self, kind: str) -> RefreshProgress:
-        """Make the table if there is none; how far it is.
-
-        Raises:
-            UsageError: another table is at the path.
-        """
-        from delta.tables import DeltaTable
-
-        if not DeltaTable.isDeltaTable(self._spark, self.path):
-            return self._create(kind)
-        progress = _first_progress(self._commits(_LIKELY_COMMITS)) or _first_progress(self._commits(None))
-        if progress is None:
-            progress = self._forgotten_progress()
-        if progress.kind != kind:
-            raise UsageError(
-                "this table holds the latest values and is refreshed from where it ended"
-                if progress.kind == LATEST
-                else "this table holds the state at a moment and cannot be refreshed",
-                path=self.path,
-                advice="name another path",
-            )
-        return progress
-
-    def _create(self, kind: str) -> RefreshProgress:
-        from delta.tables import DeltaTable
-        from pyspark.sql.types import StructType
-
-        self._remove_unborn_log()
-        columns = cast("StructType", StructType.fromDDL(SPARK_SCHEMA))
-        progress = RefreshProgress(kind, "", 0, {})
-        with _commit_settings(self._spark, progress):
-            (
-                DeltaTable.createIfNotExists(self._spark)
-                .location(self.path)
-                .addColumns(columns)
-                .partitionedBy("topic")
-                .property(_KIND_PROPERTY, kind)
-                # Stated either way: a session may have a default of its own.
-                .property(_DELETION_VECTORS_PROPERTY, "true" if self._deletion_vectors else "false")
-                .execute()
-            )
-        return progress
-
-    def _remove_unborn_log(self) -> None:
-        """Remove a table's log that holds no commit: a creation that failed left it, and Delta takes it for a table."""
-        context = self._spark.sparkContext
-        assert context._jvm is not None
-        folder = context._jvm.org.apache.hadoop.fs.Path(self.path, _DELTA_LOG)
-        files = folder.getFileSystem(context._jsc.hadoopConfiguration())
-        if not files.exists(folder):
-            return
-
-        def holds_nothing(status: Any) -> bool:
-            if status.isDirectory():
-                return len(files.listStatus(status.getPath())) == 0
-            return _UNFINISHED_COMMIT.fullmatch(status.getPath().getName()) is not None
-
-        left = files.listStatus(folder)
-        if all(map(holds_nothing, left)):
-            # Each by itself, and none with what is in it: somebody else may create the table at this moment.
-            for path in [*(status.getPath() for status in left), folder]:
-                files.delete(path, False)
-
-    def _forgotten_progress(self) -> RefreshProgress:
-        """That of a table whose log no longer reaches back to a commit of ours: all has to be read again.
-
-        The number of a refresh never exceeds the version of its commit, so the table's version is one not used before.
-        """
-        properties = self._table().detail().select("properties").first()
-        kind = (properties[0] if properties else {}).get(_KIND_PROPERTY)
-        if kind is None:
-            raise UsageError(
-                "this Delta table was not made by snapshot", path=self.path, advice="name a path that does not exist"
-            )
-        return RefreshProgress(kind, "", self._commits(1)[0].version, {})
-
-    def _commits(self, limit: int | None) -> list[Any]:
-        """Newest first."""
-        table = self._table()
-        history = table.history() if limit is None else table.history(limit)
-        commits = history.select("version", "userMetadata", "operationMetrics").collect()
-        return sorted(commits, key=lambda commit: int(commit.version), reverse=True)
-
-    def _table(self) -> DeltaTable:
-        from delta.tables import DeltaTable
-
-        return DeltaTable.forPath(self._spark, self.path)
-
-    def fill(self, rows: DataFrame, progress: RefreshProgress) -> None:
-        """One commit: `rows` into the empty table."""
-        with _commit_settings(self._spark, progress):
-            rows.where("value is not null").write.format("delta").mode("append").save(self.path)
-
-    def replace(self, rows: DataFrame, progress: RefreshProgress) -> None:
-        """One commit: `rows` become the table."""
-        with _commit_settings(self._spark, progress):
-            rows.where("value is not null").write.format("delta").mode("overwrite").save(self.path)
-
-    def merge(self, rows: DataFrame, stale: Column | None, topics: Sequence[str], progress: RefreshProgress) -> None:
-        """One commit: `rows` are the latest of their keys, `stale` which rows go when none of `rows` has their key."""
-        from pyspark.sql import functions as f
-
-        same_key = (
-            f.col("t.topic").isin(list(topics))
-            & (f.col("t.topic") == f.col("s.topic"))
-            & (f.col("t.partition") == f.col("s.partition"))
-            & (f.col("t.key") == f.col("s.key"))
-        )
-        is_tombstone = f.col("s.value").isNull()
-        is_other = f.struct("t.offset", "t.timestamp", "t.value") != f.struct("s.offset", "s.timestamp", "s.value")
-        merge = (
-            self._table()
-            .alias("t")
-            .merge(rows.alias("s"), same_key)
-            .whenMatchedDelete(is_tombstone)
-            .whenMatchedUpdateAll(is_other)
-            .whenNotMatchedInsertAll(~is_tombstone)
-        )
-        if stale is not None:
-            merge = merge.whenNotMatchedBySourceDelete(stale)
-        with _commit_settings(self._spark, progress):
-            merge.execute()
-
-    def outcome(self, run_id: str) -> tuple[int, Mapping[str, str]] | None:
-        """Version and metrics of the commit of a run, None where it did not commit."""
-        for commit in self._commits(_LIKELY_COMMITS):
-            progress = parse_progress(commit.userMetadata)
-            if progress is not None:
-                return (commit.version, commit.operationMetrics or {}) if progress.run_id == run_id else None
-        return None
-
-
-def _first_progress(commits: Sequence[Any]) -> RefreshProgress | None:
-    return next((found for commit in commits if (found := parse_progress(commit.userMetadata)) is not None), None)
-
-
-def _holds_something(path: Path) -> bool:
-    return path.exists() and (not path.is_dir() or any(path.iterdir()))
-
-
-@contextmanager
-def _commit_settings(spark: SparkSession, progress: RefreshProgress) -> Iterator[None]:
-    """What the commits within are to be marked with."""
-    settings = {
-        _USER_METADATA: progress_json(progress),
-        _TXN_APPLICATION: _APPLICATION,
-        _TXN_VERSION: str(progress.sequence),
-    }
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key in settings:
-            spark.conf.unset(key)
-
-
+# ------------------------------------------------------------------------------------------------------------- reading
 def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
     """Rows of the table that go when nothing read has their key; None where there are none."""
     from pyspark.sql import functions as f
@@ -515,7 +337,6 @@ def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
     return stale
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
 @dataclass(frozen=True, slots=True)
 class _Read:
     """What the tasks read: `rows` of all partitions, held by Spark, and the accounts of each by its parts."""
@@ -531,8 +352,8 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
     slots = spark.sparkContext.defaultParallelism
     parts: list[Part] = []
     owners: list[int] = []
-    for owner, pieces in _cut(planned, slots):
-        parts.append(Part(len(parts), pieces))
+    for owner, scan_tasks in _cut(planned, slots):
+        parts.append(Part(len(parts), scan_tasks))
         owners.append(owner)
     tasks = pack_by_weight(parts, Part.size_bytes, slots * _TASKS_PER_SLOT)
     rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
@@ -545,20 +366,19 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
 
 
 def _cut(planned: Sequence[_Planned], slots: int) -> Iterator[tuple[int, tuple[ScanTask, ...]]]:
-    """(index of the partition, slices that one task reads together); few, because each gives a row for a key."""
-    total_bytes = sum(piece.slice.size_bytes for partition in planned for piece in partition.pieces)
+    """Yield the index of a partition and the slices that one task reads together.
+
+    The groups are few, because each of them gives a row for a key.
+    """
+    total_bytes = sum(map(_size_bytes, planned))
     part_bytes = max(total_bytes // slots, _PART_BYTES)
     for owner, partition in enumerate(planned):
-        pieces: list[ScanTask] = []
-        size_bytes = 0
-        for piece in partition.pieces:
-            if pieces and size_bytes + piece.slice.size_bytes > part_bytes:
-                yield owner, tuple(pieces)
-                pieces, size_bytes = [], 0
-            pieces.append(piece)
-            size_bytes += piece.slice.size_bytes
-        if pieces:
-            yield owner, tuple(pieces)
+        for scan_tasks in pack_in_order(partition.scan_tasks, lambda each: each.slice.size_bytes, part_bytes):
+            yield owner, tuple(scan_tasks)
+
+
+def _size_bytes(partition: _Planned) -> int:
+    return sum(scan_task.slice.size_bytes for scan_task in partition.scan_tasks)
 
 
 def _latest(read: _Read, planned: Sequence[_Planned]) -> DataFrame:
@@ -575,7 +395,7 @@ def _latest(read: _Read, planned: Sequence[_Planned]) -> DataFrame:
 
 def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
     """As many shuffle partitions as the bytes to read need; Spark's default suits other sizes."""
-    size_bytes = sum(piece.slice.size_bytes for partition in planned for piece in partition.pieces)
+    size_bytes = sum(map(_size_bytes, planned))
     slots = spark.sparkContext.defaultParallelism
     spark.conf.set(_SHUFFLE_PARTITIONS, str(max(slots, size_bytes // _SHUFFLED_BYTES)))
 
@@ -591,36 +411,12 @@ def snapshot(options: CommonOptions, own: SnapshotOptions, spark: SparkSession) 
     """
     for attempt in range(_ATTEMPTS):
         try:
-            with _failures_told(own.to):
+            with delta_failures(own.to):
                 return _Run(options, own, spark).refresh()
         except SourceChangedError:
             if attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError
-
-
-@contextmanager
-def _failures_told(to: str) -> Iterator[None]:
-    """What Spark and Delta fail with, as one sentence."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except (Py4JError, PySparkException) as error:
-        raise SedimentError(
-            f"the table cannot be read or written: {_root_cause(error)}",
-            path=to,
-            advice="run again: a refresh that did not happen is made up for, one that did is not repeated",
-        ) from error
-
-
-def _root_cause(error: Exception) -> str:
-    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    while cause is not None and cause.getCause() is not None:
-        cause = cause.getCause()
-    said = None if cause is None else cause.getMessage() or cause.toString()
-    return first_line(Exception(said) if said else error)
 
 
 class _Run:
@@ -633,7 +429,7 @@ class _Run:
         self._run_id = uuid.uuid4().hex[:12]
         self._started = time.monotonic()
         self._fs = Fs()
-        self._table = _SnapshotTable(spark, own.to, own.deletion_vectors)
+        self._table = SnapshotTable(spark, own.to, own.deletion_vectors)
 
     def refresh(self) -> SnapshotReport:
         as_of = self._own.as_of is not None
@@ -825,6 +621,10 @@ def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Se
 
 def _named(partitions: Sequence[str]) -> str:
     return ", ".join(partitions[:5]) + (" …" if len(partitions) > 5 else "") or "none"
+
+
+def _holds_something(path: Path) -> bool:
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
 def _check_place(to: str, log_dirs: Sequence[Path]) -> None:

@@ -11,7 +11,7 @@ import time
 
 import click
 
-from sediment.jobs.command_line.options import errors_as_exit_status
+from sediment.jobs.command_line.exit_status import errors_as_exit_status
 from sediment.jobs.command_line.standard_output import write_result
 from sediment.jobs.spark.cds_archive import make_archive
 from sediment.segment_io.errors import UsageError

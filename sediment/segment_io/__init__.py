@@ -1,1 +1,1 @@
-"""Every byte on disk, and what a directory says about itself.  Knows no policy, no clock and no Spark."""
+"""Every byte on disk, and what a directory says about itself.  Knows no policy and no Spark."""

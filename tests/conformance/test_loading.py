@@ -210,8 +210,10 @@ def _is_known_difference(ours: LoadedLog, clean: bool) -> bool:
 
 
 def _is_refused_as_meant(error: SedimentError) -> bool:
-    """Whether a log that Kafka loads is refused for an offset or a magic, a wrong checksum, or a torn replacement."""
-    if any(text in str(error) for text in ("checksum", "batch lies", "interrupted replacement")):
+    """Return True if a log that Kafka loads is refused for an offset or a magic, a wrong checksum, a torn replacement, or a log start above it."""
+    if any(
+        text in str(error) for text in ("checksum", "batch lies", "interrupted replacement", "is above the log end")
+    ):
         return True
     if not isinstance(error, CorruptBatchError) or error.path is None:
         return False

@@ -51,7 +51,9 @@ from sediment.segment_io.partition.sample import sampled_batches
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, MappedTimeIndex, OpenTransactionIndex
 from sediment.segment_io.stores import Store
-from sediment.segment_io.tables.readers import FAIL, ROWS, SKIP, TABLES, TableRequest, plan_table, read_table
+from sediment.segment_io.tables.planning import plan_table
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import FAIL, ROWS, SKIP, TABLES, TableRequest
 from tests.archives import unpack
 from tests.fuzz.spoiled import NOW_MS, PARTITION, changed_batch, flipped, spoiled_log
 from tests.logs import LogShape, write_random_log

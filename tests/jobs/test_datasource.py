@@ -22,7 +22,9 @@ from pyspark.sql.types import StructType
 from sediment.jobs.datasource import KafkaLogSource, KafkaLogStreamReader, SourceOptions, register, spark_schema
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.sources import find_sources
-from sediment.segment_io.tables.readers import TABLES, TableRequest, arrow_schema, plan_table, read_table
+from sediment.segment_io.tables.planning import plan_table
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import TABLES, TableRequest, arrow_schema
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.jobs.log_dirs import sediment, write_checkpoint
 from tests.segments import ABORT, batch_bytes, marker_bytes, write_segment, write_snapshot
@@ -249,11 +251,11 @@ def test_corruption_is_skipped_or_shown(spark, corrupt):
     [
         ("nothing", {}, "no such file or directory (file {}); name a log directory"),
         ("", {"waht": "records"}, "kafka-log has no option 'waht'; did you mean 'what'"),
-        ("", {"what": "rows"}, "there is no table 'rows'; it is one of records, batches"),
+        ("", {"what": "rows"}, "table 'rows' does not exist; it is one of records, batches"),
         ("", {"columns": "ofset"}, "table 'records' has no column 'ofset'; it has key, value"),
         ("", {"isolation": "none"}, "isolation cannot be 'none'; it is one of read_uncommitted, read_committed"),
         ("", {"on_corruption": "x"}, "on_corruption cannot be 'x'; it is one of fail, skip, rows"),
-        ("", {"offsets": "5"}, "offsets '5' is no range; write A:B"),
+        ("", {"offsets": "5"}, "offsets '5' is not a range; write A:B"),
         ("", {"topics": "t,tt"}, "the paths hold no topic 'tt'; did you mean 't'"),
         ("", {"topics": "zebra"}, "the paths hold no topic 'zebra'; there are t"),
         ("", {"topics": "t", "partitions": "1,7"}, "the paths hold no partition 7; there are 0, 1"),

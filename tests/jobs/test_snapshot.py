@@ -15,6 +15,7 @@ from chispa import assert_df_equality
 from sediment.jobs import snapshot as snapshots
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.delta_lake.refresh_plan import LATEST, RefreshProgress, parse_progress
+from sediment.jobs.delta_lake.snapshot_table import SnapshotTable
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.snapshot import AsOf, SnapshotOptions, parse_as_of
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
@@ -311,7 +312,7 @@ def test_of_two_refreshes_from_the_same_progress_the_second_changes_nothing(spar
     log.write()
     refresh(spark, log_dir, to)
     log.append(a="2", b="2").write()
-    merge = snapshots._SnapshotTable.merge
+    merge = SnapshotTable.merge
     others = []
 
     def after_another(self, rows, stale, topics, progress):
@@ -321,7 +322,7 @@ def test_of_two_refreshes_from_the_same_progress_the_second_changes_nothing(spar
             log.append(b=None).write()
         merge(self, rows, stale, topics, progress)
 
-    monkeypatch.setattr(snapshots._SnapshotTable, "merge", after_another)
+    monkeypatch.setattr(SnapshotTable, "merge", after_another)
     [partition] = refresh(spark, log_dir, to).partitions
     # What the other run claimed to have done stands; the refused one planned anew from there.
     assert (partition.first_offset, partition.next_offset) == (3, 4)

@@ -23,30 +23,19 @@ from pathlib import Path
 
 from sediment.segment_io.errors import OwnershipError, SourceChangedError, UsageError
 from sediment.segment_io.format.names import (
-    CLEANER_FILE,
-    HIGH_WATERMARK_FILE,
     LOCK_FILE,
-    LOG_START_FILE,
-    META_PROPERTIES_FILE,
     PART_SUFFIX,
-    RECOVERY_POINT_FILE,
     PartFile,
     parse_segment_file,
 )
 from sediment.segment_io.fs import Buffer, Fs, open_to_read
+from sediment.segment_io.partition.log_dir import LOG_DIRECTORY_FILES
 from sediment.segment_io.stores import CHUNK_BYTES, Store
 
 CLAIM_FILE = ".sediment-output"
 MANIFEST_FILE = "sediment-manifest.json"
 
 _SCHEMA = 1
-_OF_LOG_DIRECTORIES = (
-    META_PROPERTIES_FILE,
-    RECOVERY_POINT_FILE,
-    LOG_START_FILE,
-    CLEANER_FILE,
-    HIGH_WATERMARK_FILE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +67,7 @@ def check_output_path(output: Store, sources: Sequence[Store]) -> None:
     path = output.local_path
     if path is not None:
         for parent in path.resolve().parents:
-            if any((parent / name).exists() for name in _OF_LOG_DIRECTORIES):
+            if any((parent / name).exists() for name in LOG_DIRECTORY_FILES):
                 raise UsageError(
                     f"the output would be inside the log directory {parent}, and a broker does not start on that",
                     path=str(output),

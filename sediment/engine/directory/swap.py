@@ -42,7 +42,7 @@ from sediment.segment_io.format.names import (
     segment_file_name,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.listing import SegmentRef, list_log
+from sediment.segment_io.partition.listing import SegmentRef, list_log, stat_segment
 from sediment.segment_io.segment.next_offset import batch_ends
 
 _KRAFT_SNAPSHOT_SUFFIX = ".checkpoint.deleted"
@@ -250,7 +250,7 @@ def _check_place(partition: TopicPartition, directory: Path, groups: Sequence[Cl
 def _check_files(partition: TopicPartition, directory: Path, group: CleanedGroup, fs: Fs) -> None:
     """The group's sources and parts are still those of the swap: other groups took their time."""
     for source in group.sources:
-        if _current(directory, source.base_offset, fs) != source:
+        if stat_segment(directory, source.base_offset, fs) != source:
             raise _source_changed(partition, directory, source)
     _check_parts(partition, directory, group, fs)
 
@@ -260,22 +260,6 @@ def _check_parts(partition: TopicPartition, directory: Path, group: CleanedGroup
         found = fs.entry(directory / part.part_name)
         if found is None or found.size_bytes != part.size_bytes:
             raise _changed(partition, directory / part.part_name, "a prepared file is gone or has another size")
-
-
-def _current(directory: Path, base_offset: int, fs: Fs) -> SegmentRef | None:
-    log, offset_index, time_index, transaction_index = (
-        fs.entry(directory / segment_file_name(base_offset, kind)) for kind in (SegmentFileKind.LOG, *_INDEX_KINDS)
-    )
-    if log is None:
-        return None
-    return SegmentRef(
-        base_offset=base_offset,
-        log_bytes=log.size_bytes,
-        offset_index_bytes=None if offset_index is None else offset_index.size_bytes,
-        time_index_bytes=None if time_index is None else time_index.size_bytes,
-        transaction_index_bytes=None if transaction_index is None else transaction_index.size_bytes,
-        mtime_ns=log.mtime_ns,
-    )
 
 
 def _source_changed(partition: TopicPartition, directory: Path, source: SegmentRef) -> SourceChangedError:

@@ -1,13 +1,12 @@
-"""The options that commands share, how a command ends, and how its errors become exit statuses.
+"""The options that commands share, and how a command ends.
 
 Invariant: a run is in the ledger, on its page and in its metrics before anything of it goes to stdout.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from rich.console import Console
 
 from sediment.compaction.strategy import KeyEquality
 from sediment.jobs.command_line import stderr_log
+from sediment.jobs.command_line.exit_status import CLICK_EXITS, EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import OutputError, as_text, error_console, write_result
 from sediment.jobs.completion import complete_partition
 from sediment.jobs.reporting import run_outputs
@@ -29,20 +29,12 @@ from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.unstated_settings import UNSTATED_CODES
-from sediment.jobs.spark.cancellation import end_on_signals, stop_on_signals
+from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.jobs.spark.session import under_spark_submit
-from sediment.segment_io.errors import UsageError
+from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import METADATA_PARTITION
 from sediment.segment_io.fs import Fs
-
-EXIT_DONE = 0
-EXIT_FAILED = 1
-EXIT_WRONG_USE = 2
-EXIT_READER_LEFT = 141  # as of a process that SIGPIPE ended
-TRACEBACK_VARIABLE = "SEDIMENT_TRACEBACK"
-
-_OF_CLICK = (click.ClickException, click.exceptions.Exit, click.Abort)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -174,9 +166,20 @@ class CommonOptions:
 
     def _write_files(self, report: str, messages: Console) -> None:
         if self.report_file is not None:
-            run_outputs.write_page(report, self.report_file, messages, options=self, given=run_outputs.given_options())
+            given = run_outputs.given_options()
+            run_outputs.write_page(
+                report, self.report_file, messages, settings=self._settings_by_directory, given=given
+            )
         if self.metrics_file is not None:
             run_outputs.write_metrics(report, self.metrics_file, messages)
+
+    def _settings_by_directory(self) -> dict[str, Settings]:
+        """Return the settings in force in each log directory, with those of its cluster; under "" those of the run."""
+        found = {"": self.settings}
+        with contextlib.suppress(SedimentError, OSError):
+            for directory in self.open_directories(Fs()):
+                found[str(directory.path)] = directory.settings
+        return found
 
     def _check_accounts(self) -> None:
         if self.ledger is not None:
@@ -276,7 +279,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
                 if not log_dirs:
                     options._check_accounts()
                 return command(options=options, **own)
-            except _OF_CLICK:
+            except CLICK_EXITS:
                 raise
             except (Exception, KeyboardInterrupt) as error:
                 options.account_of_error(error)
@@ -369,35 +372,3 @@ def _log_dir_of_metadata(given: Path | None) -> Path | None:
 def _absolute(log_dir: str) -> Path:
     """The path as tasks need it: an executor has a working directory of its own."""
     return Path(log_dir) if "://" in log_dir else Path(log_dir).absolute()
-
-
-class errors_as_exit_status:  # noqa: N801 - reads as a statement
-    """End the command on SIGINT and SIGTERM, and turn an error into one sentence on stderr and its exit status.
-
-    What only prints and has lost its reader ends silently.  An error that is none of ours, nor of the system or Spark,
-    is a fault of Sediment: its trace goes to a file, or with $SEDIMENT_TRACEBACK to stderr.
-    """
-
-    def __enter__(self) -> None:
-        self._signals = end_on_signals()
-        self._signals.__enter__()
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        try:
-            self._end(error)
-        finally:
-            self._signals.__exit__(kind, error, trace)
-
-    def _end(self, error: BaseException | None) -> None:
-        if error is None or isinstance(error, _OF_CLICK) or not isinstance(error, Exception | KeyboardInterrupt):
-            return
-        if isinstance(error, OutputError) and error.reader_left:
-            sys.exit(EXIT_READER_LEFT)
-        found = error_text_of(error)
-        if not found.is_fault:
-            stderr_log.log_error(found.sentence, reason_code=found.reason_code)
-        elif os.environ.get(TRACEBACK_VARIABLE):
-            return
-        else:
-            stderr_log.log_fault(found.sentence, error, reason_code=found.reason_code)
-        sys.exit(EXIT_WRONG_USE if isinstance(error, UsageError) else EXIT_FAILED)

@@ -48,7 +48,9 @@ from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, se
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import ALL, plan_slices
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.tables.readers import TABLES, ScanTask, TableRequest, TableTask, arrow_schema, read_table
+from sediment.segment_io.tables.planning import ScanTask, TableTask
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import TABLES, TableRequest, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -203,7 +205,7 @@ def _measure(work: SegmentWork) -> Measured:
 
 
 def _task(source: Source) -> TableTask:
-    return TableTask(pieces=tuple(ScanTask(piece, ALL) for piece in plan_slices(source, ALL, Fs())))
+    return TableTask(scan_tasks=tuple(ScanTask(found, ALL) for found in plan_slices(source, ALL, Fs())))
 
 
 # -------------------------------------------------------------------------------------------------------------- writing
@@ -213,12 +215,12 @@ class WriteWork:
 
     segment: SegmentWork
     digest: str
-    piece: ScanTask
+    scan_task: ScanTask
     table: str
 
     def weight(self) -> int:
         """Bytes to read."""
-        return self.piece.slice.size_bytes
+        return self.scan_task.slice.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,7 @@ def write(work: WriteWork, attempt: str) -> tuple[WrittenFile, ...] | Failure:
     try:
         check_run_token(work.segment.source.directory.parent, work.segment.run_id)
         with _Files(work, attempt) as files:
-            for batch in read_table(TableRequest(), TableTask(pieces=(work.piece,)), Fs()):
+            for batch in read_table(TableRequest(), TableTask(scan_tasks=(work.scan_task,)), Fs()):
                 files.add(batch)
         return tuple(files.written)
     except (SedimentError, OSError) as error:
@@ -569,9 +571,9 @@ class _Archiving:
         """The files of each segment; where one of its slices failed, or rows are missing, its partition has failed."""
         fs = Fs()
         works = [
-            WriteWork(work, found.digest, ScanTask(piece, ALL), table.path)
-            for work, found in new.items()
-            for piece in plan_slices(work.source, ALL, fs)
+            WriteWork(work, measured.digest, ScanTask(found, ALL), table.path)
+            for work, measured in new.items()
+            for found in plan_slices(work.source, ALL, fs)
         ]
         files: dict[SegmentWork, tuple[WrittenFile, ...]] = {}
         if not works:

@@ -21,14 +21,9 @@ from typing import TYPE_CHECKING
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.tables.readers import (
-    READ_COMMITTED,
-    ScanTask,
-    TableRequest,
-    TableTask,
-    arrow_schema,
-    read_table,
-)
+from sediment.segment_io.tables.planning import ScanTask, TableTask
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import READ_COMMITTED, TableRequest, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,11 +51,11 @@ class Part:
     """Slices of one partition, ascending; `number` is that of its account."""
 
     number: int
-    pieces: tuple[ScanTask, ...]
+    scan_tasks: tuple[ScanTask, ...]
 
     def size_bytes(self) -> int:
         """Of the slices: what tasks are packed by."""
-        return sum(piece.slice.size_bytes for piece in self.pieces)
+        return sum(scan_task.slice.size_bytes for scan_task in self.scan_tasks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +94,7 @@ def read_latest(part: Part, fs: Fs) -> Iterator[pa.RecordBatch]:
     reason: tuple[str | None, str | None] = None, None
     held = _Held()
     try:
-        for batch in read_table(REQUEST, TableTask(pieces=part.pieces), fs):
+        for batch in read_table(REQUEST, TableTask(scan_tasks=part.scan_tasks), fs):
             messages_read += batch.num_rows
             yield from held.add(batch)
         yield from held.take()

@@ -6,10 +6,9 @@ directory; after the run nothing raises, because what was done is done; each fil
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +16,11 @@ import click
 from rich.console import Console
 
 from sediment.jobs.reporting.run_report import read_report
-from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.printable import encodable
 
 if TYPE_CHECKING:
-    from sediment.jobs.command_line.options import CommonOptions
     from sediment.jobs.settings.resolve import Settings
 
 _ADVICE = "name a file outside the log directories, in a directory that is there"
@@ -49,17 +47,23 @@ def error_document(command: str, now_ms: int, error: BaseException, sentence: st
 
 
 def write_page(
-    report: str, file: Path, messages: Console, *, options: CommonOptions, given: Sequence[tuple[str, str]]
+    report: str,
+    file: Path,
+    messages: Console,
+    *,
+    settings: Callable[[], dict[str, Settings]],
+    given: Sequence[tuple[str, str]],
 ) -> None:
-    """Write the page of the run whose JSON is `report`; what goes wrong is told on `messages`.
+    """Write the page of the run whose JSON is `report`; print an error on `messages`.
 
-    `options` are those of the run, `given` what its user gave, as name and text.
+    `settings` returns the settings in force by log directory, and those of the run under "".  `given` are the options
+    on the command line, as name and text.
     """
 
     def content() -> bytes:
         from sediment.jobs.reporting.html_page import render_html
 
-        page = render_html(json.loads(report), options=given, settings=_settings_by_directory(options))
+        page = render_html(json.loads(report), options=given, settings=settings())
         return encodable(page).encode()
 
     _write(file, content, "the report", messages)
@@ -93,15 +97,6 @@ def given_options() -> tuple[tuple[str, str], ...]:
         values = value if isinstance(value, tuple) else (value,)
         given += [(max(parameter.opts, key=len), "" if parameter.is_flag else str(each)) for each in values]
     return tuple(given)
-
-
-def _settings_by_directory(options: CommonOptions) -> dict[str, Settings]:
-    """The settings in force in each log directory, with what its cluster says; under "" those of the run."""
-    found = {"": options.settings}
-    with contextlib.suppress(SedimentError, OSError):
-        for directory in options.open_directories(Fs()):
-            found[str(directory.path)] = directory.settings
-    return found
 
 
 def _write(file: Path, content: Any, what: str, messages: Console) -> None:

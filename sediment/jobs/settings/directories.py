@@ -16,24 +16,18 @@ from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import NotALogDirectoryError, UsageError
 from sediment.segment_io.format.checkpoints import MetaProperties
 from sediment.segment_io.format.names import (
-    CLEANER_FILE,
-    HIGH_WATERMARK_FILE,
-    LOG_START_FILE,
     META_PROPERTIES_FILE,
     PARTITION_METADATA_FILE,
-    RECOVERY_POINT_FILE,
     TopicPartition,
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.mounts import MOUNT_TABLE, filesystem_type, is_network_filesystem
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties, read_partition_metadata
-from sediment.segment_io.partition.log_dir import LogDirCheckpoints, read_checkpoints
+from sediment.segment_io.partition.log_dir import LOG_DIRECTORY_FILES, LogDirCheckpoints, read_checkpoints
 from sediment.segment_io.partition.partition_directories import find_live_partitions
 
 _LOGGER = logging.getLogger(__name__)
-
-_MARKS = frozenset({META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +104,7 @@ def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> SelectedDirec
             advice=f"name its parent and select it: {path.parent} --partition {path.name}",
         )
     found = find_live_partitions(path, (entry.name for entry in names if entry.is_directory))
-    if not found and not any(entry.name in _MARKS for entry in names):
+    if not found and not any(entry.name in LOG_DIRECTORY_FILES for entry in names):
         raise NotALogDirectoryError(
             "not a Kafka log directory: it holds neither topic-partition directories nor checkpoint files",
             path=str(path),

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from sediment.jobs.command_line.stderr_log import as_line
 from sediment.jobs.spark.cancellation import interruptible, is_stopping, stop_on_signals
-from sediment.jobs.spark.cds_archive import archive_options
+from sediment.jobs.spark.cds_options import archive_options
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,13 +12,14 @@ shared a task with such an error is tried once more, each piece in a task of its
 
 from __future__ import annotations
 
-import heapq
 import queue
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from sediment.segment_io.packing import pack_by_weight, pack_in_order
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")
@@ -67,32 +68,6 @@ def pack_in_rounds(weights: Sequence[int], slots: int, at_least: int = 1) -> int
     return max(at_least, -(-sum(weights) // (_TASK_WEIGHT * slots)), -(-len(weights) // (_TASK_PIECES * slots)))
 
 
-def pack_by_weight(works: Sequence[Work], weight: Callable[[Work], int], tasks: int) -> list[list[Work]]:
-    """At most `tasks` lists of about equal weight, heaviest first, each heaviest first inside."""
-    packed: list[list[Work]] = [[] for _ in range(min(tasks, len(works)))]
-    totals = [(0, index) for index in range(len(packed))]
-    for work in sorted(works, key=weight, reverse=True):
-        total, index = heapq.heappop(totals)
-        packed[index].append(work)
-        heapq.heappush(totals, (total + weight(work) + 1, index))
-    return sorted(packed, key=lambda task: sum(map(weight, task)), reverse=True)
-
-
-def pack_in_order(works: Sequence[Work], weight: Callable[[Work], int]) -> list[list[Work]]:
-    """Neighbours of `works` together as long as they are small, so that many small ones do not cost a job each."""
-    packed: list[list[Work]] = []
-    total = 0
-    for work in works:
-        joined = total + weight(work)
-        if packed and len(packed[-1]) < _NEIGHBOURS and joined <= _NEIGHBOURS_WEIGHT:
-            packed[-1].append(work)
-            total = joined
-        else:
-            packed.append([work])
-            total = weight(work)
-    return packed
-
-
 def run_on_executors(
     sc: Any,
     works: Sequence[Work],
@@ -134,7 +109,7 @@ def _packed(
     works: Sequence[Work], weight: Callable[[Work], int], slots: int, *, in_order: bool, least_rounds: int
 ) -> list[list[Work]]:
     if in_order:
-        return pack_in_order(works, weight)
+        return pack_in_order(works, weight, _NEIGHBOURS_WEIGHT, most_items=_NEIGHBOURS)
     return pack_by_weight(works, weight, slots * pack_in_rounds(list(map(weight, works)), slots, least_rounds))
 
 

@@ -17,16 +17,19 @@ from typing import TYPE_CHECKING
 from sediment.jobs.datasource import spark_schema
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.packing import pack_in_order
 from sediment.segment_io.partition.slices import SLICE_BYTES
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.tables.readers import (
-    ROWS,
-    TableRequest,
+from sediment.segment_io.tables.planning import (
+    BATCHES_TASK_BYTES,
+    OPEN_SEGMENT_BYTES,
+    SOURCES_PER_TASK,
     TableTask,
-    arrow_schema,
     plan_scan_tasks,
-    read_table,
+    read_cost,
 )
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import ROWS, TableRequest, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,9 +40,6 @@ BEFORE, AFTER = 0, 1
 DATA, CONTROL, DAMAGE = 0, 1, 2
 NO_TIMESTAMP_US = -1000
 
-_BATCHES_TASK_BYTES = 512 << 20
-_OPEN_SEGMENT_BYTES = 1 << 20
-_SOURCES_PER_TASK = 64
 
 _RECORDS = TableRequest(
     what="records",
@@ -165,7 +165,7 @@ def _with_contents(rows: pa.RecordBatch, part: _Part) -> pa.RecordBatch:
         positions, sizes = (
             rows.column(name).fill_null(0).to_numpy(zero_copy_only=False) for name in ("position", "size")
         )
-        (piece,) = part.task.pieces
+        (piece,) = part.task.scan_tasks
         contents = read_contents(piece.slice.path, positions, sizes, readable)
     empty = ~contents.known | (rows.column("recordCount").fill_null(0).to_numpy(zero_copy_only=False) == 0)
     columns = [
@@ -189,21 +189,15 @@ def _load(
 ) -> DataFrame:
     fs = Fs()
     parts = [
-        (_Part(pair, side, TableTask(pieces=(piece,))), piece.slice.size_bytes + _OPEN_SEGMENT_BYTES)
+        (_Part(pair, side, TableTask(scan_tasks=(scan_task,))), read_cost(scan_task))
         for pair, sources in enumerate(pairs)
         for side, source in enumerate(sources)
-        for piece in plan_scan_tasks(request, source, fs, slice_bytes=task_bytes)
+        for scan_task in plan_scan_tasks(request, source, fs, slice_bytes=task_bytes)
     ]
     total = sum(cost for _, cost in parts)
-    wanted = min(task_bytes + _OPEN_SEGMENT_BYTES, total // max(1, int(spark.sparkContext.defaultParallelism)) + 1)
-    tasks: list[list[_Part]] = []
-    filled = wanted
-    for part, cost in parts:
-        if filled >= wanted:
-            tasks.append([])
-            filled = 0
-        tasks[-1].append(part)
-        filled += cost
+    wanted = min(task_bytes + OPEN_SEGMENT_BYTES, total // max(1, int(spark.sparkContext.defaultParallelism)) + 1)
+    packed = pack_in_order(parts, lambda part: part[1], wanted, overfill=True)
+    tasks = [[part for part, _ in each] for each in packed]
     return _rows_of(request, tasks, spark)
 
 
@@ -227,7 +221,7 @@ def load_batches(pairs: Sequence[tuple[Source, Source]], spark: SparkSession) ->
     """
     from pyspark.sql import functions as f
 
-    rows = _load(_BATCHES, pairs, spark, _BATCHES_TASK_BYTES)
+    rows = _load(_BATCHES, pairs, spark, BATCHES_TASK_BYTES)
     return rows.withColumns(
         {
             "maxTimestamp": f.coalesce(f.unix_millis("maxTimestamp"), f.lit(-1)),
@@ -286,5 +280,5 @@ def load_aborted(sources: Sequence[Source], spark: SparkSession) -> DataFrame:
     An index that cannot be read has none; the check of indexes names it.
     """
     parts = [_Part(pair, AFTER, TableTask(sources=(source,))) for pair, source in enumerate(sources)]
-    tasks = [parts[start : start + _SOURCES_PER_TASK] for start in range(0, len(parts), _SOURCES_PER_TASK)]
+    tasks = [parts[start : start + SOURCES_PER_TASK] for start in range(0, len(parts), SOURCES_PER_TASK)]
     return _rows_of(_TRANSACTIONS, tasks, spark).drop("side")

@@ -38,7 +38,8 @@ from sediment.segment_io.internal_topics.metadata_records import (
     decode_metadata_record,
 )
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
-from sediment.segment_io.partition.slices import Bounds, live_segments, plan_slices
+from sediment.segment_io.partition.live_segments import live_segments
+from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.columns import WANT_VALUE, BadBatchError, RecordColumns, check_batches
 from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, batch_error

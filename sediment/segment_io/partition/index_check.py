@@ -30,8 +30,8 @@ from sediment.segment_io.format.layout import CONTROL_BIT, NO_TIMESTAMP
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
 from sediment.segment_io.partition.producer_state import parse_snapshot
-from sediment.segment_io.partition.slices import LiveSegment, live_segments
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.reader import HeaderScan, Rows
 

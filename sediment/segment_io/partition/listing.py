@@ -5,6 +5,7 @@ Invariant: a listing opens no file; `segments` ascend by base offset and the las
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from sediment.segment_io.format.names import (
     SegmentFileName,
     TopicPartition,
     parse_segment_file,
+    segment_file_name,
 )
 from sediment.segment_io.fs import FileEntry, Fs
+
+_INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,17 @@ def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
     return LogListing(partition, path, segments, tuple(sorted(snapshots)), tuple(leftovers))
 
 
-def _segment(base_offset: int, files: dict[SegmentFileKind, FileEntry]) -> SegmentRef:
+def stat_segment(directory: Path, base_offset: int, fs: Fs, *, suffix: str = "") -> SegmentRef | None:
+    """Return a segment by its files as they are now, with `suffix` on each name; None if it has no `.log`."""
+    found = {
+        kind: fs.entry(directory / (segment_file_name(base_offset, kind) + suffix))
+        for kind in (SegmentFileKind.LOG, *_INDEX_KINDS)
+    }
+    files = {kind: entry for kind, entry in found.items() if entry is not None}
+    return _segment(base_offset, files) if SegmentFileKind.LOG in files else None
+
+
+def _segment(base_offset: int, files: Mapping[SegmentFileKind, FileEntry]) -> SegmentRef:
     def size(kind: SegmentFileKind) -> int | None:
         return files[kind].size_bytes if kind in files else None
 

@@ -14,11 +14,17 @@ from sediment.segment_io.format.names import (
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
+    META_PROPERTIES_FILE,
     RECOVERY_POINT_FILE,
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_clean_shutdown, read_offset_checkpoint
+
+LOG_DIRECTORY_FILES = frozenset(
+    {META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE}
+)
+"""Files of which a directory has at least one if a broker used it as a log directory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,8 @@ the file's modification time, here by the batches.
 
 from __future__ import annotations
 
-import os
 import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -47,6 +46,7 @@ from sediment.segment_io.format.names import (
     segment_file_name,
 )
 from sediment.segment_io.fs import Fs, open_to_read
+from sediment.segment_io.partition.index_files import read_last_entry
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, load_producer_state, replay
@@ -328,22 +328,8 @@ def _or_mtime(timestamp_ms: int, segment: SegmentRef) -> int:
 
 
 def _last_entry(path: Path, entry: struct.Struct) -> tuple[int, int] | None:
-    """The last entry before the zero tail of an index file, None where there is none.
-
-    A file that holds a single entry may hold one of zeros.
-    """
-    descriptor = open_to_read(path)
-    try:
-
-        def read(slot: int) -> bytes:
-            return os.pread(descriptor, entry.size, slot * entry.size).ljust(entry.size, b"\0")
-
-        count = os.fstat(descriptor).st_size // entry.size
-        if count > 1 and not any(read(count - 1)):
-            count = bisect_left(range(count), True, key=lambda slot: not any(read(slot)))
-        return entry.unpack(read(count - 1)) if count else None
-    finally:
-        os.close(descriptor)
+    found = read_last_entry(path, entry.size)
+    return None if found is None else entry.unpack(found)
 
 
 def _first_batch_timestamp_ms(log: Path) -> int:

@@ -15,10 +15,8 @@ what lies outside may be included; a listing never shows a replacement half done
 from __future__ import annotations
 
 import os
-import time
 import zlib
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -43,23 +41,18 @@ from sediment.segment_io.format.layout import (
     TIME_ENTRY_BYTES,
 )
 from sediment.segment_io.format.names import (
-    CLEANED_SUFFIX,
     DELETED_SUFFIX,
-    SWAP_SUFFIX,
     SegmentFileKind,
-    segment_file_name,
 )
 from sediment.segment_io.fs import Fs, open_to_read
-from sediment.segment_io.partition.listing import LogListing, SegmentRef, list_log
+from sediment.segment_io.partition.index_files import read_entries
+from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
 from sediment.segment_io.partition.sources import Source
 
 INT64_MIN = -INT64_MAX - 1
 SLICE_BYTES = 128 << 20
 LARGEST_VERIFIED_BYTES = 64 << 20
 
-_LISTING_ATTEMPTS = 20
-_FIRST_WAIT_SECONDS = 0.005
-_QUIET_SECONDS = 5.0  # a directory that did not change for so long is not in the middle of a replacement
 _LEGACY_CRC = 12
 _LEGACY_CRC_START = 16
 _LEGACY_ATTRIBUTES = 17
@@ -91,29 +84,6 @@ ALL = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSegment:
-    """A segment as readers see it: offsets up to `end_offset`, the base of the next one or 2^63 - 1.
-
-    `log_name` is that of its `.log`, which has a suffix while, or after, a replacement was interrupted.
-    """
-
-    ref: SegmentRef
-    log_name: str
-    end_offset: int
-    is_active: bool
-
-    @property
-    def base_offset(self) -> int:
-        """That of its name."""
-        return self.ref.base_offset
-
-    def path(self, directory: Path, kind: SegmentFileKind) -> Path:
-        """The segment's file of `kind`; a suffix of the log is the suffix of its indexes too."""
-        stem, suffix = segment_file_name(self.base_offset, kind), self.log_name.partition(SegmentFileKind.LOG)[2]
-        return directory / (self.log_name if kind is SegmentFileKind.LOG else stem + suffix)
-
-
-@dataclass(frozen=True, slots=True)
 class Slice:
     """Bytes [start_position, end_position) of a segment, which held the offsets [start_offset, end_offset).
 
@@ -137,116 +107,6 @@ class Slice:
     def size_bytes(self) -> int:
         """How much is to be read."""
         return self.end_position - self.start_position
-
-
-# ------------------------------------------------------------------------------------------------------------- listing
-def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
-    """The segments of a partition by base offset, or the one that `source` names.
-
-    A replacement in progress is waited for; of one that was interrupted the new segments are taken where Kafka's loader
-    would complete it.
-
-    Raises:
-        NotALogDirectoryError: the directory or the named segment does not exist.
-
-    Source: kafka-log 05 §2.
-    """
-    listing = _settled(source, fs)
-    swaps = _completed_swaps(listing)
-    end = max((_next_offset(listing.path / name) for _, name in swaps), default=INT64_MIN)
-    first = min((base for base, _ in swaps), default=INT64_MAX)
-    named = [
-        (ref, segment_file_name(ref.base_offset, SegmentFileKind.LOG))
-        for ref in listing.segments
-        if not first <= ref.base_offset < end
-    ]
-    named += [(_segment_ref(listing.path, base, SWAP_SUFFIX), name) for base, name in swaps]
-    named.sort(key=lambda pair: pair[0].base_offset)
-    ends = [*(ref.base_offset for ref, _ in named[1:]), INT64_MAX][: len(named)]
-    segments = tuple(
-        LiveSegment(ref, name, end, end == INT64_MAX) for (ref, name), end in zip(named, ends, strict=True)
-    )
-    if source.base_offset is None:
-        return segments
-    return (_named_segment(source, segments),)
-
-
-def _named_segment(source: Source, segments: Sequence[LiveSegment]) -> LiveSegment:
-    base_offset = source.base_offset
-    assert base_offset is not None
-    name = source.log_name or segment_file_name(base_offset, SegmentFileKind.LOG)
-    for segment in segments:
-        if segment.log_name == name:
-            return segment
-    if not (source.directory / name).exists():
-        raise NotALogDirectoryError("the segment has no .log", path=str(source.directory / name))
-    # A file that no loader looks at, such as a `.deleted` one.
-    ref = _segment_ref(source.directory, base_offset, name.partition(SegmentFileKind.LOG)[2])
-    return LiveSegment(ref, name, INT64_MAX, is_active=True)
-
-
-def _settled(source: Source, fs: Fs) -> LogListing:
-    """A listing that two scans agree about and that shows no replacement in progress."""
-    wait_seconds = _FIRST_WAIT_SECONDS
-    listing = list_log(source.partition, source.directory, fs)
-    for _ in range(_LISTING_ATTEMPTS):
-        again = list_log(source.partition, source.directory, fs)
-        if _names(listing) == _names(again) and (not _has_swaps(again) or _is_quiet(source.directory)):
-            return again
-        listing = again
-        time.sleep(wait_seconds)
-        wait_seconds *= 1.4
-    return listing
-
-
-def _names(listing: LogListing) -> tuple[list[int], list[str]]:
-    return [segment.base_offset for segment in listing.segments], [leftover.name for leftover in listing.leftovers]
-
-
-def _has_swaps(listing: LogListing) -> bool:
-    return any(leftover.parsed.state == SWAP_SUFFIX for leftover in listing.leftovers)
-
-
-def _is_quiet(directory: Path) -> bool:
-    return time.time() - directory.stat().st_mtime > _QUIET_SECONDS
-
-
-def _completed_swaps(listing: LogListing) -> list[tuple[int, str]]:
-    """(base offset, name) of the logs that were about to take their place."""
-    parsed = [(leftover.parsed, leftover.name) for leftover in listing.leftovers]
-    lowest_cleaned = min((p.base_offset for p, _ in parsed if p.state == CLEANED_SUFFIX), default=INT64_MAX)
-    return sorted(
-        (p.base_offset, name)
-        for p, name in parsed
-        if p.state == SWAP_SUFFIX and p.kind is SegmentFileKind.LOG and p.base_offset < lowest_cleaned
-    )
-
-
-def _segment_ref(directory: Path, base_offset: int, suffix: str) -> SegmentRef:
-    def size(kind: SegmentFileKind) -> int | None:
-        try:
-            return (directory / (segment_file_name(base_offset, kind) + suffix)).stat().st_size
-        except FileNotFoundError:
-            return None
-
-    log = (directory / (segment_file_name(base_offset, SegmentFileKind.LOG) + suffix)).stat()
-    return SegmentRef(
-        base_offset,
-        log.st_size,
-        size(SegmentFileKind.OFFSET_INDEX),
-        size(SegmentFileKind.TIME_INDEX),
-        size(SegmentFileKind.TRANSACTION_INDEX),
-        log.st_mtime_ns,
-    )
-
-
-def _next_offset(path: Path) -> int:
-    from sediment.segment_io.segment.reader import HeaderScan
-
-    end = INT64_MIN
-    for rows in HeaderScan(path):
-        end = int(rows["last_offset"][-1]) + 1
-    return end
 
 
 # ------------------------------------------------------------------------------------------------------------ planning
@@ -423,13 +283,13 @@ def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int,
 
 
 def _offset_index(source: Source, segment: LiveSegment) -> OffsetIndex:
-    content = _entries(segment.path(source.directory, SegmentFileKind.OFFSET_INDEX), OFFSET_ENTRY_BYTES)
+    content = read_entries(segment.path(source.directory, SegmentFileKind.OFFSET_INDEX), OFFSET_ENTRY_BYTES)
     return parse_offset_index(content, segment.base_offset, preallocated=True)
 
 
 def _time_index(source: Source, segment: LiveSegment) -> TimeIndex:
     """The time index as far as its entries belong into the segment."""
-    content = _entries(segment.path(source.directory, SegmentFileKind.TIME_INDEX), TIME_ENTRY_BYTES)
+    content = read_entries(segment.path(source.directory, SegmentFileKind.TIME_INDEX), TIME_ENTRY_BYTES)
     index = parse_time_index(content, segment.base_offset, preallocated=True)
     inside = _search(index.relative_offsets, segment.end_offset - segment.base_offset, "left")
     return replace(index, timestamps=index.timestamps[:inside], relative_offsets=index.relative_offsets[:inside])
@@ -438,25 +298,6 @@ def _time_index(source: Source, segment: LiveSegment) -> TimeIndex:
 def _search(column: Int64s, target: int, side: Literal["left", "right"]) -> int:
     """np.searchsorted for a target of any size."""
     return int(np.searchsorted(column, max(min(target, INT64_MAX), INT64_MIN), side=side))
-
-
-def _entries(path: Path, entry_bytes: int) -> bytes:
-    """An index file up to its zero tail: one that is written to has megabytes of it."""
-    try:
-        descriptor = open_to_read(path)
-    except FileNotFoundError:
-        return b""
-    try:
-
-        def is_zero(slot: int) -> bool:
-            return not any(os.pread(descriptor, entry_bytes, slot * entry_bytes))
-
-        count = os.fstat(descriptor).st_size // entry_bytes
-        if count and is_zero(count - 1):
-            count = bisect_left(range(count), True, key=is_zero)
-        return os.pread(descriptor, count * entry_bytes, 0)
-    finally:
-        os.close(descriptor)
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

@@ -16,28 +16,21 @@ from pathlib import Path
 
 from sediment.segment_io.errors import NotALogDirectoryError, UsageError
 from sediment.segment_io.format.names import (
-    CLEANER_FILE,
-    HIGH_WATERMARK_FILE,
     LEADER_EPOCH_FILE,
-    LOG_START_FILE,
-    META_PROPERTIES_FILE,
     PARTITION_METADATA_FILE,
-    RECOVERY_POINT_FILE,
     SegmentFileKind,
     TopicPartition,
     parse_partition_directory,
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.log_dir import LOG_DIRECTORY_FILES
 from sediment.segment_io.partition.partition_directories import find_live_partitions
 from sediment.segment_io.printable import encodable
 
 UNNUMBERED = -1
 
-_LOG_DIRECTORY_MARKS = frozenset(
-    {META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE}
-)
-_PARTITION_MARKS = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
+_PARTITION_FILES = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
 _WHAT_TO_NAME = "name a log directory, a partition's directory in it, or a segment file"
 
 
@@ -110,9 +103,9 @@ def _sources(path: Path, fs: Fs) -> Iterable[Source]:
     partitions = find_live_partitions(path, (entry.name for entry in entries if entry.is_directory))
     if partitions:
         return [Source(partition, path / str(partition)) for partition in partitions]
-    if names & _PARTITION_MARKS:
+    if names & _PARTITION_FILES:
         return [Source(partition_of(path), path)]
-    if names & _LOG_DIRECTORY_MARKS:
+    if names & LOG_DIRECTORY_FILES:
         return []
     raise NotALogDirectoryError(
         "the directory is empty" if not entries else "the directory holds neither segments nor partitions of a log",

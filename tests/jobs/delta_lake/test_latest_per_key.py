@@ -19,15 +19,16 @@ from sediment.jobs.delta_lake.latest_per_key import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.segment import columns
-from sediment.segment_io.tables.readers import arrow_schema, plan_table
+from sediment.segment_io.tables.planning import plan_table
+from sediment.segment_io.tables.schema import arrow_schema
 from tests.jobs.snapshots import Log, committed_records, latest_rows
 from tests.logs import LogShape, write_random_log
 from tests.twin.segments import list_segments
 
 
-def pieces_of(directory, slice_bytes=1 << 20):
+def scan_tasks_of(directory, slice_bytes=1 << 20):
     tasks = plan_table(REQUEST, find_sources([directory], Fs()), Fs(), task_bytes=slice_bytes)
-    return [piece for task in tasks for piece in task.pieces]
+    return [scan_task for task in tasks for scan_task in task.scan_tasks]
 
 
 def split(batches):
@@ -43,9 +44,9 @@ def test_the_highest_offset_of_each_key_is_its_latest_record(tmp_path, monkeypat
     monkeypatch.setattr(columns, "TABLE_ROWS", 32)
     directory = tmp_path / "t-3"
     write_random_log(directory, 5, LogShape(batches=150, codecs=(0, 4)))
-    pieces = pieces_of(directory, 4096)
-    assert len(pieces) > 2
-    parts = [Part(0, tuple(pieces[:2])), Part(1, tuple(pieces[2:]))]
+    scan_tasks = scan_tasks_of(directory, 4096)
+    assert len(scan_tasks) > 2
+    parts = [Part(0, tuple(scan_tasks[:2])), Part(1, tuple(scan_tasks[2:]))]
     records, accounts = split([batch for part in parts for batch in read_latest(part, Fs())])
     newest = {}
     for row in records:
@@ -64,14 +65,14 @@ def test_a_part_has_one_row_a_key_unless_it_is_too_much_to_hold(tmp_path):
     for number in range(50):
         log.append(a=str(number), b=None)
     log.roll().append(a="last")
-    records, accounts = split(read_latest(Part(0, tuple(pieces_of(log.write()))), Fs()))
+    records, accounts = split(read_latest(Part(0, tuple(scan_tasks_of(log.write()))), Fs()))
     assert [(row["key"], row["value"], row["offset"]) for row in records] == [(b"b", None, 99), (b"a", b"last", 100)]
     assert accounts == {0: ReadSummary(messages_read=101, emissions=1)}
 
 
 def test_records_without_a_key_are_read_and_left_out(tmp_path):
     log = Log(tmp_path / "t-0").append_records([(None, "x"), (b"", "y"), (None, None)])
-    records, accounts = split(read_latest(Part(0, tuple(pieces_of(log.write()))), Fs()))
+    records, accounts = split(read_latest(Part(0, tuple(scan_tasks_of(log.write()))), Fs()))
     assert [row["key"] for row in records] == [b""]
     assert accounts[0].messages_read == 3
 
@@ -81,7 +82,7 @@ def test_a_part_that_cannot_be_read_says_so_in_its_account_and_the_next_is_read(
     directory = log.write()
     broken = list_segments(directory)[0].path(".log")
     broken.write_bytes(broken.read_bytes()[:-2] + b"??")
-    parts = [Part(number, (piece,)) for number, piece in enumerate(pieces_of(directory))]
+    parts = [Part(number, (scan_task,)) for number, scan_task in enumerate(scan_tasks_of(directory))]
     ids = pa.RecordBatch.from_pydict({"id": [0]})
     records, accounts = split(LatestPerKey([parts])(iter([ids])))
     assert [row["value"] for row in records] == [b"2"]
@@ -92,7 +93,7 @@ def test_a_part_that_cannot_be_read_says_so_in_its_account_and_the_next_is_read(
 
 def test_every_batch_has_the_schema_that_spark_was_told(tmp_path):
     directory = Log(tmp_path / "t-0").append(a="1").write()
-    for batch in read_latest(Part(0, tuple(pieces_of(directory))), Fs()):
+    for batch in read_latest(Part(0, tuple(scan_tasks_of(directory))), Fs()):
         assert batch.schema == arrow_schema(REQUEST.selected())
 
 

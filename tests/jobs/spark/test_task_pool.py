@@ -3,32 +3,18 @@ import threading
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark import TaskContext
 
 from sediment.jobs.spark.task_pool import (
     NotStartedError,
     Pending,
-    pack_by_weight,
-    pack_in_order,
+    _packed,
     pack_in_rounds,
     run_on_executors,
     run_pending,
 )
 
 GIB = 1 << 30
-
-
-@given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 12))
-def test_packing_keeps_every_piece_and_stays_balanced(weights, tasks):
-    packed = pack_by_weight(weights, lambda weight: weight, tasks)
-    assert sorted(weight for task in packed for weight in task) == sorted(weights)
-    assert len(packed) == min(tasks, len(weights))
-    totals = [sum(task) for task in packed]
-    assert totals == sorted(totals, reverse=True)
-    if totals:
-        assert max(totals) - min(totals) <= max(weights) + len(weights)
 
 
 def double(work, attempt):
@@ -55,19 +41,12 @@ def test_nothing_to_do_starts_nothing(sc):
     assert list(run_on_executors(sc, [], double, lambda work: work, group="g")) == []
 
 
-@pytest.mark.parametrize("tasks", [1, 3])
-def test_the_heaviest_goes_first(tasks):
-    packed = pack_by_weight([1, 9, 5, 7], lambda weight: weight, tasks)
-    assert packed[0][0] == 9
-
-
 def test_in_order_small_neighbours_share_a_task_and_nothing_changes_places():
     mib = 1 << 20
     works = [*[1] * 20, 40 * mib, 30 * mib, 30 * mib, 500 * mib, 1]
-    packed = pack_in_order(works, lambda work: work)
+    packed = _packed(works, lambda work: work, 2, in_order=True, least_rounds=1)
     assert [work for task in packed for work in task] == works
     assert [len(task) for task in packed] == [8, 8, 5, 2, 1, 1]
-    assert pack_in_order([], lambda work: work) == []
 
 
 def launched(_work, _attempt):

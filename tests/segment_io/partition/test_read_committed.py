@@ -7,7 +7,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
 from sediment.segment_io.partition.sources import find_sources
-from sediment.segment_io.tables.readers import READ_COMMITTED
+from sediment.segment_io.tables.schema import READ_COMMITTED
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.logs import LogShape, write_random_log
 from tests.segments import ABORT, COMMIT, batch_bytes, marker_bytes, write_segment, write_snapshot

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from sediment.segment_io.errors import NotALogDirectoryError, SourceChangedError
 from sediment.segment_io.format.indexes import OffsetIndex
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.slices import ALL, Bounds, current_slices, live_segments, opened, plan_slices
+from sediment.segment_io.partition.live_segments import live_segments
+from sediment.segment_io.partition.slices import ALL, Bounds, current_slices, opened, plan_slices
 from sediment.segment_io.partition.sources import find_sources
-from sediment.segment_io.tables.readers import TableRequest, plan_table, read_table
+from sediment.segment_io.tables.planning import plan_table
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import TableRequest
 from tests.logs import LogShape, write_random_log
 from tests.segments import batch_bytes, write_segment
 from tests.tables import read_rows
@@ -152,7 +155,7 @@ def test_small_segments_share_a_task(tmp_path):
     for number in range(30):
         write_segment(tmp_path / f"t-{number}", 0, [batch_bytes(0)])
     tasks = plan_table(TableRequest(), find_sources([tmp_path], Fs()), Fs(), task_bytes=10 << 20)
-    assert [len(task.pieces) for task in tasks] == [10, 10, 10]
+    assert [len(task.scan_tasks) for task in tasks] == [10, 10, 10]
 
 
 @pytest.mark.parametrize("damage", ["positions", "offsets", "garbage", "missing", "empty"])

@@ -12,15 +12,9 @@ from sediment.segment_io.errors import CorruptBatchError, CorruptIndexError, Usa
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import find_sources
-from sediment.segment_io.tables.readers import (
-    TABLES,
-    TableRequest,
-    arrow_schema,
-    parse_range,
-    plan_table,
-    read_table,
-    timestamps_from_ms,
-)
+from sediment.segment_io.tables.planning import parse_range, plan_table
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import TABLES, TableRequest, arrow_schema, timestamps_from_ms
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.logs import LogShape, write_random_log
 from tests.segments import ABORT, batch_bytes, marker_bytes, write_segment
@@ -257,7 +251,7 @@ def test_every_table_has_its_schema_and_gives_any_column(what, partition):
 
 
 def test_unknown_tables_and_columns_are_told_with_those_there_are():
-    with pytest.raises(UsageError, match="no table 'rows'; it is one of records, batches"):
+    with pytest.raises(UsageError, match="table 'rows' does not exist; it is one of records, batches"):
         TableRequest(what="rows").selected()
     with pytest.raises(
         UsageError, match="'epochs' has no column 'offset'; it has topic, partition, epoch, startOffset"
@@ -274,7 +268,7 @@ def test_ranges_may_be_open(text, expected):
 
 @pytest.mark.parametrize("text", ["7", "a:b", "1:2:3", "1-2"])
 def test_what_is_no_range_is_told(text):
-    with pytest.raises(UsageError, match="is no range; write A:B"):
+    with pytest.raises(UsageError, match="is not a range; write A:B"):
         parse_range(text, "offsets")
 
 
@@ -320,7 +314,7 @@ def with_policy(partition, policy, what="records"):
     request = TableRequest(what=what, on_corruption=policy)
     rows = []
     for task in plan_table(request, find_sources([partition], Fs()), Fs()):
-        for batch in read_table(request, task, Fs(), on_damage=found.append):
+        for batch in read_table(request, task, Fs(), on_unreadable=found.append):
             rows += batch.to_pylist()
     return rows, found
 

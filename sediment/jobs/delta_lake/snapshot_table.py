@@ -1,0 +1,224 @@
+"""The Delta table of `snapshot`: its rows, and in the metadata of each commit the progress of the refresh.
+
+    table property `sediment.snapshot`      kind of the table: the latest values, or the state at a moment
+    user metadata of a commit               progress: run, number of the refresh, offset of each partition
+    application transaction                 number of the refresh, so that of two equal ones Delta refuses the second
+
+Invariant: one refresh is one commit, which brings rows and progress together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from sediment.jobs.delta_lake.latest_per_key import SPARK_SCHEMA
+from sediment.jobs.delta_lake.paths import is_uri
+from sediment.jobs.delta_lake.refresh_plan import LATEST, RefreshProgress, parse_progress, progress_json
+from sediment.jobs.reporting.error_text import first_line
+from sediment.segment_io.errors import SedimentError, UsageError
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaTable
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_KIND_PROPERTY = "sediment.snapshot"
+_DELETION_VECTORS_PROPERTY = "delta.enableDeletionVectors"
+_DELTA_LOG = "_delta_log"
+_UNFINISHED_COMMIT = re.compile(r"\..*\.tmp")  # written before it gets its name
+_APPLICATION = "sediment-snapshot"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_LIKELY_COMMITS = 10
+
+
+class SnapshotTable:
+    """Delta table at a path, with the progress that its last refresh committed."""
+
+    def __init__(self, spark: SparkSession, path: str, deletion_vectors: bool) -> None:
+        self._spark = spark
+        self._deletion_vectors = deletion_vectors
+        self.path = path if is_uri(path) else str(Path(path).absolute())
+
+    def open(self, kind: str) -> RefreshProgress:
+        """Create the table unless it exists, and return its progress.
+
+        Raises:
+            UsageError: another table is at the path.
+        """
+        from delta.tables import DeltaTable
+
+        if not DeltaTable.isDeltaTable(self._spark, self.path):
+            return self._create(kind)
+        progress = _first_progress(self._commits(_LIKELY_COMMITS)) or _first_progress(self._commits(None))
+        if progress is None:
+            progress = self._progress_without_commits()
+        if progress.kind != kind:
+            raise UsageError(
+                "this table holds the latest values and is refreshed from where it ended"
+                if progress.kind == LATEST
+                else "this table holds the state at a moment and cannot be refreshed",
+                path=self.path,
+                advice="name another path",
+            )
+        return progress
+
+    def _create(self, kind: str) -> RefreshProgress:
+        from delta.tables import DeltaTable
+        from pyspark.sql.types import StructType
+
+        self._remove_empty_log()
+        columns = cast("StructType", StructType.fromDDL(SPARK_SCHEMA))
+        progress = RefreshProgress(kind, "", 0, {})
+        with _commit_settings(self._spark, progress):
+            (
+                DeltaTable.createIfNotExists(self._spark)
+                .location(self.path)
+                .addColumns(columns)
+                .partitionedBy("topic")
+                .property(_KIND_PROPERTY, kind)
+                # Set either way, because a session may have a default of its own.
+                .property(_DELETION_VECTORS_PROPERTY, "true" if self._deletion_vectors else "false")
+                .execute()
+            )
+        return progress
+
+    def _remove_empty_log(self) -> None:
+        """Remove a `_delta_log` without a commit: a failed creation left it, and Delta would take it for a table."""
+        context = self._spark.sparkContext
+        assert context._jvm is not None
+        folder = context._jvm.org.apache.hadoop.fs.Path(self.path, _DELTA_LOG)
+        files = folder.getFileSystem(context._jsc.hadoopConfiguration())
+        if not files.exists(folder):
+            return
+
+        def holds_nothing(status: Any) -> bool:
+            if status.isDirectory():
+                return len(files.listStatus(status.getPath())) == 0
+            return _UNFINISHED_COMMIT.fullmatch(status.getPath().getName()) is not None
+
+        left = files.listStatus(folder)
+        if all(map(holds_nothing, left)):
+            # One by one and never recursively: another process may create the table at this moment.
+            for path in [*(status.getPath() for status in left), folder]:
+                files.delete(path, False)
+
+    def _progress_without_commits(self) -> RefreshProgress:
+        """Return the progress of a table whose log no longer holds a refresh: everything has to be read again.
+
+        The number of a refresh never exceeds the version of its commit, so the table's version is an unused number.
+
+        Raises:
+            UsageError: `snapshot` did not make the table.
+        """
+        properties = self._table().detail().select("properties").first()
+        kind = (properties[0] if properties else {}).get(_KIND_PROPERTY)
+        if kind is None:
+            raise UsageError(
+                "this Delta table was not made by snapshot", path=self.path, advice="name a path that does not exist"
+            )
+        return RefreshProgress(kind, "", self._commits(1)[0].version, {})
+
+    def _commits(self, limit: int | None) -> list[Any]:
+        """Return the last `limit` commits, or all, newest first."""
+        table = self._table()
+        history = table.history() if limit is None else table.history(limit)
+        commits = history.select("version", "userMetadata", "operationMetrics").collect()
+        return sorted(commits, key=lambda commit: int(commit.version), reverse=True)
+
+    def _table(self) -> DeltaTable:
+        from delta.tables import DeltaTable
+
+        return DeltaTable.forPath(self._spark, self.path)
+
+    def fill(self, rows: DataFrame, progress: RefreshProgress) -> None:
+        """Commit `rows` to the empty table."""
+        with _commit_settings(self._spark, progress):
+            rows.where("value is not null").write.format("delta").mode("append").save(self.path)
+
+    def replace(self, rows: DataFrame, progress: RefreshProgress) -> None:
+        """Commit `rows` as the whole content of the table."""
+        with _commit_settings(self._spark, progress):
+            rows.where("value is not null").write.format("delta").mode("overwrite").save(self.path)
+
+    def merge(self, rows: DataFrame, stale: Column | None, topics: Sequence[str], progress: RefreshProgress) -> None:
+        """Commit `rows`, the latest of their keys, and delete `stale` rows of the table whose key is not in `rows`."""
+        from pyspark.sql import functions as f
+
+        same_key = (
+            f.col("t.topic").isin(list(topics))
+            & (f.col("t.topic") == f.col("s.topic"))
+            & (f.col("t.partition") == f.col("s.partition"))
+            & (f.col("t.key") == f.col("s.key"))
+        )
+        is_tombstone = f.col("s.value").isNull()
+        is_other = f.struct("t.offset", "t.timestamp", "t.value") != f.struct("s.offset", "s.timestamp", "s.value")
+        merge = (
+            self._table()
+            .alias("t")
+            .merge(rows.alias("s"), same_key)
+            .whenMatchedDelete(is_tombstone)
+            .whenMatchedUpdateAll(is_other)
+            .whenNotMatchedInsertAll(~is_tombstone)
+        )
+        if stale is not None:
+            merge = merge.whenNotMatchedBySourceDelete(stale)
+        with _commit_settings(self._spark, progress):
+            merge.execute()
+
+    def outcome(self, run_id: str) -> tuple[int, Mapping[str, str]] | None:
+        """Return version and metrics of the commit of a run; None if it did not commit."""
+        for commit in self._commits(_LIKELY_COMMITS):
+            progress = parse_progress(commit.userMetadata)
+            if progress is not None:
+                return (commit.version, commit.operationMetrics or {}) if progress.run_id == run_id else None
+        return None
+
+
+def _first_progress(commits: Sequence[Any]) -> RefreshProgress | None:
+    return next((found for commit in commits if (found := parse_progress(commit.userMetadata)) is not None), None)
+
+
+@contextmanager
+def _commit_settings(spark: SparkSession, progress: RefreshProgress) -> Iterator[None]:
+    """Add `progress` to the commits made inside the block."""
+    settings = {
+        _USER_METADATA: progress_json(progress),
+        _TXN_APPLICATION: _APPLICATION,
+        _TXN_VERSION: str(progress.sequence),
+    }
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+
+
+@contextmanager
+def delta_failures(to: str) -> Iterator[None]:
+    """Turn an error of Spark or Delta inside the block into a SedimentError with one sentence."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        raise SedimentError(
+            f"the table cannot be read or written: {_root_cause(error)}",
+            path=to,
+            advice="run again: a refresh that did not happen is made up for, one that did is not repeated",
+        ) from error
+
+
+def _root_cause(error: Exception) -> str:
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while cause is not None and cause.getCause() is not None:
+        cause = cause.getCause()
+    said = None if cause is None else cause.getMessage() or cause.toString()
+    return first_line(Exception(said) if said else error)

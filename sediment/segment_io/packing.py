@@ -1,0 +1,50 @@
+"""Packing of weighted items into lists, one list a task: greedy, and without knowledge of the items.
+
+Invariant: every item is in exactly one list, and no list is empty.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+
+
+def pack_by_weight(items: Sequence[_Item], weight: Callable[[_Item], int], lists: int) -> list[list[_Item]]:
+    """Return at most `lists` lists of about equal weight, the heaviest list first, its heaviest item first."""
+    packed: list[list[_Item]] = [[] for _ in range(min(lists, len(items)))]
+    totals = [(0, index) for index in range(len(packed))]
+    for item in sorted(items, key=weight, reverse=True):
+        total, index = heapq.heappop(totals)
+        packed[index].append(item)
+        heapq.heappush(totals, (total + weight(item) + 1, index))
+    return sorted(packed, key=lambda task: sum(map(weight, task)), reverse=True)
+
+
+def pack_in_order(
+    items: Iterable[_Item],
+    weight: Callable[[_Item], int],
+    capacity: int,
+    *,
+    most_items: int | None = None,
+    overfill: bool = False,
+) -> list[list[_Item]]:
+    """Return lists of neighbours, in the order of `items`.
+
+    A list takes the next item as long as its weight then stays within `capacity`; an item above it has a list of its
+    own.  With `overfill`, a list takes items until it reaches `capacity`, so that only the last list can be lighter.
+    `most_items` limits the items of a list.
+    """
+    packed: list[list[_Item]] = []
+    total = 0
+    for item in items:
+        added = weight(item)
+        is_full = total >= capacity if overfill else total + added > capacity
+        if not packed or is_full or len(packed[-1]) == most_items:
+            packed.append([])
+            total = 0
+        packed[-1].append(item)
+        total += added
+    return packed

@@ -1,0 +1,56 @@
+"""Entries of an index file up to its zero tail.
+
+A broker preallocates the index of the active segment, so the file ends in megabytes of zeros.  Bisection finds the end
+of the entries; each step reads one entry.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from pathlib import Path
+
+from sediment.segment_io.fs import open_to_read
+
+
+def read_entries(path: Path, entry_bytes: int) -> bytes:
+    """Return the entries of an index file without its zero tail; empty if there is no file."""
+    try:
+        descriptor = open_to_read(path)
+    except FileNotFoundError:
+        return b""
+    try:
+        return os.pread(descriptor, _written_entries(descriptor, entry_bytes) * entry_bytes, 0)
+    finally:
+        os.close(descriptor)
+
+
+def read_last_entry(path: Path, entry_bytes: int) -> bytes | None:
+    """Return the last entry before the zero tail of an index file; None if there is none.
+
+    A file of a single entry may hold one of zeros, so that entry counts.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+    """
+    descriptor = open_to_read(path)
+    try:
+        size_bytes = os.fstat(descriptor).st_size
+        count = 1 if size_bytes // entry_bytes == 1 else _written_entries(descriptor, entry_bytes)
+        if count == 0:
+            return None
+        return os.pread(descriptor, entry_bytes, (count - 1) * entry_bytes).ljust(entry_bytes, b"\0")
+    finally:
+        os.close(descriptor)
+
+
+def _written_entries(descriptor: int, entry_bytes: int) -> int:
+    """Return the number of entries before the zero tail."""
+
+    def is_zero(slot: int) -> bool:
+        return not any(os.pread(descriptor, entry_bytes, slot * entry_bytes))
+
+    count = os.fstat(descriptor).st_size // entry_bytes
+    if count and is_zero(count - 1):
+        return bisect_left(range(count), True, key=is_zero)
+    return count

@@ -1,0 +1,152 @@
+"""Segments of a partition that a reader may use, also while another process replaces them.
+
+    two equal listings --> no replacement in progress, or an interrupted one --> segments and their files
+
+`live_segments` reads the clock and may sleep: a listing that shows a replacement is taken again until it is done, or
+until the directory did not change for some seconds and the replacement counts as interrupted.
+
+Invariant: a listing never shows half of a replacement, unless replacements follow each other for as long as it waits.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sediment.segment_io.errors import NotALogDirectoryError
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import CLEANED_SUFFIX, SWAP_SUFFIX, SegmentFileKind, segment_file_name
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import LogListing, SegmentRef, list_log, stat_segment
+from sediment.segment_io.partition.sources import Source
+
+_NO_OFFSET = -INT64_MAX - 1
+_LISTING_ATTEMPTS = 20
+_FIRST_WAIT_SECONDS = 0.005
+_QUIET_SECONDS = 5.0  # a directory that did not change for so long is not in the middle of a replacement
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSegment:
+    """A segment as readers see it: offsets up to `end_offset`, the base of the next one or 2^63 - 1.
+
+    `log_name` is that of its `.log`, which has a suffix while, or after, a replacement was interrupted.
+    """
+
+    ref: SegmentRef
+    log_name: str
+    end_offset: int
+    is_active: bool
+
+    @property
+    def base_offset(self) -> int:
+        """That of its name."""
+        return self.ref.base_offset
+
+    def path(self, directory: Path, kind: SegmentFileKind) -> Path:
+        """The segment's file of `kind`; a suffix of the log is the suffix of its indexes too."""
+        stem, suffix = segment_file_name(self.base_offset, kind), self.log_name.partition(SegmentFileKind.LOG)[2]
+        return directory / (self.log_name if kind is SegmentFileKind.LOG else stem + suffix)
+
+
+def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
+    """The segments of a partition by base offset, or the one that `source` names.
+
+    A replacement in progress is waited for; of one that was interrupted the new segments are taken where Kafka's loader
+    would complete it.
+
+    Raises:
+        NotALogDirectoryError: the directory or the named segment does not exist.
+
+    Source: kafka-log 05 §2.
+    """
+    listing = _settled(source, fs)
+    swaps = _completed_swaps(listing)
+    end = max((_next_offset(listing.path / name) for _, name in swaps), default=_NO_OFFSET)
+    first = min((base for base, _ in swaps), default=INT64_MAX)
+    named = [
+        (ref, segment_file_name(ref.base_offset, SegmentFileKind.LOG))
+        for ref in listing.segments
+        if not first <= ref.base_offset < end
+    ]
+    named += [(_stat_segment(listing.path, base, SWAP_SUFFIX, fs), name) for base, name in swaps]
+    named.sort(key=lambda pair: pair[0].base_offset)
+    ends = [*(ref.base_offset for ref, _ in named[1:]), INT64_MAX][: len(named)]
+    segments = tuple(
+        LiveSegment(ref, name, end, end == INT64_MAX) for (ref, name), end in zip(named, ends, strict=True)
+    )
+    if source.base_offset is None:
+        return segments
+    return (_named_segment(source, segments, fs),)
+
+
+def _named_segment(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> LiveSegment:
+    base_offset = source.base_offset
+    assert base_offset is not None
+    name = source.log_name or segment_file_name(base_offset, SegmentFileKind.LOG)
+    for segment in segments:
+        if segment.log_name == name:
+            return segment
+    if not (source.directory / name).exists():
+        raise NotALogDirectoryError("the segment has no .log", path=str(source.directory / name))
+    # A file that no loader looks at, such as a `.deleted` one.
+    ref = _stat_segment(source.directory, base_offset, name.partition(SegmentFileKind.LOG)[2], fs)
+    return LiveSegment(ref, name, INT64_MAX, is_active=True)
+
+
+def _settled(source: Source, fs: Fs) -> LogListing:
+    """A listing that two scans agree about and that shows no replacement in progress."""
+    wait_seconds = _FIRST_WAIT_SECONDS
+    listing = list_log(source.partition, source.directory, fs)
+    for _ in range(_LISTING_ATTEMPTS):
+        again = list_log(source.partition, source.directory, fs)
+        if _names(listing) == _names(again) and (not _has_swaps(again) or _is_quiet(source.directory)):
+            return again
+        listing = again
+        time.sleep(wait_seconds)
+        wait_seconds *= 1.4
+    return listing
+
+
+def _names(listing: LogListing) -> tuple[list[int], list[str]]:
+    return [segment.base_offset for segment in listing.segments], [leftover.name for leftover in listing.leftovers]
+
+
+def _has_swaps(listing: LogListing) -> bool:
+    return any(leftover.parsed.state == SWAP_SUFFIX for leftover in listing.leftovers)
+
+
+def _is_quiet(directory: Path) -> bool:
+    return time.time() - directory.stat().st_mtime > _QUIET_SECONDS
+
+
+def _completed_swaps(listing: LogListing) -> list[tuple[int, str]]:
+    """(base offset, name) of the logs that were about to take their place."""
+    parsed = [(leftover.parsed, leftover.name) for leftover in listing.leftovers]
+    lowest_cleaned = min((p.base_offset for p, _ in parsed if p.state == CLEANED_SUFFIX), default=INT64_MAX)
+    return sorted(
+        (p.base_offset, name)
+        for p, name in parsed
+        if p.state == SWAP_SUFFIX and p.kind is SegmentFileKind.LOG and p.base_offset < lowest_cleaned
+    )
+
+
+def _stat_segment(directory: Path, base_offset: int, suffix: str, fs: Fs) -> SegmentRef:
+    found = stat_segment(directory, base_offset, fs, suffix=suffix)
+    if found is None:
+        path = directory / (segment_file_name(base_offset, SegmentFileKind.LOG) + suffix)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return found
+
+
+def _next_offset(path: Path) -> int:
+    from sediment.segment_io.segment.reader import HeaderScan
+
+    end = _NO_OFFSET
+    for rows in HeaderScan(path):
+        end = int(rows["last_offset"][-1]) + 1
+    return end

@@ -1,0 +1,127 @@
+"""Tasks that read a table: cut from the segments by size, or a number of partitions with small files each.
+
+Invariant: the rows of the tasks of `plan_table` together are the table, in the order of the sources and of offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.format.indexes import AbortedTransaction
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.packing import pack_in_order
+from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice, plan_slices
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.tables.schema import READ_COMMITTED, SLICED_TABLES, TableRequest
+
+BATCHES_TASK_BYTES = 512 << 20  # larger than for records, because only headers are decoded
+OPEN_SEGMENT_BYTES = 1 << 20  # a segment's opening costs a task as much as reading this
+SOURCES_PER_TASK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """A slice to read: the records within `bounds`; if `committed`, no control records and none of `aborted`."""
+
+    slice: Slice
+    bounds: Bounds
+    committed: bool = False
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableTask:
+    """Work of one Spark task: `scan_tasks` of records or batches, or the small files of `sources`."""
+
+    sources: tuple[Source, ...] = ()
+    scan_tasks: tuple[ScanTask, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of segments to read."""
+        return sum(scan_task.slice.size_bytes for scan_task in self.scan_tasks)
+
+
+def plan_table(
+    request: TableRequest, sources: Sequence[Source], fs: Fs, *, task_bytes: int | None = None
+) -> list[TableTask]:
+    """Return the tasks whose rows together are the table, in the order of `sources` and offsets.
+
+    A task reads about `task_bytes` of segments; None is a default for each table.
+
+    Raises:
+        SedimentError: a directory went away, or a corrupt log keeps READ_COMMITTED from being decided.
+    """
+    wanted = [source for source in sources if request.wants(source)]
+    if task_bytes is None:
+        task_bytes = BATCHES_TASK_BYTES if request.what == "batches" else SLICE_BYTES
+    if request.what not in SLICED_TABLES:
+        groups = range(0, len(wanted), SOURCES_PER_TASK)
+        return [TableTask(sources=tuple(wanted[start : start + SOURCES_PER_TASK])) for start in groups]
+    return pack_scan_tasks(
+        [scan_task for source in wanted for scan_task in plan_scan_tasks(request, source, fs, slice_bytes=task_bytes)],
+        task_bytes,
+    )
+
+
+def plan_scan_tasks(request: TableRequest, source: Source, fs: Fs, *, slice_bytes: int) -> list[ScanTask]:
+    """Return the scan tasks of one partition or segment, each of about `slice_bytes` at most."""
+    committed = None
+    bounds = request.bounds
+    if request.isolation == READ_COMMITTED:
+        # Imported late: it decodes records, so it loads compiled code, which planning otherwise does not need.
+        from sediment.segment_io.partition.log_dir import read_checkpoints
+        from sediment.segment_io.partition.read_committed import committed_range
+
+        checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition)
+        committed = committed_range(source, checkpoints, fs)
+        bounds &= committed.bounds()
+    return [
+        ScanTask(found, bounds)
+        if committed is None
+        else ScanTask(found, bounds, True, committed.aborted_within(found.start_offset, found.end_offset))
+        for found in plan_slices(source, bounds, fs, slice_bytes=slice_bytes)
+    ]
+
+
+def pack_scan_tasks(scan_tasks: Sequence[ScanTask], task_bytes: int) -> list[TableTask]:
+    """Return tasks of about `task_bytes` each that read all of `scan_tasks`, in their order."""
+    packed = pack_in_order(scan_tasks, read_cost, task_bytes + OPEN_SEGMENT_BYTES)
+    return [TableTask(scan_tasks=tuple(each)) for each in packed]
+
+
+def read_cost(scan_task: ScanTask) -> int:
+    """Return the cost of a scan task in bytes read, the opening of its segment included."""
+    return scan_task.slice.size_bytes + OPEN_SEGMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRange:
+    """Bytes [position, end_position) of a segment that are not a readable batch, and the reason."""
+
+    scan_task: ScanTask
+    position: int
+    end_position: int
+    error: SedimentError
+
+
+def parse_range(text: str | None, name: str) -> tuple[int, int]:
+    """Return `A:B` as (A, B); an empty side is open, and None is open on both sides.
+
+    Raises:
+        UsageError: `text` is not a range of numbers.
+    """
+    first, end = ALL.first_offset, ALL.end_offset
+    if text is None:
+        return first, end
+    try:
+        left, colon, right = text.partition(":")
+        if not colon:
+            raise ValueError(text)
+        return int(left) if left.strip() else first, int(right) if right.strip() else end
+    except ValueError as error:
+        raise UsageError(
+            f"{name} {text!r} is not a range", advice="write A:B, from A to below B; either side may be empty"
+        ) from error

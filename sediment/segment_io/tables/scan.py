@@ -1,0 +1,298 @@
+r"""Scan of the slices of segments: spans of whole batches, and the ranges between them that cannot be read.
+
+    slice --chunks--> spans of whole batches --headers--> batches of which no record is wanted are left out
+                        \\--> unreadable range: raised, reported, or a row of its own; reading goes on at the next batch
+
+Bytes after the last whole batch of a segment that is written to are not an error: they are a batch in the middle of
+its append, or the zeros of a preallocated file.
+
+Invariants: memory is one chunk and the largest batch; a file is read through one descriptor, so that a rename or a
+deletion of the file meanwhile does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError
+from sediment.segment_io.format.indexes import parse_offset_index
+from sediment.segment_io.format.layout import (
+    BATCH_LENGTH,
+    CODEC_MASK,
+    CODEC_NAMES,
+    CONTROL_BIT,
+    INT64_MAX,
+    LOG_OVERHEAD_BYTES,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+)
+from sediment.segment_io.format.names import SegmentFileKind
+from sediment.segment_io.fs import Fs, only_zeros
+from sediment.segment_io.partition.live_segments import live_segments
+from sediment.segment_io.partition.slices import Bounds, Slice, current_slices, opened, verified_batch
+from sediment.segment_io.segment.columns import BadBatchError
+from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, Rows
+from sediment.segment_io.tables.planning import ScanTask, UnreadableRange
+from sediment.segment_io.tables.schema import FAIL, ROWS, Column, TableRequest, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OnUnreadable: TypeAlias = Callable[[UnreadableRange], None]
+OnLost: TypeAlias = Callable[[Slice, int], None]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+NO_TIMESTAMP_TYPE, CREATE_TIME, LOG_APPEND_TIME = -1, 0, 1
+SHOWN_UNREADABLE_BYTES = 1 << 20
+
+_FILES_CHANGED_ATTEMPTS = 10
+_CODECS = (*CODEC_NAMES, "5", "6", "7")
+
+
+# ------------------------------------------------------------------------------------------------------ header columns
+def _timestamp_types(rows: Rows) -> npt.NDArray[np.int32]:
+    types = np.where(rows["attributes"] & TIMESTAMP_TYPE_BIT, LOG_APPEND_TIME, CREATE_TIME).astype(np.int32)
+    types[rows["magic"] == 0] = NO_TIMESTAMP_TYPE
+    return types
+
+
+def _first_offsets(rows: Rows) -> npt.NDArray[np.int64]:
+    return rows["base_offset"]
+
+
+def has_bit(bit: int) -> Callable[[Rows], Mask]:
+    """Return a function that masks the batches of magic 2 with `bit` set in their attributes."""
+    return lambda rows: (rows["attributes"] & bit != 0) & (rows["magic"] >= 2)
+
+
+def _codecs(rows: Rows) -> Any:
+    import pyarrow as pa
+
+    return pa.array(_CODECS).take(pa.array(rows["attributes"] & CODEC_MASK))
+
+
+HEADER_COLUMNS: dict[str, Callable[[Rows], Any]] = {
+    "timestampType": _timestamp_types,
+    "batchBaseOffset": _first_offsets,
+    "codec": _codecs,
+    "producerId": lambda rows: rows["producer_id"],
+    "producerEpoch": lambda rows: rows["producer_epoch"],
+    "transactional": has_bit(TRANSACTIONAL_BIT),
+    "control": has_bit(CONTROL_BIT),
+    "leaderEpoch": lambda rows: rows["leader_epoch"],
+}
+
+
+# ------------------------------------------------------------------------------------------------------- hidden batches
+def hidden_batches(rows: Rows, scan_task: ScanTask) -> Mask:
+    """Return bool[batches]: True if the header shows that no record of the batch is wanted.
+
+    The header of a compressed message of magic 0 or 1 gives only the last offset of its records.
+    """
+    bounds = scan_task.bounds
+    conclusive = (rows["magic"] >= 2) | (rows["attributes"] & CODEC_MASK == 0)
+    appended = (rows["magic"] >= 1) & (rows["attributes"] & TIMESTAMP_TYPE_BIT != 0)
+    largest_ms = rows["max_timestamp"]
+    hidden: Mask = (rows["last_offset"] < bounds.first_offset) | conclusive & (
+        ((rows["base_offset"] >= bounds.end_offset) & (bounds.end_offset != INT64_MAX))
+        | (largest_ms < bounds.first_timestamp_ms)
+        | (appended & (largest_ms >= bounds.end_timestamp_ms) & (bounds.end_timestamp_ms != INT64_MAX))
+    )
+    if scan_task.committed:
+        hidden |= has_bit(CONTROL_BIT)(rows) | _aborted(rows, scan_task)
+    return hidden
+
+
+def _aborted(rows: Rows, scan_task: ScanTask) -> Mask:
+    aborted = np.zeros(len(rows), dtype=np.bool_)
+    if not scan_task.aborted:
+        return aborted
+    transactional = has_bit(TRANSACTIONAL_BIT)(rows)
+    entries = np.array(
+        sorted((entry.producer_id, entry.first_offset, entry.last_offset) for entry in scan_task.aborted),
+        dtype=np.int64,
+    )
+    for producer_id in np.unique(entries[:, 0]):
+        mine = transactional & (rows["producer_id"] == producer_id)
+        if not mine.any():
+            continue
+        _, firsts, lasts = entries[entries[:, 0] == producer_id].T
+        offsets = rows["base_offset"][mine]
+        slots = np.searchsorted(firsts, offsets, side="right") - 1
+        aborted[mine] = (slots >= 0) & (lasts[slots] >= offsets)
+    return aborted
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+def read_spans(
+    scan_task: ScanTask, fs: Fs, on_lost: OnLost | None, follow: bool
+) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
+    """Yield the spans and unreadable ranges of a scan task.
+
+    With `follow`, the segments that hold its offsets now are read; without, only the file that was planned.
+
+    Raises:
+        SourceChangedError: without `follow` the planned file is gone; with it, files are replaced faster than read, or
+            records are lost and `on_lost` is None.
+    """
+    attempts = 0
+    waiting = [scan_task]
+    while waiting:
+        current = waiting.pop(0)
+        with opened(current.slice, or_deleted=not follow) as descriptor:
+            if descriptor is not None:
+                yield from _spans(current, descriptor)
+                continue
+        if not follow:
+            raise _replaced(current.slice)
+        attempts += 1
+        if attempts > _FILES_CHANGED_ATTEMPTS:
+            raise SourceChangedError(
+                "the segments are replaced faster than they can be read",
+                partition=str(current.slice.source.partition),
+                path=str(current.slice.path),
+                advice="run again; a broker or another tool is at work in this directory",
+            )
+        waiting = [*_moved(current, fs, on_lost), *waiting]
+
+
+def _replaced(planned: Slice) -> SourceChangedError:
+    return SourceChangedError(
+        "the segment was replaced or removed after it was listed",
+        partition=str(planned.source.partition),
+        path=str(planned.path),
+        offset=planned.start_offset,
+        advice="load the directory again",
+    )
+
+
+def _moved(scan_task: ScanTask, fs: Fs, on_lost: OnLost | None) -> list[ScanTask]:
+    """Return scan tasks for the offsets of one whose file was replaced or removed."""
+    stale = scan_task.slice
+    slices = current_slices(stale, fs)
+    segments = live_segments(stale.source, fs)
+    first_offset = segments[0].base_offset if segments else stale.end_offset
+    if first_offset > max(stale.start_offset, scan_task.bounds.first_offset):
+        if on_lost is None:
+            raise SourceChangedError(
+                f"the log begins at offset {first_offset} since its first segments were removed while they were read",
+                partition=str(stale.source.partition),
+                path=str(stale.path),
+                offset=stale.start_offset,
+                advice="run again",
+            )
+        on_lost(stale, first_offset)
+    bounds = scan_task.bounds & Bounds(first_offset=stale.start_offset, end_offset=stale.end_offset)
+    return [replace(scan_task, slice=found, bounds=bounds) for found in slices]
+
+
+def _spans(scan_task: ScanTask, descriptor: int) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
+    position, end = scan_task.slice.start_position, scan_task.slice.end_position
+    is_last = scan_task.slice.segment.is_active and end == scan_task.slice.segment.ref.log_bytes
+    while position < end:
+        scan = HeaderScan(scan_task.slice.path, position, size_bytes=end)
+        error: SedimentError | None = None
+        try:
+            for span in scan.spans(descriptor):
+                yield scan_task, span
+        except CorruptBatchError as found:
+            error = found
+        if scan.end_position == end or only_zeros(descriptor, scan.end_position, end):
+            return
+        position = _next_good(scan_task, descriptor, scan.end_position)
+        if error is None and is_last and position == end:
+            return
+        error = error or CorruptBatchError(
+            "the segment ends inside of a batch",
+            path=str(scan_task.slice.path),
+            position=scan.end_position,
+            advice="restore the segment from a replica or a backup, or leave this partition out",
+        )
+        yield UnreadableRange(scan_task, scan.end_position, position, error)
+
+
+def _next_good(scan_task: ScanTask, descriptor: int, position: int) -> int:
+    """Return the position of the next batch with a valid CRC after the bad one at `position`, else the slice's end.
+
+    Candidates are the end that the length of the bad batch gives, and the entries of the offset index.
+    """
+    segment, end = scan_task.slice.segment, scan_task.slice.end_position
+    base_offset, size_bytes = segment.base_offset, segment.ref.log_bytes
+    length = int.from_bytes(os.pread(descriptor, 4, position + BATCH_LENGTH), "big", signed=True)
+    following = position + LOG_OVERHEAD_BYTES + max(length, 0)
+    if following == end or (
+        following < end and verified_batch(descriptor, following, size_bytes, base_offset, INT64_MAX) is not None
+    ):
+        return following
+    try:
+        content = Fs().read_bytes(segment.path(scan_task.slice.source.directory, SegmentFileKind.OFFSET_INDEX))
+    except FileNotFoundError:
+        return end
+    index = parse_offset_index(content, segment.base_offset, preallocated=True)
+    for slot in range(int(np.searchsorted(index.positions, position, side="right")), len(index)):
+        entry = index[slot]
+        if entry.position >= end:
+            break
+        if verified_batch(descriptor, entry.position, size_bytes, base_offset, entry.offset) is not None:
+            return entry.position
+    return end
+
+
+# --------------------------------------------------------------------------------------------------- unreadable ranges
+def unreadable_batch(bad: BadBatchError, span: BatchSpan, scan_task: ScanTask) -> UnreadableRange:
+    """Return the range of the batch that could not be decoded, and add its path and position to the error."""
+    row = span.rows[bad.index]
+    position, size_bytes = int(row["position"]), int(row["size_bytes"])
+    bad.error.path = str(scan_task.slice.path)
+    bad.error.position = position
+    bad.error.offset = int(row["base_offset"])
+    bad.error.advice = bad.error.advice or (
+        "restore the segment from a replica or a backup, or leave this partition out"
+    )
+    return UnreadableRange(scan_task, position, position + size_bytes, bad.error)
+
+
+def report_unreadable(
+    unreadable: UnreadableRange, request: TableRequest, selected: Sequence[Column], on_unreadable: OnUnreadable
+) -> Iterator[pa.RecordBatch]:
+    """Raise the error, report the range, or report it and yield it as a row, as `request.on_corruption` says."""
+    error = unreadable.error
+    error.partition = str(unreadable.scan_task.slice.source.partition)
+    if request.on_corruption == FAIL:
+        raise error
+    on_unreadable(unreadable)
+    if request.on_corruption == ROWS:
+        yield _unreadable_row(unreadable, selected)
+
+
+def _unreadable_row(unreadable: UnreadableRange, selected: Sequence[Column]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    scan_task = unreadable.scan_task
+    size_bytes = unreadable.end_position - unreadable.position
+    with opened(scan_task.slice, or_deleted=True) as descriptor:
+        if descriptor is None:
+            raise _replaced(scan_task.slice)
+        shown = os.pread(descriptor, min(size_bytes, SHOWN_UNREADABLE_BYTES), unreadable.position)
+    values = {
+        "topic": scan_task.slice.source.partition.topic,
+        "partition": scan_task.slice.source.partition.partition,
+        "segment": scan_task.slice.segment.base_offset,
+        "position": unreadable.position,
+        "size": size_bytes,
+        "offset": unreadable.error.offset,
+        "valid": False,
+        "value": shown,
+        "corruption": str(unreadable.error),
+    }
+    schema = arrow_schema(selected)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([values.get(column.name)], field.type) for column, field in zip(selected, schema, strict=True)],
+        schema=schema,
+    )

@@ -1,0 +1,258 @@
+"""Tables of a log's files: their columns, requests for them, and their pyarrow schemas.
+
+    records, batches          a row each, read from slices of segments
+    the others                a row an entry of the small files beside them
+
+Column names are those of Spark's Kafka source if it has them, else Kafka's own words.  A value that a file does not
+have is null; but `timestamp`, `producerId`, `sequence` and the like of a record are -1 where Kafka's clients give -1.
+
+Invariant: pyarrow is imported when a schema or an array is asked for, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.partition.slices import ALL, Bounds
+from sediment.segment_io.partition.sources import Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+READ_UNCOMMITTED = "read_uncommitted"
+READ_COMMITTED = "read_committed"
+ISOLATIONS = (READ_UNCOMMITTED, READ_COMMITTED)
+
+FAIL = "fail"
+SKIP = "skip"
+ROWS = "rows"
+ON_CORRUPTION = (FAIL, SKIP, ROWS)
+
+
+# ------------------------------------------------------------------------------------------------------------- columns
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: `kind` is binary, string, bool, int, long, timestamp or headers; `meaning` is one line for a person."""
+
+    name: str
+    kind: str
+    meaning: str
+
+
+_TOPIC = Column("topic", "string", "of the directory's name")
+_PARTITION = Column("partition", "int", "of the directory's name; -1 where it has none")
+_SEGMENT = Column("segment", "long", "base offset of the segment")
+
+_RECORDS = (
+    Column("key", "binary", "null where the record has none"),
+    Column("value", "binary", "null in a tombstone"),
+    _TOPIC,
+    _PARTITION,
+    Column("offset", "long", "of the record"),
+    Column("timestamp", "timestamp", "of the record, or of its append"),
+    Column("timestampType", "int", "0 CreateTime, 1 LogAppendTime, -1 none (magic 0)"),
+    Column("headers", "headers", "null where the record has none"),
+    Column("batchBaseOffset", "long", "first offset of the batch as it was written"),
+    Column("codec", "string", "none, gzip, snappy, lz4 or zstd"),
+    Column("producerId", "long", "-1 without"),
+    Column("producerEpoch", "int", "-1 without"),
+    Column("sequence", "int", "of the record; -1 without"),
+    Column("transactional", "bool", "part of a transaction"),
+    Column("control", "bool", "a marker of the cluster's own, never given to applications"),
+    Column("leaderEpoch", "int", "of the leader that appended the batch; -1 in magic 0 and 1"),
+    Column("size", "int", "bytes of the record as encoded, uncompressed"),
+)
+_BATCHES = (
+    _TOPIC,
+    _PARTITION,
+    _SEGMENT,
+    Column("position", "long", "of the batch in the segment's .log"),
+    Column("size", "long", "bytes of the batch, header included"),
+    Column("baseOffset", "long", "first offset of the batch as it was written"),
+    Column("lastOffset", "long", "last offset of the batch as it was written"),
+    Column("recordCount", "int", "records that are there now"),
+    Column("magic", "int", "message format: 0, 1 or 2"),
+    Column("codec", "string", "none, gzip, snappy, lz4 or zstd"),
+    Column("timestampType", "int", "0 CreateTime, 1 LogAppendTime, -1 none (magic 0)"),
+    Column("baseTimestamp", "timestamp", "what the records' deltas count from; null where it is a delete horizon"),
+    Column("maxTimestamp", "timestamp", "largest of the records"),
+    Column("deleteHorizon", "timestamp", "when tombstones and markers in the batch may go"),
+    Column("producerId", "long", "-1 without"),
+    Column("producerEpoch", "int", "-1 without"),
+    Column("baseSequence", "int", "-1 without"),
+    Column("lastSequence", "int", "-1 without"),
+    Column("transactional", "bool", "part of a transaction"),
+    Column("control", "bool", "holds a control record"),
+    Column("controlType", "string", "ABORT, COMMIT, LEADER_CHANGE …; null in data"),
+    Column("coordinatorEpoch", "int", "of a transaction marker, else null"),
+    Column("leaderEpoch", "int", "of the leader that appended the batch; -1 in magic 0 and 1"),
+    Column("crc", "long", "as stored"),
+    Column("valid", "bool", "whether the CRC is right"),
+)
+_SEGMENTS = (
+    _TOPIC,
+    _PARTITION,
+    Column("baseOffset", "long", "of the segment's name"),
+    Column("active", "bool", "the last one, that is written to"),
+    Column("size", "long", "bytes of the .log"),
+    Column("offsetIndexEntries", "long", "null where there is no .index"),
+    Column("timeIndexEntries", "long", "null where there is no .timeindex"),
+    Column("abortedTransactions", "long", "entries of the .txnindex; null where there is none"),
+    Column("largestTimestamp", "timestamp", "the last one in the .timeindex"),
+    Column("modified", "timestamp", "modification time of the .log"),
+    Column("path", "string", "of the .log"),
+)
+_OFFSET_INDEX = (
+    _TOPIC,
+    _PARTITION,
+    _SEGMENT,
+    Column("offset", "long", "last offset of the batch at the position"),
+    Column("position", "long", "in the segment's .log"),
+)
+_TIME_INDEX = (
+    _TOPIC,
+    _PARTITION,
+    _SEGMENT,
+    Column("timestamp", "timestamp", "largest of the segment so far"),
+    Column("offset", "long", "last offset of the first batch that has it"),
+)
+_TRANSACTIONS = (
+    _TOPIC,
+    _PARTITION,
+    _SEGMENT,
+    Column("producerId", "long", "whose transaction was aborted"),
+    Column("firstOffset", "long", "of the transaction"),
+    Column("lastOffset", "long", "of its ABORT marker"),
+    Column("lastStableOffset", "long", "of the log when the marker was appended"),
+)
+_PRODUCERS = (
+    _TOPIC,
+    _PARTITION,
+    Column("snapshot", "long", "the snapshot holds what was known below this offset"),
+    Column("producerId", "long", ""),
+    Column("producerEpoch", "int", ""),
+    Column("lastSequence", "int", "of its last data batch; null without one"),
+    Column("firstOffset", "long", "of its last data batch; null without one"),
+    Column("lastOffset", "long", "of its last data batch; null without one"),
+    Column("timestamp", "timestamp", "of its last batch or marker"),
+    Column("coordinatorEpoch", "int", "of its last marker; null without one"),
+    Column("currentTxnFirstOffset", "long", "of its open transaction; null without one"),
+)
+_EPOCHS = (
+    _TOPIC,
+    _PARTITION,
+    Column("epoch", "int", "leader epoch"),
+    Column("startOffset", "long", "first offset written under it"),
+)
+_INDEXES = (
+    _TOPIC,
+    _PARTITION,
+    Column("segment", "long", "base offset of the segment, or the snapshot's offset"),
+    Column("file", "string", "name of the index or snapshot"),
+    Column("entries", "long", "null where the file is missing or cannot be read"),
+    Column("problems", "long", "entries that the log contradicts"),
+    Column("problem", "string", "the first of them; null where all is well"),
+)
+_CORRUPTION = Column("corruption", "string", "what is wrong with these bytes, which `value` holds; null in a good row")
+
+TABLES: Mapping[str, tuple[Column, ...]] = {
+    "records": _RECORDS,
+    "batches": _BATCHES,
+    "segments": _SEGMENTS,
+    "offset_index": _OFFSET_INDEX,
+    "time_index": _TIME_INDEX,
+    "transactions": _TRANSACTIONS,
+    "producers": _PRODUCERS,
+    "epochs": _EPOCHS,
+    "indexes": _INDEXES,
+}
+SLICED_TABLES = frozenset({"records", "batches"})
+
+
+@dataclass(frozen=True, slots=True)
+class TableRequest:
+    """Request for rows and columns of one table.
+
+    `columns`, `topics` and `partitions` None are all of them.  Only `records` and `batches` hold exactly the rows that
+    `topics`, `partitions` and `bounds` select; the other tables may hold more.  With `on_corruption` ROWS there is a
+    column `corruption`.
+    """
+
+    what: str = "records"
+    columns: tuple[str, ...] | None = None
+    bounds: Bounds = ALL
+    isolation: str = READ_UNCOMMITTED
+    on_corruption: str = FAIL
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+
+    def selected(self) -> tuple[Column, ...]:
+        """Return the requested columns in the requested order.
+
+        Raises:
+            UsageError: an unknown table or column.
+        """
+        if self.what not in TABLES:
+            raise UsageError(f"table {self.what!r} does not exist", advice=f"it is one of {', '.join(TABLES)}")
+        known = {column.name: column for column in TABLES[self.what]}
+        if self.on_corruption == ROWS and self.what in SLICED_TABLES:
+            known[_CORRUPTION.name] = _CORRUPTION
+            if "value" not in known:
+                known["value"] = Column("value", "binary", "bytes that are not a batch; null in a good row")
+        if self.columns is None:
+            return tuple(known.values())
+        for name in self.columns:
+            if name not in known:
+                raise UsageError(f"table {self.what!r} has no column {name!r}", advice=f"it has {', '.join(known)}")
+        return tuple(known[name] for name in self.columns)
+
+    def wants(self, source: Source) -> bool:
+        """Return True if the partition of `source` is requested."""
+        partition = source.partition
+        return (self.topics is None or partition.topic in self.topics) and (
+            self.partitions is None or partition.partition in self.partitions
+        )
+
+
+# --------------------------------------------------------------------------------------------------------------- arrow
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    """Return the pyarrow schema of `columns`: timestamps in UTC microseconds, every field nullable."""
+    import pyarrow as pa
+
+    return pa.schema([pa.field(column.name, _arrow_types()[column.kind]) for column in columns])
+
+
+@cache
+def _arrow_types() -> dict[str, Any]:
+    import pyarrow as pa
+
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    return {
+        "binary": pa.binary(),
+        "string": pa.string(),
+        "bool": pa.bool_(),
+        "int": pa.int32(),
+        "long": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "headers": pa.list_(pa.field("element", header)),
+    }
+
+
+def timestamps_from_ms(values_ms: Any) -> pa.Array:
+    """Return timestamps for ms since the epoch.
+
+    None and -1 are null; a value that does not fit microseconds becomes the nearest that does.
+    """
+    import pyarrow as pa
+
+    if isinstance(values_ms, list):
+        values_ms = [-1 if value is None else value for value in values_ms]
+    values = np.array(values_ms, dtype=np.int64)
+    largest = np.iinfo(np.int64).max // 1000
+    return pa.array(np.clip(values, -largest, largest) * 1000, _arrow_types()["timestamp"], mask=values == -1)
