@@ -26,7 +26,7 @@ from sediment.compaction.policy import cleanable_range
 from sediment.compaction.prepared_swap import from_json, to_json
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.output import MANIFEST_FILE, check_output_path
-from sediment.engine.directory.spool import CommitReply, announce, check_announced, hand_over, read_replies, reply
+from sediment.engine.directory.spool import CommitReply, announce, check_announced, read_replies, reply, hand_over
 from sediment.engine.directory.uncleanable import read_uncleanable, uncleanable_after, update_uncleanable
 from sediment.engine.live.partition_log import Isolation, PartitionLog
 from sediment.jobs.delta_lake.refresh_plan import PartitionProgress, RefreshProgress, parse_progress, progress_json
@@ -53,7 +53,7 @@ from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, Mapped
 from sediment.segment_io.stores import Store
 from sediment.segment_io.tables.readers import FAIL, ROWS, SKIP, TABLES, TableRequest, plan_table, read_table
 from tests.archives import unpack
-from tests.fuzz.spoiled import NOW_MS, PARTITION, changed_batch, flipped, spoiled_log
+from tests.fuzz.corrupted import NOW_MS, PARTITION, changed_batch, corrupted_log, flipped
 from tests.logs import LogShape, write_random_log
 from tests.twin.segments import file_batches
 
@@ -151,7 +151,7 @@ def look_up(directory):
 
 @pytest.mark.parametrize("seed", seeds(LOGS))
 def test_a_log_of_changed_files_is_read_sampled_cleaned_of_what_is_readable_and_served_or_refused(tmp_path, seed):
-    directory = spoiled_log(tmp_path / "t-0", seed + 100_000)
+    directory = corrupted_log(tmp_path / "t-0", seed + 100_000)
     kept = {path.name: path.read_bytes() for path in directory.iterdir()}
     source = Source(PARTITION, directory)
     read_every_table(source)
