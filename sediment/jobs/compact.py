@@ -33,13 +33,13 @@ from sediment.compaction.strategy import KeyEquality, Strategy
 from sediment.engine.directory.backup_catalogue import OriginalPartition, partition_before, segment_file_names
 from sediment.engine.directory.backup_links import (
     BackupLinks,
-    begin_before,
     check_backup_path,
     check_originals_path,
-    keep_before,
+    snapshot_log_dir,
+    snapshot_partition,
 )
 from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
-from sediment.engine.directory.spool import check_announced, hand_over
+from sediment.engine.directory.spool import check_announced, spool_swap
 from sediment.engine.directory.swap import commit, discard_parts, finish_interrupted, make_durable
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
@@ -236,7 +236,7 @@ class _Run:
                 if own.hand_off is None:
                     self._locks[path] = self._stack.enter_context(DirectoryLock(path))
                 if own.keep_before is not None:
-                    begin_before(path, own.keep_before, self._fs)
+                    snapshot_log_dir(path, own.keep_before, self._fs)
                 place_run_token(path, self.run_id)
                 self._stack.callback(remove_run_token, path)
         directories = options.open_directories(self._fs, in_place=not own.dry_run)
@@ -515,7 +515,7 @@ class _Run:
     def _commit(self, task: CleaningTask, swap: PreparedSwap) -> bool:
         """Commit a swap, or leave it to the engine that owns the directory; False where the run was stopped in it."""
         if self._own.hand_off is not None:
-            hand_over(swap, self._own.hand_off, self.run_id, self._fs)
+            spool_swap(swap, self._own.hand_off, self.run_id, self._fs)
             self._handed_over[task.listing.path] = {part.part_name for part in swap.parts()}
             return True
         if self._originals is not None:
@@ -531,7 +531,7 @@ class _Run:
     def _keep_before(self, partition: TopicPartition, log_dir: Path) -> None:
         """Link a partition that is about to change, or that an interrupted run just changed."""
         if self._own.keep_before is not None:
-            keep_before(partition, log_dir, self._own.keep_before, self._fs)
+            snapshot_partition(partition, log_dir, self._own.keep_before, self._fs)
 
 
 def _update_checkpoint(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> None:

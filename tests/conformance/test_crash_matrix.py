@@ -12,65 +12,67 @@ import pytest
 
 from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE
 from tests.conformance.oracle import KafkaOracle, LogState
-from tests.faults.courses import Course, courses, readable_batches, segment_files
+from tests.faults.crash_scenarios import CrashScenario, crash_scenarios, readable_batches, segment_files
+from tests.faults.fs_trace import contents
 from tests.faults.matrix import TALLY, recorded, sampled_by_crash
-from tests.faults.watched import contents
 from tests.logs import START_MS
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(0)]
 
 
-def loaded_by_kafka(oracle: KafkaOracle, course: Course, directory: Path) -> LogState:
+def loaded_by_kafka(oracle: KafkaOracle, scenario: CrashScenario, directory: Path) -> LogState:
     """Kafka's start over a partition as it lies there."""
-    known = course.checkpoints(directory)
+    known = scenario.checkpoints(directory)
     return oracle.load(
         directory,
         now_ms=START_MS,
         configs={
-            "cleanup.policy": "delete" if course.command == "expire" else "compact",
-            "index.interval.bytes": str(course.interval_bytes),
+            "cleanup.policy": "delete" if scenario.command == "expire" else "compact",
+            "index.interval.bytes": str(scenario.interval_bytes),
         },
-        clean=(course.log_dir / CLEAN_SHUTDOWN_FILE).exists(),
+        clean=(scenario.log_dir / CLEAN_SHUTDOWN_FILE).exists(),
         recovery_point=known.recovery_point or 0,
         log_start_offset=known.log_start or 0,
     )
 
 
-@pytest.fixture(params=[name for name in courses() if "elsewhere" not in name])
-def course(request: pytest.FixtureRequest, tmp_path: Path) -> Course:
-    found = courses()[request.param]
+@pytest.fixture(params=[name for name in crash_scenarios() if "elsewhere" not in name])
+def scenario(request: pytest.FixtureRequest, tmp_path: Path) -> CrashScenario:
+    found = crash_scenarios()[request.param]
     found.prepare(tmp_path / "root")
     return found
 
 
-def test_kafka_opens_what_a_crash_at_any_step_left_and_has_what_our_start_has(course: Course, oracle: KafkaOracle):
-    (directory,) = course.partitions()
-    course.restore(course.after)
+def test_kafka_opens_what_a_crash_at_any_step_left_and_has_what_our_start_has(
+    scenario: CrashScenario, oracle: KafkaOracle
+):
+    (directory,) = scenario.partitions()
+    scenario.restore(scenario.after)
     final = readable_batches(directory)
-    course.restore(course.before)
+    scenario.restore(scenario.before)
     all_batches = readable_batches(directory)
-    end_offset = loaded_by_kafka(oracle, course, directory).log_end_offset
+    end_offset = loaded_by_kafka(oracle, scenario, directory).log_end_offset
     known = set()
-    for image in sampled_by_crash(recorded(course).images):
-        TALLY[f"Kafka after {course.name}", image.crash] += 1
+    for image in sampled_by_crash(recorded(scenario).images):
+        TALLY[f"Kafka after {scenario.name}", image.crash] += 1
         key = frozenset(contents(image.tree).items())
         if key in known:
             continue
         known.add(key)
-        course.restore(image.tree)
-        ours = course.load(directory)
+        scenario.restore(image.tree)
+        ours = scenario.load(directory)
         our_batches, our_files = readable_batches(directory), segment_files(directory)
-        course.restore(image.tree)
-        kafka = loaded_by_kafka(oracle, course, directory)
+        scenario.restore(image.tree)
+        kafka = loaded_by_kafka(oracle, scenario, directory)
         kafkas_batches = readable_batches(directory)
         start = max(kafka.log_start_offset, ours.log_start_offset)
         lost = {offset for offset in final if offset >= start} - kafkas_batches.keys()
         assert not lost, f"{image}: Kafka has lost {sorted(lost)}"
-        if not course.is_trusted_more_by_us:
+        if not scenario.is_trusted_more_by_us:
             assert kafka.log_end_offset == ours.log_end_offset, image
             assert kafka.base_offsets == tuple(segment.base_offset for segment in ours.segments), image
             assert kafkas_batches == our_batches, image
-        if course.command != "recover":
+        if scenario.command != "recover":
             assert kafka.log_end_offset == end_offset
             assert {name: data for name, data in segment_files(directory).items() if name in our_files} == our_files
         else:

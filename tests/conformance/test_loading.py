@@ -210,7 +210,7 @@ def _is_known_difference(ours: LoadedLog, clean: bool) -> bool:
 
 
 def _is_refused_as_meant(error: SedimentError) -> bool:
-    """Return True if a log that Kafka loads is refused for an offset or a magic, a wrong checksum, a torn replacement, or a log start above it."""
+    """Return True if docs/reference/differences.md says that ours refuses this log, which Kafka loads."""
     if any(
         text in str(error) for text in ("checksum", "batch lies", "interrupted replacement", "is above the log end")
     ):

@@ -170,7 +170,7 @@ def test_a_wrong_compaction_is_caught_before_anything_expires(airflow, plain, se
     airflow.run("variables", "set", "sediment", json.dumps({"settings": settings, "force": True}))
     night = airflow.night(
         log_dirs=[str(tampered), str(healthy)],
-        application=str(Path(__file__).with_name("saboteur.py")),
+        application=str(Path(__file__).with_name("fault_injector.py")),
         spark_conf={"spark.pyspark.python": sys.executable},
         before_dir=str(tmp_path / "kept"),
     )

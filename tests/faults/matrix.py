@@ -1,4 +1,4 @@
-"""The matrix of course, step and fault: what is tried of it, judged once, and counted.
+"""The matrix of scenario, step and fault: what is tried of it, checked once, and counted.
 
     SIGKILL              behind each step
     lost unsynced data   behind each step, for every prefix of the names that were not synced
@@ -17,14 +17,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from tests.faults.courses import Course
-from tests.faults.watched import CrashImage, Tree, Watch, contents
+from tests.faults.crash_scenarios import CrashScenario
+from tests.faults.fs_trace import CrashImage, FsTrace, Tree, contents
 
 IS_WHOLE = os.environ.get("SEDIMENT_CRASH_MATRIX") == "whole"
 SAMPLE = 6
 
 TALLY: Counter[tuple[str, str]] = Counter()
-"""How often each fault of each course was tried."""
+"""How often each fault of each scenario was tried."""
 
 _Item = TypeVar("_Item")
 
@@ -42,34 +42,34 @@ def sampled_by_crash(images: Sequence[CrashImage], count: int = SAMPLE) -> Itera
         yield from sample([image for image in images if image.crash is crash], count)
 
 
-def recorded(course: Course) -> Watch:
+def recorded(scenario: CrashScenario) -> FsTrace:
     """The steps of an undisturbed run and what a crash at each leaves."""
-    course.restore(course.before)
-    with Watch(course.root, records=True) as watch:
-        outcome = course.run()
-    assert outcome.status == course.outcome.status
-    course.restore(course.before)
-    return watch
+    scenario.restore(scenario.before)
+    with FsTrace(scenario.root, records=True) as trace:
+        outcome = scenario.run()
+    assert outcome.status == scenario.outcome.status
+    scenario.restore(scenario.before)
+    return trace
 
 
-class Judge:
+class OutcomeChecker:
     """Judges what is not known yet, and counts."""
 
-    def __init__(self, course: Course) -> None:
-        self._course = course
+    def __init__(self, scenario: CrashScenario) -> None:
+        self._scenario = scenario
         self._known: set[frozenset[tuple[str, bytes]]] = set()
 
     def count(self, fault: str) -> None:
         """One more was tried."""
-        TALLY[self._course.name, fault] += 1
+        TALLY[self._scenario.name, fault] += 1
 
-    def judge(self, tree: Tree, fault: str, what: str) -> None:
+    def check(self, tree: Tree, fault: str, what: str) -> None:
         self.count(fault)
         key = frozenset(contents(tree).items())
         if key in self._known:
             return
         self._known.add(key)
         try:
-            self._course.judge(self._course, tree)
+            self._scenario.check(self._scenario, tree)
         except AssertionError as error:
-            raise AssertionError(f"{self._course.name}: {what}: {error}") from error
+            raise AssertionError(f"{self._scenario.name}: {what}: {error}") from error

@@ -25,11 +25,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.fuzz.arena import Arena, saved
+from tests.fuzz.guard_pages import GuardedBuffer, saved
 from tests.fuzz.mutator import MOST_BYTES, ROOM_BYTES
 
 ROUND = 20_000
-ARENA_BYTES = ROOM_BYTES
+BUFFER_BYTES = ROOM_BYTES
 LARGEST_POOL = 4000
 ADDRESS_SPACE_BYTES = 8 << 30
 MOST_RESIDENT_BYTES = 1 << 30
@@ -41,7 +41,7 @@ class Campaign:
     """What a campaign did; `ways` are the different outcomes that batches had."""
 
     batches: int
-    deeper: int
+    python_batches: int
     compared: int
     ways: int
     seconds: float
@@ -55,12 +55,12 @@ class FuzzFailureError(AssertionError):
 
 
 def run(
-    batches: int, seed: int, saves: Path, *, deeper: int = 40, seconds: float = 3600, dies_at: int = -1
+    batches: int, seed: int, saves: Path, *, python_batches: int = 40, seconds: float = 3600, dies_at: int = -1
 ) -> Campaign:
     """Fuzz in a process of its own.
 
-    `deeper` is how many batches of a round the decoders in Python are given.  At batch `dies_at` the process dies, as
-    it would of a decoder that reads what it must not.
+    `python_batches` is the number of batches of a round that the decoders in Python get.  At batch `dies_at` the
+    process dies, as with a decoder that reads outside its buffer.
 
     Raises:
         FuzzFailureError: the process died, hung or found something broken.
@@ -68,7 +68,16 @@ def run(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.campaign", "--child", str(folder)]
-        command += ["--batches", str(batches), "--seed", str(seed), "--deeper", str(deeper), "--dies-at", str(dies_at)]
+        command += [
+            "--batches",
+            str(batches),
+            "--seed",
+            str(seed),
+            "--python-batches",
+            str(python_batches),
+            "--dies-at",
+            str(dies_at),
+        ]
         try:
             finished = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired as error:
@@ -82,8 +91,12 @@ def _kept(folder: Path, saves: Path, seed: int) -> str:
     """Where the batch at work was saved, and how to do it again."""
     try:
         number, size = np.frombuffer(saved(folder / "note", 16), dtype=np.int64).tolist()
-        deeper = folder / "deeper"
-        content = deeper.read_bytes() if deeper.exists() else saved(folder / "arena", ARENA_BYTES)[:-64][-size:]
+        python_batches = folder / "python_batches"
+        content = (
+            python_batches.read_bytes()
+            if python_batches.exists()
+            else saved(folder / "guarded", BUFFER_BYTES)[:-64][-size:]
+        )
     except (OSError, ValueError):
         return f"seed {seed}: it did not come to the first batch"
     saves.mkdir(parents=True, exist_ok=True)
@@ -93,21 +106,21 @@ def _kept(folder: Path, saves: Path, seed: int) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------- the child
-def _fuzz(batches: int, seed: int, folder: Path, deeper: int, dies_at: int) -> Campaign:
-    from tests.fuzz.deeper import Deeper
+def _fuzz(batches: int, seed: int, folder: Path, python_batches: int, dies_at: int) -> Campaign:
     from tests.fuzz.probe import BROKEN_TEXT, SIGNATURES, Bench, probe_many
+    from tests.fuzz.python_decoders import PythonDecoders
     from tests.fuzz.seeds import pool_of, seed_batches
 
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
-    note = Arena(16, folder / "note").bytes.view(np.int64)
-    bench = Bench(Arena(ARENA_BYTES, folder / "arena"), note)
+    note = GuardedBuffer(16, folder / "note").bytes.view(np.int64)
+    bench = Bench(GuardedBuffer(BUFFER_BYTES, folder / "guarded"), note)
     known = seed_batches()
     pool = pool_of(known)
     seen = np.zeros(SIGNATURES, dtype=np.int64)
-    good, good_ends = np.zeros(1 << 20, dtype=np.uint8), np.zeros(deeper * 4, dtype=np.int64)
+    good, good_ends = np.zeros(1 << 20, dtype=np.uint8), np.zeros(python_batches * 4, dtype=np.int64)
     fresh, fresh_ends = np.zeros(64 * MOST_BYTES, dtype=np.uint8), np.zeros(64, dtype=np.int64)
-    inner = Deeper(seed, folder / "deeper")
+    inner = PythonDecoders(seed, folder / "python_batches")
     began = time.perf_counter()
     done = 0
     while done < batches:
@@ -123,7 +136,7 @@ def _fuzz(batches: int, seed: int, folder: Path, deeper: int, dies_at: int) -> C
             raise FuzzFailureError(f"{BROKEN_TEXT[broken]} (seed {seed}, batch {done + count})")
         if note[0] == dies_at:
             ctypes.string_at(0)
-        inner.feed(_cut(good, good_ends, goods), deeper)
+        inner.feed(_cut(good, good_ends, goods), python_batches)
         done += count
         new = _cut(fresh, fresh_ends, freshes)
         if new and len(known) < LARGEST_POOL:
@@ -133,7 +146,7 @@ def _fuzz(batches: int, seed: int, folder: Path, deeper: int, dies_at: int) -> C
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return Campaign(
         batches=done,
-        deeper=inner.fed,
+        python_batches=inner.fed,
         compared=inner.compared,
         ways=int(np.count_nonzero(seen)),
         seconds=round(seconds, 2),
@@ -153,16 +166,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="fuzz the decoders")
     parser.add_argument("--batches", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--deeper", type=int, default=40)
+    parser.add_argument("--python-batches", type=int, default=40)
     parser.add_argument("--saves", type=Path, default=Path(tempfile.gettempdir()) / "sediment-fuzz")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--dies-at", type=int, default=-1, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child is not None:
-        print(json.dumps(asdict(_fuzz(given.batches, given.seed, given.child, given.deeper, given.dies_at))))
+        print(json.dumps(asdict(_fuzz(given.batches, given.seed, given.child, given.python_batches, given.dies_at))))
         return
     with contextlib.suppress(KeyboardInterrupt):
-        result = run(given.batches, given.seed, given.saves, deeper=given.deeper, seconds=24 * 3600)
+        result = run(given.batches, given.seed, given.saves, python_batches=given.python_batches, seconds=24 * 3600)
         print(f"seed {given.seed}", *(f"{name} {value}" for name, value in asdict(result).items()), sep="\n")
 
 

@@ -18,7 +18,7 @@ from sediment.segment_io.format.hashing import hash_key, hash_secrets
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CODEC_MASK, MIN_RECORD_BYTES
 from sediment.segment_io.segment.recovery_scan import verified_batch_at
 from sediment.segment_io.segment.search import find_batch
-from tests.fuzz.arena import Arena
+from tests.fuzz.guard_pages import GuardedBuffer
 from tests.fuzz.mutator import MOST_BYTES, ROOM_BYTES, below, mutate, seed_state
 
 SIGNATURES = 1 << 16
@@ -83,7 +83,7 @@ def _probe_rebuild(
 
 @kernel
 def probe(
-    arena: npt.NDArray[np.uint8],
+    guarded: npt.NDArray[np.uint8],
     size: int,
     rows: npt.NDArray[np.void],
     records: npt.NDArray[np.int64],
@@ -92,9 +92,9 @@ def probe(
     kept: npt.NDArray[np.uint8],
     secrets: npt.NDArray[np.uint8],
 ) -> int:
-    """Decode the batch that ends PADDING_BYTES before the arena does."""
-    start = arena.size - PADDING_BYTES - size
-    base = arena.ctypes.data + start
+    """Decode the batch that ends PADDING_BYTES before the guarded buffer does."""
+    start = guarded.size - PADDING_BYTES - size
+    base = guarded.ctypes.data + start
     status, filled, behind, _ = decode.read_headers(base, 0, size, 0, rows)
     verified, verified_bytes = verified_batch_at(base, 0, size)
     find_batch(base, size, 0, 5)
@@ -150,7 +150,7 @@ def probe_many(
     fields: npt.NDArray[np.int64],
     field_starts: npt.NDArray[np.int64],
     scratch: npt.NDArray[np.uint8],
-    arena: npt.NDArray[np.uint8],
+    guarded: npt.NDArray[np.uint8],
     rows: npt.NDArray[np.void],
     records: npt.NDArray[np.int64],
     again: npt.NDArray[np.int64],
@@ -178,17 +178,17 @@ def probe_many(
     for number in range(first, first + count):
         seed_state(state, seed, number)
         size, _ = mutate(data, starts, fields, field_starts, scratch, state)
-        begin = arena.size - PADDING_BYTES - size
+        begin = guarded.size - PADDING_BYTES - size
         note[0] = number
         note[1] = size
         if size:
-            copy_bytes(arena.ctypes.data + begin, scratch.ctypes.data, size)
+            copy_bytes(guarded.ctypes.data + begin, scratch.ctypes.data, size)
         filler = np.uint8(255 if below(state, 2) else below(state, 256))
-        for index in range(arena.size - PADDING_BYTES, arena.size):
-            arena[index] = filler
+        for index in range(guarded.size - PADDING_BYTES, guarded.size):
+            guarded[index] = filler
         for index in range(0, 16):
             kept[index] = below(state, 2)
-        signature = probe(arena, size, rows, records, again, target, kept, secrets)
+        signature = probe(guarded, size, rows, records, again, target, kept, secrets)
         if signature < 0:
             return number - first, goods, freshes, signature
         if seen[signature] == 0 and freshes < fresh_ends.size:
@@ -210,13 +210,13 @@ def probe_many(
 
 
 class Bench:
-    """The memory that probes work in; `note` and `arena` are files if `folder` is given."""
+    """The memory that probes work in; `note` and `guarded` are files if `folder` is given."""
 
-    def __init__(self, arena: Arena, note: npt.NDArray[np.int64]) -> None:
-        self.arena = arena
+    def __init__(self, guarded: GuardedBuffer, note: npt.NDArray[np.int64]) -> None:
+        self.guarded = guarded
         self.note = note
-        self._outputs = [Arena(MOST_RECORDS * RECORD_FIELDS * 8) for _ in range(2)]
-        self._target = Arena(BATCH_HEADER_BYTES + MOST_BYTES + MOST_RECORDS * 16 + PADDING_BYTES)
+        self._outputs = [GuardedBuffer(MOST_RECORDS * RECORD_FIELDS * 8) for _ in range(2)]
+        self._target = GuardedBuffer(BATCH_HEADER_BYTES + MOST_BYTES + MOST_RECORDS * 16 + PADDING_BYTES)
         self.scratch = np.zeros(ROOM_BYTES, dtype=np.uint8)
         self.rows = np.zeros(1, dtype=BATCH_ROW)
         self.kept = np.ones(MOST_RECORDS, dtype=np.uint8)
@@ -227,6 +227,6 @@ class Bench:
         """From `scratch` to `state`, as `probe_many` takes them."""
         records, again = (output.bytes.view(np.int64).reshape(MOST_RECORDS, RECORD_FIELDS) for output in self._outputs)
         return (
-            *(self.scratch, self.arena.bytes, self.rows, records, again, self._target.bytes, self.kept),
+            *(self.scratch, self.guarded.bytes, self.rows, records, again, self._target.bytes, self.kept),
             *(self.secrets, self.state),
         )

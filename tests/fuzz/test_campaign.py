@@ -29,16 +29,16 @@ def fuzz(batches, tmp_path, **options):
 
 
 def test_changed_batches_end_in_records_or_in_a_status(tmp_path):
-    done = fuzz(BATCHES, tmp_path, deeper=150, seconds=240)
+    done = fuzz(BATCHES, tmp_path, python_batches=150, seconds=240)
     assert done.ways > 300
-    assert done.compared == done.deeper == BATCHES // 20_000 * 150
+    assert done.compared == done.python_batches == BATCHES // 20_000 * 150
     assert {"columns: ok", "columns: CorruptBatchError", "validate: ok", "append: ok"} <= done.outcomes.keys()
 
 
 @pytest.mark.fuzz
 @pytest.mark.timeout(24 * 3600)
 def test_ten_million_changed_batches_end_in_records_or_in_a_status(tmp_path):
-    fuzz(BIG, tmp_path, deeper=100, seconds=24 * 3600)
+    fuzz(BIG, tmp_path, python_batches=100, seconds=24 * 3600)
 
 
 def test_the_same_seed_changes_the_same_way():
@@ -54,9 +54,10 @@ def test_the_same_seed_changes_the_same_way():
     assert len({changed(n) for n in range(200)}) > 190
 
 
-def test_a_read_or_write_beyond_an_arena_kills_the_process():
+def test_a_read_or_write_beyond_a_guard_page_kills_the_process():
     code = (
-        "import ctypes, numpy; from tests.fuzz.arena import Arena; a = Arena(100); a.bytes[99] = 1; "
+        "import ctypes, numpy; from tests.fuzz.guard_pages import GuardedBuffer; a = GuardedBuffer(100); "
+        "a.bytes[99] = 1; "
         "at = a.bytes.ctypes.data + {}; ctypes.string_at(at, 1)"
     )
     died = [subprocess.run([sys.executable, "-c", code.format(at)], check=False).returncode for at in (99, 100, -4096)]

@@ -31,7 +31,7 @@ from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.reader import HeaderScan
 from sediment.segment_io.segment.recovery_scan import find_batches_after, scan_segment
-from tests.fuzz.spoiled import NOW_MS, PARTITION, flipped, spoiled_log
+from tests.fuzz.corrupted import NOW_MS, PARTITION, corrupted_log, flipped
 from tests.logs import START_MS, LogShape, write_random_log
 
 LOGS = int(os.environ.get("SEDIMENT_FUZZ_LOGS", "200"))
@@ -60,7 +60,7 @@ def load(directory, fs):
 
 @pytest.mark.parametrize("seed", range(LOGS))
 def test_a_log_of_changed_files_is_loaded_checked_and_cleaned_or_refused(tmp_path, seed):
-    directory = spoiled_log(tmp_path / "t-0", seed)
+    directory = corrupted_log(tmp_path / "t-0", seed)
     kept = {path.name: path.read_bytes() for path in directory.iterdir()}
     for path in sorted(directory.glob("*.log")):
         base, size = int(path.stem), path.stat().st_size

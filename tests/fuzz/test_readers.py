@@ -26,7 +26,7 @@ from sediment.compaction.policy import cleanable_range
 from sediment.compaction.prepared_swap import from_json, to_json
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.output import MANIFEST_FILE, check_output_path
-from sediment.engine.directory.spool import CommitReply, announce, check_announced, hand_over, read_replies, reply
+from sediment.engine.directory.spool import CommitReply, announce, check_announced, read_replies, reply, spool_swap
 from sediment.engine.directory.uncleanable import read_uncleanable, uncleanable_after, update_uncleanable
 from sediment.engine.live.partition_log import Isolation, PartitionLog
 from sediment.jobs.delta_lake.refresh_plan import PartitionProgress, RefreshProgress, parse_progress, progress_json
@@ -55,7 +55,7 @@ from sediment.segment_io.tables.planning import plan_table
 from sediment.segment_io.tables.readers import read_table
 from sediment.segment_io.tables.schema import FAIL, ROWS, SKIP, TABLES, TableRequest
 from tests.archives import unpack
-from tests.fuzz.spoiled import NOW_MS, PARTITION, changed_batch, flipped, spoiled_log
+from tests.fuzz.corrupted import NOW_MS, PARTITION, changed_batch, corrupted_log, flipped
 from tests.logs import LogShape, write_random_log
 from tests.twin.segments import file_batches
 
@@ -153,7 +153,7 @@ def look_up(directory):
 
 @pytest.mark.parametrize("seed", seeds(LOGS))
 def test_a_log_of_changed_files_is_read_sampled_cleaned_of_what_is_readable_and_served_or_refused(tmp_path, seed):
-    directory = spoiled_log(tmp_path / "t-0", seed + 100_000)
+    directory = corrupted_log(tmp_path / "t-0", seed + 100_000)
     kept = {path.name: path.read_bytes() for path in directory.iterdir()}
     source = Source(PARTITION, directory)
     read_every_table(source)
@@ -182,7 +182,7 @@ def test_every_small_file_that_is_read_back_may_hold_any_bytes(tmp_path):
     (log_dir / "t-0").mkdir()
     update_uncleanable(log_dir, fs, add=[mark])
     uncleanable = (log_dir / UNCLEANABLE_FILE).read_bytes()
-    reply(hand_over(swap, folder, "r", fs), CommitReply("t-0", "r", "why"), fs)
+    reply(spool_swap(swap, folder, "r", fs), CommitReply("t-0", "r", "why"), fs)
     (told,) = folder.glob("t-0.*")
     progress = progress_json(RefreshProgress("latest", "r", 1, {"t-0": PartitionProgress(5, 0, None, 1, 9)})).encode()
     settings = b"log.dirs=/x\\:y\nlog.cleaner.threads = 3\\\n 4\nnum.x: \\u0041\n!c\n#d\n"

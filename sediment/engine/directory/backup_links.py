@@ -1,8 +1,8 @@
 """Keeping what a run replaces or deletes, or all of a log that it changes: hard links, durable before the first rename.
 
-`keep_files` links the files that go, `BackupLinks` keeps the catalogue of a run that does so (`engine.catalogue`).
-`begin_before` and `keep_before` make a log directory as it was before a run, of the partitions that the run changed:
-what `sediment verify` compares with.
+`link_files` links the files that go, `BackupLinks` keeps the catalogue of a run that does so (`engine.catalogue`).
+`snapshot_log_dir` and `snapshot_partition` make a log directory as it was before a run, of the partitions that the run
+changed: what `sediment verify` compares with.
 
 Invariants: a link shares its inode with the file that goes, and no command changes an existing inode, so what is kept
 stays as it was; nothing kept earlier is replaced; no byte is copied.  A partition that is kept is kept whole, and as it
@@ -49,7 +49,7 @@ from sediment.segment_io.fs import Fs
 _OTHER_DIRECTORY = "name a directory on the filesystem of the log directory"
 
 BEFORE_OF_FILE = ".sediment-before"
-"""Holds the `BeforeMark` of the log directory that a directory of `begin_before` shows; there once all else is."""
+"""Holds the `BeforeMark` of the log directory that a directory of `snapshot_log_dir` shows; there once all else is."""
 
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP)
 _UNFINISHED = ".linking"  # no partition is named so
@@ -78,7 +78,7 @@ def check_backup_path(target: Path, log_dir: Path, fs: Fs) -> None:
 
 
 def check_originals_path(target: Path, log_dir: Path, fs: Fs) -> None:
-    """`check_backup_path` for originals, which a log directory, or one of `begin_before`, does not take in.
+    """`check_backup_path` for originals, which a log directory, or one of `snapshot_log_dir`, does not take in.
 
     Raises:
         UsageError: it is or lies in such a directory, is on another filesystem, or is no directory.
@@ -95,18 +95,18 @@ def check_originals_path(target: Path, log_dir: Path, fs: Fs) -> None:
     check_backup_path(target, log_dir, fs)
 
 
-def keep_originals(swap: PreparedSwap, target: Path, fs: Fs) -> tuple[Path, ...]:
-    """`keep_files` of the files that `commit(swap)` replaces or removes.
+def link_replaced_files(swap: PreparedSwap, target: Path, fs: Fs) -> tuple[Path, ...]:
+    """`link_files` of the files that `commit(swap)` replaces or removes.
 
     Raises:
-        UsageError: as `keep_files`.
+        UsageError: as `link_files`.
     """
     source = Path(swap.directory)
     names = [name for group in swap.groups if group.parts for name in replaced_files(source, group, fs)]
-    return keep_files(swap.partition, source, names, target, fs)
+    return link_files(swap.partition, source, names, target, fs)
 
 
-def keep_files(partition: TopicPartition, source: Path, names: Sequence[str], target: Path, fs: Fs) -> tuple[Path, ...]:
+def link_files(partition: TopicPartition, source: Path, names: Sequence[str], target: Path, fs: Fs) -> tuple[Path, ...]:
     """Link files of the directory `source` into target/<topic-partition>, durably; return the links.
 
     Calling it again for the same files changes nothing.
@@ -165,20 +165,20 @@ class BackupLinks:
         write_catalogue(self._catalogue, self._target, self._fs)
 
     def keep(self, partition: TopicPartition, source: Path, names: Sequence[str]) -> None:
-        """`keep_files` for this run.
+        """`link_files` for this run.
 
         Raises:
-            UsageError: as `keep_files`.
+            UsageError: as `link_files`.
         """
-        keep_files(partition, source, names, self._target, self._fs)
+        link_files(partition, source, names, self._target, self._fs)
 
     def keep_swap(self, swap: PreparedSwap) -> None:
-        """`keep_originals` for this run.
+        """`link_replaced_files` for this run.
 
         Raises:
-            UsageError: as `keep_files`.
+            UsageError: as `link_files`.
         """
-        keep_originals(swap, self._target, self._fs)
+        link_replaced_files(swap, self._target, self._fs)
 
     def end(self, statuses: Mapping[tuple[str, str], str], finished_ms: int) -> Path | None:
         """Write the catalogue as done; return its path, or None where nothing went and it was removed.
@@ -238,7 +238,7 @@ def _is_same(path: Path, file: OriginalFile) -> bool:
         return False
 
 
-def begin_before(log_dir: Path, target: Path, fs: Fs) -> None:
+def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
     """Link the files beside the partitions of `log_dir`, its checkpoints above all, into `target`, unless that is done.
 
     Raises:
@@ -260,7 +260,7 @@ def begin_before(log_dir: Path, target: Path, fs: Fs) -> None:
     fs.replace_file(path, make_mark(log_dir, fs).to_bytes(), like=log_dir)
 
 
-def keep_before(partition: TopicPartition, log_dir: Path, target: Path, fs: Fs) -> None:
+def snapshot_partition(partition: TopicPartition, log_dir: Path, target: Path, fs: Fs) -> None:
     """Link all files of a partition into target/<topic-partition>, unless that is done.
 
     Raises:

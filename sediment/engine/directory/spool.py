@@ -86,7 +86,7 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
             )
 
 
-def hand_over(swap: PreparedSwap, folder: Path, run_id: str, fs: Fs) -> Path:
+def spool_swap(swap: PreparedSwap, folder: Path, run_id: str, fs: Fs) -> Path:
     """The job leaves a swap for the engine; durable when it returns."""
     path = folder / f"{swap.partition}.{run_id}{_PREPARED_SUFFIX}"
     fs.replace_file(path, to_json(swap).encode())

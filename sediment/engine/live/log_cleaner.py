@@ -285,7 +285,7 @@ class LogCleaner:
         with ExitStack() as stack:
             stack.callback(discard_parts, log.directory, self._run_id, self._fs, attempt=attempt)
             pace = self._pace(log.partition, stack)
-            swap = clean_log(plan, _PacedFs(self._fs, pace), run_id=self._run_id, attempt=attempt, progress=pace)
+            swap = clean_log(plan, _ThrottledFs(self._fs, pace), run_id=self._run_id, attempt=attempt, progress=pace)
             self._check_not_aborted(log.partition)
             # What supersedes must not be lost where what it superseded is gone for good.
             log.flush(swap.next_dirty_offset)
@@ -392,7 +392,7 @@ class LogCleaner:
                 self._quarantine(log, directory, error)
 
 
-class _PacedFs(Fs):
+class _ThrottledFs(Fs):
     """The engine's filesystem for a cleaning: every write goes through `pace`."""
 
     def __init__(self, fs: Fs, pace: Callable[[int], None]) -> None:

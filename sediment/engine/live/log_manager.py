@@ -100,11 +100,11 @@ class _DeletedLog:
     since_ms: int
 
 
-def _keep_all(_partition: TopicPartition, _topic_id: str | None) -> bool:
+def _is_never_stray(_partition: TopicPartition, _topic_id: str | None) -> bool:
     return False
 
 
-def _ignore(_progress: LoadProgress) -> None:
+def _ignore_progress(_progress: LoadProgress) -> None:
     return None
 
 
@@ -119,7 +119,7 @@ class LogManager:
         *,
         fs: Fs = _FS,
         clock: Clock = _CLOCK,
-        is_stray: Callable[[TopicPartition, str | None], bool] = _keep_all,
+        is_stray: Callable[[TopicPartition, str | None], bool] = _is_never_stray,
     ) -> None:
         """`is_stray(partition, topic id)` says that a log found at the start does not belong here."""
         self.config = config or BrokerConfig()
@@ -155,7 +155,7 @@ class LogManager:
     def start(
         self,
         *,
-        progress: Callable[[LoadProgress], None] = _ignore,
+        progress: Callable[[LoadProgress], None] = _ignore_progress,
         stop: threading.Event | None = None,
     ) -> None:
         """Take the directories, load their logs, begin the background tasks.
@@ -391,9 +391,9 @@ class LogManager:
         if config.hand_off is not None:
             announce(config.hand_off, [directory.path for directory in self._live()], self.fs)
             self._has_announced = True
-            intake = SpoolCommitter(config.hand_off, self, self.fs)
+            committer = SpoolCommitter(config.hand_off, self, self.fs)
             period_ms = config.log_cleaner_backoff_ms
-            self.scheduler.schedule_periodically("hand-off", intake.take_all, period_ms=period_ms)
+            self.scheduler.schedule_periodically("hand-off", committer.commit_all, period_ms=period_ms)
 
     def run_due(self) -> None:
         """Run the background tasks that are due, in this thread; for a manager without background threads."""

@@ -1,10 +1,9 @@
-"""The producers of a live log: what an append must not contradict, and what it changes once it is written.
+"""The producers of a live log: checks of an append against them, and its effect once the batches are written.
 
 Invariants
-* `check` changes nothing: it answers with an `Update` that `apply` takes over after the batches were written, so that
-  an append which is refused or fails leaves no trace.
-* A producer remembers its last five batches, which is how many a client may have under way; all of them are of its
-  current epoch.
+* `check` changes nothing.  It returns a `ProducerUpdate`, which `apply` takes after the batches were written, so a
+  refused or failed append leaves no trace.
+* A producer remembers its last five batches, the number that a client may have in flight; all have its current epoch.
 * `_open` is keyed by the first offset of its transactions and ascends.
 * `_unreplicated` holds ended transactions in the order of their markers; the log's end grows, so that is their last
   offset.  `_unreplicated_firsts` is a heap of (first offset, last offset); it can hold transactions that were
@@ -121,7 +120,7 @@ class _Verification:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _EndedTransaction:
     """A transaction whose marker is being appended."""
 
     producer_id: int
@@ -131,17 +130,17 @@ class _Ended:
 
 
 @dataclass(slots=True)
-class Update:
+class ProducerUpdate:
     """What an append will change; `duplicate` says that it was appended before."""
 
     producers: dict[int, Producer] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
-    ended: list[_Ended] = field(default_factory=list)
+    ended: list[_EndedTransaction] = field(default_factory=list)
     verified: set[int] = field(default_factory=set)
     duplicate: RememberedBatch | None = None
 
 
-class LiveProducers:
+class LogProducers:
     """The producers of a log up to its end."""
 
     def __init__(self, state: ProducerState, *, expiration_ms: int | None, verifies_transactions: bool) -> None:
@@ -257,7 +256,7 @@ class LiveProducers:
         origin: AppendOrigin,
         guard: VerificationGuard | None,
         transaction_version: int,
-    ) -> Update:
+    ) -> ProducerUpdate:
         """What appending `batches` changes, those without a producer left out.
 
         Raises:
@@ -265,7 +264,7 @@ class LiveProducers:
             TransactionCoordinatorFencedError: a batch may not be appended.
             UsageError: a marker without a transaction version, or a control record that is no marker.
         """
-        update = Update()
+        update = ProducerUpdate()
         for fields in batches:
             known = self._producers.get(fields.producer_id)
             if origin is AppendOrigin.CLIENT and known is not None:
@@ -309,7 +308,7 @@ class LiveProducers:
                 advice="ask for a verification before the first batch of a transaction",
             )
 
-    def _data(self, producer: Producer, fields: BatchFields, origin: AppendOrigin, update: Update) -> Producer:
+    def _data(self, producer: Producer, fields: BatchFields, origin: AppendOrigin, update: ProducerUpdate) -> Producer:
         if fields.producer_epoch < producer.epoch and origin is not AppendOrigin.REPLICATION:
             raise _old_epoch(fields.producer_id, fields.producer_epoch, producer.epoch)
         if origin is AppendOrigin.CLIENT:
@@ -362,7 +361,7 @@ class LiveProducers:
         fields: BatchFields,
         origin: AppendOrigin,
         transaction_version: int,
-        update: Update,
+        update: ProducerUpdate,
     ) -> Producer:
         """Source: kafka-log 04 §3 step 4."""
         if fields.control_type not in (CONTROL_ABORT, CONTROL_COMMIT):
@@ -388,7 +387,9 @@ class LiveProducers:
                 )
         if producer.has_open_transaction:
             is_aborted = fields.control_type == CONTROL_ABORT
-            update.ended.append(_Ended(fields.producer_id, producer.txn_first_offset, fields.base_offset, is_aborted))
+            update.ended.append(
+                _EndedTransaction(fields.producer_id, producer.txn_first_offset, fields.base_offset, is_aborted)
+            )
         return replace(
             producer,
             epoch=epoch,
@@ -398,7 +399,7 @@ class LiveProducers:
             txn_first_offset=NO_OFFSET,
         )
 
-    def apply(self, update: Update) -> tuple[AbortedTransaction, ...]:
+    def apply(self, update: ProducerUpdate) -> tuple[AbortedTransaction, ...]:
         """Take over an update whose batches were written.
 
         Returns:

@@ -65,7 +65,7 @@ class SpoolCommitter:
         self._owner = owner
         self._fs = fs
 
-    def take_all(self) -> list[CommitReply]:
+    def commit_all(self) -> list[CommitReply]:
         """Commit or refuse the swaps that lie there; those of partitions that somebody works on stay for later.
 
         Raises:

@@ -33,7 +33,6 @@ from sediment.segment_io.errors import (
     OffsetsOutOfOrderError,
     RecordTooLargeError,
     RecordValidationError,
-    SedimentError,
     UnsupportedForFormatError,
 )
 from sediment.segment_io.format import legacy
@@ -334,8 +333,8 @@ def validate(
     append_time_ms = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP
     target_codec = _target_codec(config, source_codec)
     if first.magic < _MAGIC:
-        made = _convert(batches, config, target_codec, append_time_ms, now_ms)
-        return _anew(made, config, buffers, first_offset, leader_epoch, append_time_ms)
+        assembled = _convert(batches, config, target_codec, append_time_ms, now_ms)
+        return _sealed(assembled, config, buffers, first_offset, leader_epoch, append_time_ms)
     payload = _payload(batches, first, config)
     records = _decoded(payload, first.record_count, buffers)
     largest_ms, consecutive = _judge(records, first, buffers, config, now_ms)
@@ -346,8 +345,8 @@ def validate(
         base_offset = first_offset + first.record_count - 1 - last_delta
         max_timestamp_ms = largest_ms if append_time_ms == NO_TIMESTAMP else append_time_ms
         return _stamped(batches, base_offset, leader_epoch, append_time_ms, max_timestamp_ms)
-    made = _rebuilt(batches, first, payload, records, config, target_codec, append_time_ms)
-    return _anew(made, config, buffers, first_offset, leader_epoch, append_time_ms)
+    assembled = _rebuilt(batches, first, payload, records, config, target_codec, append_time_ms)
+    return _sealed(assembled, config, buffers, first_offset, leader_epoch, append_time_ms)
 
 
 def _source_codec(batches: Batches, first: BatchFields) -> int:
@@ -479,7 +478,7 @@ def _stamped(
 
 # ------------------------------------------------------------------------------------------------------------ made anew
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Assembled:
     """Encoded records with what the header of their batch is to say."""
 
     payload: Buffer
@@ -489,17 +488,25 @@ class _Made:
     head: BatchHead
 
 
-def _anew(
-    made: _Made, config: LogConfig, buffers: AppendBuffers, first_offset: int, leader_epoch: int, append_time_ms: int
+def _sealed(
+    assembled: _Assembled,
+    config: LogConfig,
+    buffers: AppendBuffers,
+    first_offset: int,
+    leader_epoch: int,
+    append_time_ms: int,
 ) -> ValidatedAppend:
-    """Source: kafka-log 04 §2.4, §2.5 step 4, §1 step 4."""
-    head = replace(made.head, base_offset=first_offset, leader_epoch=leader_epoch)
-    content = batch_of(made.payload, made.count, made.base_timestamp_ms, made.largest_ms, head)
+    """Return the assembled records as a batch with header and checksum.
+
+    Source: kafka-log 04 §2.4, §2.5 step 4, §1 step 4.
+    """
+    head = replace(assembled.head, base_offset=first_offset, leader_epoch=leader_epoch)
+    content = batch_of(assembled.payload, assembled.count, assembled.base_timestamp_ms, assembled.largest_ms, head)
     if len(content) > config.compaction.max_message_bytes:
         raise too_large(len(content), config.compaction.max_message_bytes)
     buffer, size_bytes = buffers.copy_of(content)
     _, count, _, _ = read_verified(buffer.ctypes.data, size_bytes, NO_EPOCH_LIMIT, buffers.rows)
-    max_timestamp_ms = made.largest_ms if append_time_ms == NO_TIMESTAMP else append_time_ms
+    max_timestamp_ms = assembled.largest_ms if append_time_ms == NO_TIMESTAMP else append_time_ms
     return ValidatedAppend(Batches(buffer, size_bytes, buffers.rows[:count]), max_timestamp_ms, append_time_ms)
 
 
@@ -511,7 +518,7 @@ def _rebuilt(
     config: LogConfig,
     codec: int,
     append_time_ms: int,
-) -> _Made:
+) -> _Assembled:
     """The records of a batch of magic 2 under consecutive offsets, for another codec."""
     count = fields.record_count
     records[:count, OFFSET_DELTA] = np.arange(count)
@@ -532,10 +539,10 @@ def _rebuilt(
         is_control=fields.is_control,
     )
     largest_ms = int(timestamps.max(initial=NO_TIMESTAMP))
-    return _Made(target[: end - target.ctypes.data].data, count, base_timestamp_ms, largest_ms, head)
+    return _Assembled(target[: end - target.ctypes.data].data, count, base_timestamp_ms, largest_ms, head)
 
 
-def _convert(batches: Batches, config: LogConfig, codec: int, append_time_ms: int, now_ms: int) -> _Made:
+def _convert(batches: Batches, config: LogConfig, codec: int, append_time_ms: int, now_ms: int) -> _Assembled:
     """Messages of magic 0 and 1 as the records of one batch of magic 2."""
     earliest_ms, latest_ms = _time_range(config, now_ms)
     new: list[NewRecord] = []
@@ -558,7 +565,7 @@ def _convert(batches: Batches, config: LogConfig, codec: int, append_time_ms: in
     payload = build_batch(new, head)[BATCH_HEADER_BYTES:]
     largest_ms = max(record.timestamp_ms for record in new)
     head = replace(head, codec=codec, level=_level(config, codec))
-    return _Made(payload, len(new), new[0].timestamp_ms, largest_ms, head)
+    return _Assembled(payload, len(new), new[0].timestamp_ms, largest_ms, head)
 
 
 def _legacy_records(batches: Batches, fields: BatchFields, config: LogConfig) -> Iterator[NewRecord]:
@@ -586,9 +593,3 @@ def _legacy_records(batches: Batches, fields: BatchFields, config: LogConfig) ->
 
 def _slice(buffer: ByteArray, start: int, count: int) -> bytes | None:
     return None if count < 0 else buffer[start : start + count].tobytes()
-
-
-def placed(error: SedimentError, partition: str) -> SedimentError:
-    """`error` with the partition that it is about."""
-    error.partition = partition
-    return error

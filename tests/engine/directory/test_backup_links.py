@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from sediment.engine.directory.backup_links import BEFORE_OF_FILE, begin_before, keep_before
+from sediment.engine.directory.backup_links import BEFORE_OF_FILE, snapshot_log_dir, snapshot_partition
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -36,23 +36,23 @@ def target(tmp_path):
 
 
 def test_all_of_a_partition_and_the_checkpoints_are_kept_by_links(log_dir, target):
-    begin_before(log_dir, target, Fs())
-    keep_before(PARTITION, log_dir, target, Fs())
+    snapshot_log_dir(log_dir, target, Fs())
+    snapshot_partition(PARTITION, log_dir, target, Fs())
     segment = f"t-0/{0:020d}.log"
     assert set(tree(target)) == {BEFORE_OF_FILE, "cleaner-offset-checkpoint", segment}
     assert (target / segment).samefile(log_dir / segment)
 
 
 def test_the_first_of_several_runs_decides_what_was_before(log_dir, target):
-    begin_before(log_dir, target, Fs())
-    keep_before(PARTITION, log_dir, target, Fs())
+    snapshot_log_dir(log_dir, target, Fs())
+    snapshot_partition(PARTITION, log_dir, target, Fs())
     first = tree(target)
     fs = Fs()
     fs.replace_file(log_dir / "t-0" / f"{0:020d}.log", b"cleaned")
     fs.replace_file(log_dir / "cleaner-offset-checkpoint", b"0\n1\nt 0 9\n")
     (log_dir / "replication-offset-checkpoint").touch()
-    begin_before(log_dir, target, fs)
-    keep_before(PARTITION, log_dir, target, fs)
+    snapshot_log_dir(log_dir, target, fs)
+    snapshot_partition(PARTITION, log_dir, target, fs)
     assert tree(target) == first
 
 
@@ -75,14 +75,14 @@ def test_a_run_that_is_killed_while_it_links_leaves_nothing_that_counts(log_dir,
     (log_dir / "t-0" / f"{0:020d}.index").touch()
     fs = StopsAtLink(number)
     with pytest.raises(KeyboardInterrupt):
-        begin_before(log_dir, target, fs)
-        keep_before(PARTITION, log_dir, target, fs)
+        snapshot_log_dir(log_dir, target, fs)
+        snapshot_partition(PARTITION, log_dir, target, fs)
     assert not (target / "t-0").exists()
     assert (target / BEFORE_OF_FILE).exists() == (number > 2)
     if number <= 2:
         Fs().replace_file(log_dir / "meta.properties", b"newer")
-    begin_before(log_dir, target, Fs())
-    keep_before(PARTITION, log_dir, target, Fs())
+    snapshot_log_dir(log_dir, target, Fs())
+    snapshot_partition(PARTITION, log_dir, target, Fs())
     kept = tree(target)
     assert json.loads(kept.pop(BEFORE_OF_FILE))["log_dir"] == str(log_dir)
     ours = {name: content for name, content in tree(log_dir).items() if not name.endswith((".part", ".sediment-run"))}
@@ -92,15 +92,15 @@ def test_a_run_that_is_killed_while_it_links_leaves_nothing_that_counts(log_dir,
 def test_a_directory_with_other_things_in_it_is_refused(log_dir, target):
     (target / "notes.txt").touch()
     with pytest.raises(UsageError, match="not empty"):
-        begin_before(log_dir, target, Fs())
+        snapshot_log_dir(log_dir, target, Fs())
     assert set(tree(target)) == {"notes.txt"}
 
 
 def test_one_directory_shows_one_log_directory(log_dir, target, tmp_path):
-    begin_before(log_dir, target, Fs())
+    snapshot_log_dir(log_dir, target, Fs())
     (tmp_path / "other").mkdir()
     with pytest.raises(UsageError, match="another log directory"):
-        begin_before(tmp_path / "other", target, Fs())
+        snapshot_log_dir(tmp_path / "other", target, Fs())
 
 
 def test_a_filesystem_without_links_is_a_sentence(log_dir, target):
@@ -109,4 +109,4 @@ def test_a_filesystem_without_links_is_a_sentence(log_dir, target):
             raise OSError(errno.EPERM, "Operation not permitted", str(source))
 
     with pytest.raises(UsageError, match="without links"):
-        begin_before(log_dir, target, WithoutLinks())
+        snapshot_log_dir(log_dir, target, WithoutLinks())

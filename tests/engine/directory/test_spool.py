@@ -14,9 +14,9 @@ from sediment.engine.directory.spool import (
     CommitReply,
     announce,
     check_announced,
-    hand_over,
     read_replies,
     reply,
+    spool_swap,
     withdraw,
 )
 from sediment.segment_io.errors import UsageError
@@ -78,7 +78,7 @@ def test_a_folder_inside_a_log_directory_is_refused(log_dir):
 
 def test_a_swap_is_left_as_json_under_its_partition_and_run(folder):
     folder.mkdir()
-    path = hand_over(swap_of("a.b-c-12"), folder, "abc123", FS)
+    path = spool_swap(swap_of("a.b-c-12"), folder, "abc123", FS)
     match = PREPARED.fullmatch(path.name)
     assert match is not None and (match["partition"], match["run_id"]) == ("a.b-c-12", "abc123")
     assert from_json(path.read_bytes()) == swap_of("a.b-c-12")
@@ -86,7 +86,7 @@ def test_a_swap_is_left_as_json_under_its_partition_and_run(folder):
 
 def test_the_answer_takes_the_place_of_the_swap(folder):
     folder.mkdir()
-    path = hand_over(swap_of(), folder, "abc", FS)
+    path = spool_swap(swap_of(), folder, "abc", FS)
     reply(path, CommitReply("t-0", "abc", "a segment is not the one that was cleaned"), FS)
     assert [entry.name for entry in folder.iterdir()] == ["t-0.abc.refused"]
     assert read_replies(folder, FS) == [CommitReply("t-0", "abc", "a segment is not the one that was cleaned")]
@@ -94,9 +94,9 @@ def test_the_answer_takes_the_place_of_the_swap(folder):
 
 def test_only_the_last_answer_of_a_partition_stays(folder):
     folder.mkdir()
-    reply(hand_over(swap_of("t-1"), folder, "a", FS), CommitReply("t-1", "a", None), FS)
+    reply(spool_swap(swap_of("t-1"), folder, "a", FS), CommitReply("t-1", "a", None), FS)
     for run_id, refusal in (("a", "no"), ("b", None), ("c", None)):
-        reply(hand_over(swap_of(), folder, run_id, FS), CommitReply("t-0", run_id, refusal), FS)
+        reply(spool_swap(swap_of(), folder, run_id, FS), CommitReply("t-0", run_id, refusal), FS)
     assert sorted(entry.name for entry in folder.iterdir()) == ["t-0.c.committed", "t-1.a.committed"]
     assert read_replies(folder, FS) == [CommitReply("t-0", "c", None), CommitReply("t-1", "a", None)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, PreparedSwap
-from sediment.engine.directory.backup_links import keep_originals
+from sediment.engine.directory.backup_links import link_replaced_files
 from sediment.engine.directory.swap import (
     Repair,
     commit,
@@ -504,8 +504,8 @@ def test_old_files_are_kept_as_links_that_are_durable_before_the_first_rename(
 ):
     directory, given = scenario
     swap = prepare(directory, given.groups, Fs())
-    kept = keep_originals(swap, tmp_path / "kept", Fs())
-    assert keep_originals(swap, tmp_path / "kept", Fs()) == kept, "once more changes nothing"
+    kept = link_replaced_files(swap, tmp_path / "kept", Fs())
+    assert link_replaced_files(swap, tmp_path / "kept", Fs()) == kept, "once more changes nothing"
     assert commit(swap, Fs())
     found = {path.name: path.read_bytes() for path in kept}
     old = {n: content for group in given.groups for n, content in group.old.items()}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sediment.engine.live.fetch import Isolation
 from sediment.engine.live.partition_log import AppendOrigin
-from sediment.engine.live.producer_appends import LiveProducers, Update, _Ended
+from sediment.engine.live.producer_appends import LogProducers, ProducerUpdate, _EndedTransaction
 from sediment.segment_io.errors import (
     InvalidProducerEpochError,
     InvalidTransactionStateError,
@@ -433,12 +433,12 @@ class CountedOffset(int):
 
 
 def test_ended_transactions_above_the_high_watermark_cost_the_same_however_many_there_are() -> None:
-    producers = LiveProducers(ProducerState.at(0), expiration_ms=1, verifies_transactions=False)
+    producers = LogProducers(ProducerState.at(0), expiration_ms=1, verifies_transactions=False)
     count = 2_000
     CountedOffset.comparisons = 0
     for number in range(count):
         first, last = CountedOffset(2 * number), CountedOffset(2 * number + 1)
-        producers.apply(Update(begun={first: 7}, ended=[_Ended(7, first, last, is_aborted=False)]))
+        producers.apply(ProducerUpdate(begun={first: 7}, ended=[_EndedTransaction(7, first, last, is_aborted=False)]))
         producers.on_high_watermark(0)
         assert producers.first_unstable_offset() == 0
     assert 0 < CountedOffset.comparisons < 40 * count
@@ -452,18 +452,18 @@ def test_ended_transactions_above_the_high_watermark_cost_the_same_however_many_
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["begin", "end", "watermark"]), st.integers(0, 5)), max_size=60))
 def test_the_first_unstable_offset_is_that_of_all_transactions_looked_through(steps: list[tuple[str, int]]) -> None:
-    producers = LiveProducers(ProducerState.at(0), expiration_ms=1, verifies_transactions=False)
+    producers = LogProducers(ProducerState.at(0), expiration_ms=1, verifies_transactions=False)
     opened: dict[int, int] = {}
     ended: list[tuple[int, int]] = []
     high_watermark = 0
     for end_offset, (what, number) in enumerate(steps):
         if what == "begin" and number not in opened:
             opened[number] = end_offset
-            producers.apply(Update(begun={end_offset: number}))
+            producers.apply(ProducerUpdate(begun={end_offset: number}))
         elif what == "end" and number in opened:
             first = opened.pop(number)
             ended.append((first, end_offset))
-            producers.apply(Update(ended=[_Ended(number, first, end_offset, is_aborted=False)]))
+            producers.apply(ProducerUpdate(ended=[_EndedTransaction(number, first, end_offset, is_aborted=False)]))
         elif what == "watermark":
             high_watermark = max(high_watermark, end_offset - number)
             producers.on_high_watermark(high_watermark)

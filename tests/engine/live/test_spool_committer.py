@@ -12,7 +12,7 @@ from sediment.compaction.cleaner import clean_log
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.policy import cleanable_range
 from sediment.compaction.prepared_swap import from_json, to_json
-from sediment.engine.directory.spool import CommitReply, hand_over, read_replies
+from sediment.engine.directory.spool import CommitReply, read_replies, spool_swap
 from sediment.engine.live.spool_committer import SpoolCommitter
 from sediment.segment_io.errors import DirectoryInUseError, UsageError
 from sediment.segment_io.format.names import TopicPartition
@@ -78,7 +78,7 @@ def parts_in(logs):
 
 
 def take(engine, folder):
-    return SpoolCommitter(folder, engine, engine.fs).take_all()
+    return SpoolCommitter(folder, engine, engine.fs).commit_all()
 
 
 def test_what_a_job_cleaned_is_committed_while_the_log_is_appended_to(engine, logs, folder):
@@ -86,7 +86,7 @@ def test_what_a_job_cleaned_is_committed_while_the_log_is_appended_to(engine, lo
     swap = prepare(logs)
     append(log, ("a", "x"), ("c", "y"), ("d", "z"))
     before = latest_of(log)
-    hand_over(swap, folder, RUN, FS)
+    spool_swap(swap, folder, RUN, FS)
     advance(engine, 15_000)
     assert read_replies(folder, FS) == [CommitReply("t-0", RUN, None)]
     assert latest_of(log) == before == {b"a": b"x", b"b": b"5", b"c": b"y", b"d": b"z"}
@@ -102,7 +102,7 @@ def test_what_was_committed_is_there_after_a_restart(logs, folder):
         log.flush()
         engine.checkpoint_recovery_points()
         engine.checkpoint_high_watermarks()
-        hand_over(prepare(logs), folder, RUN, FS)
+        spool_swap(prepare(logs), folder, RUN, FS)
         assert take(engine, folder) == [CommitReply("t-0", RUN, None)]
         expected, count = latest_of(log), len(records_of(log))
     with running(logs, topic=EAGER) as engine:
@@ -114,7 +114,7 @@ def test_what_was_committed_is_there_after_a_restart(logs, folder):
 def test_a_swap_of_segments_that_changed_is_refused_and_its_parts_go(engine, logs, folder, change):
     log = engine.get_log(T0)
     swap = prepare(logs)
-    hand_over(swap, folder, RUN, FS)
+    spool_swap(swap, folder, RUN, FS)
     if change == "deleted":
         log.maybe_increment_log_start_offset(3)
         log.delete_old_segments()
@@ -141,7 +141,7 @@ def test_a_swap_of_segments_that_changed_is_refused_and_its_parts_go(engine, log
 
 
 def test_a_swap_whose_parts_are_gone_is_refused(engine, logs, folder):
-    hand_over(prepare(logs), folder, RUN, FS)
+    spool_swap(prepare(logs), folder, RUN, FS)
     (logs / "t-0" / parts_in(logs)[0]).unlink()
     (told,) = take(engine, folder)
     assert "a prepared file is gone" in told.refusal
@@ -149,7 +149,7 @@ def test_a_swap_whose_parts_are_gone_is_refused(engine, logs, folder):
 
 
 def test_parts_of_other_runs_stay_with_their_runs(engine, logs, folder):
-    hand_over(prepare(logs, "aaa"), folder, "aaa", FS)
+    spool_swap(prepare(logs, "aaa"), folder, "aaa", FS)
     prepare(logs, "bbb")
     (logs / "t-0" / "00000000000000000000.log").touch()
     assert take(engine, folder)[0].refusal is not None
@@ -158,7 +158,7 @@ def test_parts_of_other_runs_stay_with_their_runs(engine, logs, folder):
 
 def test_two_swaps_of_one_log_the_second_is_refused(engine, logs, folder):
     for run_id in ("aaa", "bbb"):
-        hand_over(prepare(logs, run_id), folder, run_id, FS)
+        spool_swap(prepare(logs, run_id), folder, run_id, FS)
     first, second = take(engine, folder)
     assert first == CommitReply("t-0", "aaa", None)
     assert (second.run_id, "not the one that was cleaned" in second.refusal) == ("bbb", True)
@@ -175,7 +175,7 @@ def test_two_swaps_of_one_log_the_second_is_refused(engine, logs, folder):
     ],
 )
 def test_a_swap_that_is_not_for_the_log_is_refused(engine, logs, folder, field, value, words):
-    path = hand_over(prepare(logs), folder, RUN, FS)
+    path = spool_swap(prepare(logs), folder, RUN, FS)
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
     log = engine.get_log(T0)
     before = records_of(log)
@@ -191,12 +191,12 @@ def test_a_swap_of_the_active_segment_is_refused(engine, logs, folder):
     active = next(ref for ref in log.segments() if ref.base_offset == log.active_base_offset)
     (group, *_) = swap.groups
     wrong = replace(swap, groups=(replace(group, sources=(*group.sources, active)),))
-    hand_over(wrong, folder, RUN, FS)
+    spool_swap(wrong, folder, RUN, FS)
     assert "active segment" in take(engine, folder)[0].refusal
 
 
 def test_a_swap_of_a_log_that_is_no_longer_compacted_is_refused(engine, logs, folder):
-    hand_over(prepare(logs), folder, RUN, FS)
+    spool_swap(prepare(logs), folder, RUN, FS)
     engine.update_topic_config("t", topic_config("delete"))
     assert "does not contain compact" in take(engine, folder)[0].refusal
     assert parts_in(logs) == []
@@ -217,7 +217,7 @@ def test_other_files_of_the_folder_are_left_alone(engine, folder):
 
 
 def test_a_partition_that_somebody_works_on_waits_for_its_turn(engine, logs, folder):
-    hand_over(prepare(logs), folder, RUN, FS)
+    spool_swap(prepare(logs), folder, RUN, FS)
     engine.cleaner.abort_and_pause(T0)
     assert take(engine, folder) == []
     assert read_replies(folder, FS) == []
@@ -232,7 +232,7 @@ def test_a_swap_in_an_offline_directory_waits_for_the_next_engine(logs, folder):
         dirty_log(engine).flush()
         engine.checkpoint_recovery_points()
         engine.checkpoint_high_watermarks()
-        path = hand_over(prepare(logs), folder, RUN, FS)
+        path = spool_swap(prepare(logs), folder, RUN, FS)
         fs.broken.add(logs)
         engine.checkpoint_recovery_points()
         assert engine.get_log(T0) is None
@@ -256,7 +256,7 @@ def test_a_disk_that_fails_under_the_commit_leaves_the_swap_for_the_next_start(l
         engine.checkpoint_recovery_points()
         engine.checkpoint_high_watermarks()
         expected = latest_of(log)
-        path = hand_over(prepare(logs), folder, RUN, FS)
+        path = spool_swap(prepare(logs), folder, RUN, FS)
         assert take(engine, folder) == []
         assert path.exists() and engine.get_log(T0) is None
         assert engine.cleaner.states.of(T0) is None
@@ -267,7 +267,7 @@ def test_a_disk_that_fails_under_the_commit_leaves_the_swap_for_the_next_start(l
 
 
 def test_a_swap_in_a_directory_whose_lock_was_taken_away_is_left_alone(engine, logs, folder):
-    path = hand_over(prepare(logs), folder, RUN, FS)
+    path = spool_swap(prepare(logs), folder, RUN, FS)
     (logs / ".lock").unlink()
     parts = parts_in(logs)
     assert take(engine, folder) == []
@@ -277,7 +277,7 @@ def test_a_swap_in_a_directory_whose_lock_was_taken_away_is_left_alone(engine, l
 
 def test_the_checkpoint_does_not_go_back(engine, logs, folder):
     log = engine.get_log(T0)
-    hand_over(prepare(logs), folder, RUN, FS)
+    spool_swap(prepare(logs), folder, RUN, FS)
     engine.cleaner.update_checkpoint(engine.directory_of(log), T0, log.log_end_offset)
     assert take(engine, folder) == [CommitReply("t-0", RUN, None)]
     assert read_checkpoint(logs / "cleaner-offset-checkpoint") == {"t-0": log.log_end_offset}
@@ -293,7 +293,7 @@ def test_a_job_and_the_cleaner_of_the_engine_may_race(logs, folder):
             engine.checkpoint_recovery_points()
             engine.checkpoint_high_watermarks()
             expected = latest_of(log)
-            hand_over(prepare(logs), folder, RUN, FS)
+            spool_swap(prepare(logs), folder, RUN, FS)
             start, answers = threading.Barrier(2), []
 
             def commit(engine=engine, start=start, answers=answers):

@@ -1,6 +1,6 @@
 """Everything that this process does to files below a directory, step by step: the states that a crash can leave.
 
-A `Watch` sits below `Fs` and `Store`, so that a whole command runs on it as it is, its tasks included.  It either
+A `FsTrace` sits below `Fs` and `Store`, so that a whole command runs on it as it is, its tasks included.  It either
 records, for every step, what lies there once the process is killed, the step is torn, or power is lost; or it lets one
 step fail and the command go on; or it kills the process for real.
 
@@ -128,11 +128,11 @@ def contents(tree: Tree) -> dict[str, bytes]:
 
 
 # ---------------------------------------------------------------------------------------------------------------- watch
-class Watch:
+class FsTrace:
     """A context in which the steps below `root` are counted; `steps` names them, `images` is what was recorded."""
 
     def __init__(
-        self, root: Path, *, records: bool = False, fault: Fault | None = None, kill_behind: int | None = None
+        self, root: Path, *, records: bool = False, fault: Fault | None = None, kill_after: int | None = None
     ) -> None:
         self.steps: list[str] = []
         self.growing: set[int] = set()
@@ -141,13 +141,13 @@ class Watch:
         self._root = root
         self._records = records
         self._fault = fault
-        self._kill_behind = kill_behind
+        self._kill_behind = kill_after
         self._lock = threading.RLock()
         self._disks: dict[Path, Disk] = {}
         self._seen: set[tuple[Crash, frozenset[tuple[str, bytes]]]] = set()
         self._patches = ExitStack()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> FsTrace:
         if self._records:
             for folder, _, _ in os.walk(self._root):
                 self._disks[Path(folder)] = Disk(Path(folder))

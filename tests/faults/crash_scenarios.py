@@ -1,6 +1,6 @@
 """The commands whose every step is cut off, and what must hold of a directory in which one was.
 
-A `Course` lays out a directory, runs a command in it, and judges what a crash or a failed step left there:
+A `CrashScenario` lays out a directory, runs a command in it, and checks what a crash or a failed step left there:
 
     compact            our start finds each group old or new, the new ones first; the checkpoint never runs ahead
     compact, rolled    no record lost or made up
@@ -28,8 +28,8 @@ from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints, read_checkpoints
 from tests.corpus import load_loading_case
+from tests.faults.fs_trace import Tree, contents, read_tree, write_tree
 from tests.faults.inline_spark import inline_spark
-from tests.faults.watched import Tree, contents, read_tree, write_tree
 from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, write_checkpoint
 from tests.jobs.test_expire import make_log
 from tests.logs import START_MS, LogShape, write_random_log
@@ -98,9 +98,9 @@ def _partition(directory: Path) -> TopicPartition:
     return parse_partition_directory(directory.name)[0]
 
 
-# --------------------------------------------------------------------------------------------------------------- course
+# ------------------------------------------------------------------------------------------------------------- scenario
 @dataclass(slots=True)
-class Course:
+class CrashScenario:
     """A command in a directory; `prepare` comes first, then `before` and `after` are what nothing disturbed.
 
     `arguments` follow the command's name, `again` are those of a run after a crash where they differ; an at sign
@@ -111,7 +111,7 @@ class Course:
     command: str
     arguments: tuple[str, ...]
     lay_out: Callable[[Path], None]
-    judge: Callable[[Course, Tree], None]
+    check: Callable[[CrashScenario, Tree], None]
     again: tuple[str, ...] | None = None
     root: Path = Path()
     before: Tree = None  # type: ignore[assignment]
@@ -187,9 +187,9 @@ class Course:
         return outcome
 
 
-def files_of(course: Course, tree: Tree) -> dict[str, bytes]:
+def files_of(scenario: CrashScenario, tree: Tree) -> dict[str, bytes]:
     """The files that say nothing of the run that made them: all but the manifest, catalogues and the archive."""
-    is_archived = "archived" in course.name
+    is_archived = "archived" in scenario.name
     return {
         name: data
         for name, data in contents(tree).items()
@@ -214,9 +214,9 @@ _COMPACT = (
 )
 
 
-def committed_groups(course: Course, directory: Path) -> int:
+def committed_groups(scenario: CrashScenario, directory: Path) -> int:
     """How many groups are new behind a start; each must be old or new, and the new ones first."""
-    old, new = (_segments(course.of(tree, directory)) for tree in (course.before, course.after))
+    old, new = (_segments(scenario.of(tree, directory)) for tree in (scenario.before, scenario.after))
     found = segment_files(directory)
     # A group keeps the base offset of its first segment.
     firsts = sorted({int(name[:20]) for name in old} & {int(name[:20]) for name in new})
@@ -241,23 +241,23 @@ def _segments(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in files.items() if name.endswith((".log", "index"))}
 
 
-def _judge_records(course: Course, tree: Tree) -> None:
+def _check_records(scenario: CrashScenario, tree: Tree) -> None:
     """Nothing that survives cleaning is gone, nothing is there that was not, and the next run completes it."""
-    (directory,) = course.partitions()
-    course.restore(course.after)
+    (directory,) = scenario.partitions()
+    scenario.restore(scenario.after)
     survivors = records_of(directory)
-    course.restore(course.before)
+    scenario.restore(scenario.before)
     all_records = records_of(directory)
-    course.restore(tree)
-    log = course.load(directory)
+    scenario.restore(tree)
+    log = scenario.load(directory)
     assert not log.damage
     assert log.log_end_offset == max(all_records) + 1
     found = records_of(directory)
     assert survivors.items() <= found.items() <= all_records.items()
-    course.restore(tree)
-    course.assert_repeats()
+    scenario.restore(tree)
+    scenario.assert_repeats()
     assert records_of(directory) == survivors
-    assert read_checkpoint(course.log_dir / "cleaner-offset-checkpoint") == _checkpoint(course.after)
+    assert read_checkpoint(scenario.log_dir / "cleaner-offset-checkpoint") == _checkpoint(scenario.after)
 
 
 def _checkpoint(tree: Tree) -> dict[str, int]:
@@ -265,31 +265,33 @@ def _checkpoint(tree: Tree) -> dict[str, int]:
     return {"-".join(line.split()[:2]): int(line.split()[2]) for line in lines}
 
 
-def _judge_groups(course: Course, tree: Tree) -> None:
-    (directory,) = course.partitions()
-    course.restore(tree)
-    has_checkpoint = (course.log_dir / "cleaner-offset-checkpoint").exists()
-    course.load(directory)
-    committed = committed_groups(course, directory)
-    course.restore(course.after)
-    assert not has_checkpoint or committed == committed_groups(course, directory), "the checkpoint runs ahead"
-    _judge_records(course, tree)
+def _check_groups(scenario: CrashScenario, tree: Tree) -> None:
+    (directory,) = scenario.partitions()
+    scenario.restore(tree)
+    has_checkpoint = (scenario.log_dir / "cleaner-offset-checkpoint").exists()
+    scenario.load(directory)
+    committed = committed_groups(scenario, directory)
+    scenario.restore(scenario.after)
+    assert not has_checkpoint or committed == committed_groups(scenario, directory), "the checkpoint runs ahead"
+    _check_records(scenario, tree)
 
 
-def _judge_kept(course: Course, tree: Tree) -> None:
+def _check_kept(scenario: CrashScenario, tree: Tree) -> None:
     """Every log is where it was or, with its content, among the originals."""
-    _judge_groups(course, tree)
-    (directory,) = course.partitions()
-    for state in (tree, read_tree(course.root)):
-        live = course.of(state, directory)
-        kept = [course.of(state, course.root / place / directory.name) for place in (ELSEWHERE, f"{ELSEWHERE}-again")]
-        for name, data in course.of(course.before, directory).items():
+    _check_groups(scenario, tree)
+    (directory,) = scenario.partitions()
+    for state in (tree, read_tree(scenario.root)):
+        live = scenario.of(state, directory)
+        kept = [
+            scenario.of(state, scenario.root / place / directory.name) for place in (ELSEWHERE, f"{ELSEWHERE}-again")
+        ]
+        for name, data in scenario.of(scenario.before, directory).items():
             if name.endswith(".log"):
                 there = [live.get(name), live.get(f"{name}.deleted"), *(place.get(name) for place in kept)]
                 assert data in there, f"{name} is lost"
 
 
-def _judge_output(course: Course, tree: Tree) -> None:
+def _check_output(scenario: CrashScenario, tree: Tree) -> None:
     manifest = f"{ELSEWHERE}/sediment-manifest.json"
 
     def source(state: Tree) -> dict[str, bytes]:
@@ -299,17 +301,17 @@ def _judge_output(course: Course, tree: Tree) -> None:
         found = {name: data for name, data in contents(state).items() if name.startswith(f"{ELSEWHERE}/")}
         return {name: data for name, data in found.items() if name != manifest}
 
-    assert source(tree) == source(course.before)
+    assert source(tree) == source(scenario.before)
     if manifest in tree:
         listed = json.loads(tree[manifest][0])["files"]
         for file in listed:
             data, _ = tree[f"{ELSEWHERE}/{file['name']}"]
             assert hashlib.sha256(data).hexdigest() == file["sha256"], f"{file['name']} is listed and not complete"
         return
-    course.restore(tree)
-    course.assert_repeats()
-    again = read_tree(course.root)
-    assert output(again) == output(course.after)
+    scenario.restore(tree)
+    scenario.assert_repeats()
+    again = read_tree(scenario.root)
+    assert output(again) == output(scenario.after)
     assert manifest in again
 
 
@@ -320,84 +322,84 @@ def _lay_out_for_expire(root: Path) -> None:
     (directory / "00000000000000000015.snapshot").unlink()
 
 
-def _judge_expired(course: Course, tree: Tree) -> None:
-    (directory,) = course.partitions()
-    course.restore(course.before)
+def _check_expired(scenario: CrashScenario, tree: Tree) -> None:
+    (directory,) = scenario.partitions()
+    scenario.restore(scenario.before)
     all_records = records_of(directory)
-    course.restore(tree)
-    log = course.load(directory)
+    scenario.restore(tree)
+    log = scenario.load(directory)
     found = records_of(directory)
     assert log.log_end_offset == max(all_records) + 1
-    assert log.log_start_offset <= course.outcome.report["partitions"][0]["log_start_offset"]
+    assert log.log_start_offset <= scenario.outcome.report["partitions"][0]["log_start_offset"]
     kept = {offset: record for offset, record in all_records.items() if offset >= log.log_start_offset}
     assert {offset: found[offset] for offset in found if offset >= log.log_start_offset} == kept
-    course.restore(tree)
-    course.run(course.again)
-    assert leftovers(read_tree(course.root)) == []
-    for place in (course.log_dir, directory):
-        assert course.of(read_tree(course.root), place) == course.of(course.after, place)
+    scenario.restore(tree)
+    scenario.run(scenario.again)
+    assert leftovers(read_tree(scenario.root)) == []
+    for place in (scenario.log_dir, directory):
+        assert scenario.of(read_tree(scenario.root), place) == scenario.of(scenario.after, place)
 
 
-def _judge_expired_and_kept(course: Course, tree: Tree) -> None:
+def _check_expired_and_kept(scenario: CrashScenario, tree: Tree) -> None:
     """Every file of a segment is where it was or, with its content, among the originals and in a catalogue.
 
     A start that comes between two runs may rebuild an index, so that after it only logs are compared.
     """
-    _judge_expired(course, tree)
-    (directory,) = course.partitions()
-    places = [course.root / name for name in (ELSEWHERE, f"{ELSEWHERE}-again")]
+    _check_expired(scenario, tree)
+    (directory,) = scenario.partitions()
+    places = [scenario.root / name for name in (ELSEWHERE, f"{ELSEWHERE}-again")]
     suffixes = (".log", "index", ".snapshot")
-    for state, compared in ((tree, suffixes), (read_tree(course.root), ".log")):
-        live = course.of(state, directory)
-        links = [course.of(state, place / directory.name) for place in places]
+    for state, compared in ((tree, suffixes), (read_tree(scenario.root), ".log")):
+        live = scenario.of(state, directory)
+        links = [scenario.of(state, place / directory.name) for place in places]
         listed = {
             file["name"]
             for place in places
-            for name, data in course.of(state, place).items()
+            for name, data in scenario.of(state, place).items()
             if name.startswith("catalogue-")
             for partition in json.loads(data)["partitions"]
             for file in partition["files"]
         }
-        for name, data in course.of(course.before, directory).items():
+        for name, data in scenario.of(scenario.before, directory).items():
             if name.endswith(compared) and live.get(name) != data:
                 assert data in [kept.get(name) for kept in links], f"{name} is lost"
                 assert name in listed, f"{name} is in no catalogue"
 
 
-def archived_offsets(course: Course) -> list[int]:
+def archived_offsets(scenario: CrashScenario) -> list[int]:
     """The offsets of all rows of the archive."""
     from deltalake import DeltaTable
 
-    archive = course.root / ELSEWHERE
+    archive = scenario.root / ELSEWHERE
     if not DeltaTable.is_deltatable(str(archive)):
         return []
     return sorted(DeltaTable(archive).to_pyarrow_table(columns=["offset"]).column("offset").to_pylist())
 
 
-def _without_torn_commit(course: Course, offsets: list[int]) -> None:
+def _without_torn_commit(scenario: CrashScenario, offsets: list[int]) -> None:
     """A commit that power was lost in is named, nothing was deleted for it, and it is taken away as advised."""
-    commits = sorted((course.root / ELSEWHERE / "_delta_log").glob("*.json"))
+    commits = sorted((scenario.root / ELSEWHERE / "_delta_log").glob("*.json"))
     if not commits or commits[-1].read_bytes().endswith(b"}"):
         return
-    (directory,) = course.partitions()
+    (directory,) = scenario.partitions()
     assert set(records_of(directory)) == set(offsets)
-    outcome = course.run()
+    outcome = scenario.run()
     assert outcome.status == 2
     assert "remove this file and run again" in outcome.stderr and commits[-1].name in outcome.stderr
     commits[-1].unlink()
 
 
-def _judge_archived(course: Course, tree: Tree) -> None:
-    (directory,) = course.partitions()
-    course.restore(course.before)
+def _check_archived(scenario: CrashScenario, tree: Tree) -> None:
+    (directory,) = scenario.partitions()
+    scenario.restore(scenario.before)
     offsets = sorted(records_of(directory))
-    course.restore(course.after)
+    scenario.restore(scenario.after)
     kept = sorted(records_of(directory))
-    course.restore(tree)
-    _without_torn_commit(course, offsets)
-    assert set(records_of(directory)) | set(archived_offsets(course)) == set(offsets)
-    _judge_expired(course, read_tree(course.root))
-    assert archived_offsets(course) == sorted(set(offsets) - set(kept))
+    scenario.restore(tree)
+    _without_torn_commit(scenario, offsets)
+    assert set(records_of(directory)) | set(archived_offsets(scenario)) == set(offsets)
+    _check_expired(scenario, read_tree(scenario.root))
+    assert archived_offsets(scenario) == sorted(set(offsets) - set(kept))
 
 
 # -------------------------------------------------------------------------------------------------------------- recover
@@ -418,15 +420,15 @@ def _lay_out_for_recover(name: str) -> Callable[[Path], None]:
     return lay_out
 
 
-def _judge_recovered(course: Course, tree: Tree) -> None:
+def _check_recovered(scenario: CrashScenario, tree: Tree) -> None:
     marker = f"{LOGS}/{CLEAN_SHUTDOWN_FILE}"
-    if marker in tree and marker not in course.before:
-        assert _settled(tree) == _settled(course.after), "marked as clean before it is"
-    course.restore(tree)
-    outcome = course.run()
-    assert outcome.status == course.outcome.status, outcome.stderr + outcome.stdout
-    again, expected = _settled(read_tree(course.root)), _settled(course.after)
-    if "missing-snapshots-clean" in course.name:
+    if marker in tree and marker not in scenario.before:
+        assert _settled(tree) == _settled(scenario.after), "marked as clean before it is"
+    scenario.restore(tree)
+    outcome = scenario.run()
+    assert outcome.status == scenario.outcome.status, outcome.stderr + outcome.stdout
+    again, expected = _settled(read_tree(scenario.root)), _settled(scenario.after)
+    if "missing-snapshots-clean" in scenario.name:
         # Some empty snapshots are no upgrade to the next start: it goes on from them, as a broker does.
         assert again.keys() == expected.keys()
     else:
@@ -467,42 +469,46 @@ _RECOVERED = (
 
 
 # ------------------------------------------------------------------------------------------------------------ the table
-def courses() -> Mapping[str, Course]:
-    """Every course by its name, not prepared yet."""
+def crash_scenarios() -> Mapping[str, CrashScenario]:
+    """Every scenario by its name, not prepared yet."""
     table = [
-        Course("compact, whole", "compact", (*_COMPACT, "--strategy=whole"), _lay_out_for_compact, _judge_groups),
-        Course("compact, split", "compact", (*_COMPACT, "--strategy=split"), _lay_out_for_compact, _judge_groups),
-        Course("compact, rolled", "compact", (*_COMPACT, "--roll-active"), _lay_out_for_compact, _judge_records),
-        Course(
+        CrashScenario(
+            "compact, whole", "compact", (*_COMPACT, "--strategy=whole"), _lay_out_for_compact, _check_groups
+        ),
+        CrashScenario(
+            "compact, split", "compact", (*_COMPACT, "--strategy=split"), _lay_out_for_compact, _check_groups
+        ),
+        CrashScenario("compact, rolled", "compact", (*_COMPACT, "--roll-active"), _lay_out_for_compact, _check_records),
+        CrashScenario(
             "compact, originals kept",
             "compact",
             (*_COMPACT, f"--keep-originals=@/{ELSEWHERE}"),
             _lay_out_for_compact,
-            _judge_kept,
+            _check_kept,
             again=(*_COMPACT, f"--keep-originals=@/{ELSEWHERE}-again"),
         ),
-        Course(
+        CrashScenario(
             "compact, elsewhere",
             "compact",
             (*_COMPACT, f"--output=@/{ELSEWHERE}"),
             _lay_out_for_compact,
-            _judge_output,
+            _check_output,
         ),
-        Course(
+        CrashScenario(
             "expire, some segments",
             "expire",
             ("--broker-defaults", "--set=retention.bytes=360", "--set=retention.ms=-1", f"--now-ms={NOW_MS}"),
             _lay_out_for_expire,
-            _judge_expired,
+            _check_expired,
         ),
-        Course(
+        CrashScenario(
             "expire, every segment",
             "expire",
             ("--broker-defaults", "--set=retention.bytes=0", "--set=retention.ms=-1", f"--now-ms={NOW_MS}"),
             _lay_out_for_expire,
-            _judge_expired,
+            _check_expired,
         ),
-        Course(
+        CrashScenario(
             "expire, originals kept",
             "expire",
             (
@@ -513,7 +519,7 @@ def courses() -> Mapping[str, Course]:
                 f"--keep-originals=@/{ELSEWHERE}",
             ),
             _lay_out_for_expire,
-            _judge_expired_and_kept,
+            _check_expired_and_kept,
             again=(
                 "--broker-defaults",
                 "--set=retention.bytes=0",
@@ -522,7 +528,7 @@ def courses() -> Mapping[str, Course]:
                 f"--keep-originals=@/{ELSEWHERE}-again",
             ),
         ),
-        Course(
+        CrashScenario(
             "expire, archived",
             "expire",
             (
@@ -533,11 +539,13 @@ def courses() -> Mapping[str, Course]:
                 f"--archive=@/{ELSEWHERE}",
             ),
             _lay_out_for_expire,
-            _judge_archived,
+            _check_archived,
         ),
         *(
-            Course(f"recover, {name}", "recover", (f"--now-ms={NOW_MS}",), _lay_out_for_recover(name), _judge_recovered)
+            CrashScenario(
+                f"recover, {name}", "recover", (f"--now-ms={NOW_MS}",), _lay_out_for_recover(name), _check_recovered
+            )
             for name in _RECOVERED
         ),
     ]
-    return {course.name: course for course in table}
+    return {scenario.name: scenario for scenario in table}

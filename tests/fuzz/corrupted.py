@@ -18,11 +18,11 @@ PARTITION = TopicPartition("t", 0)
 NOW_MS = START_MS + 3_600_000
 
 
-def spoiled_log(directory: Path, seed: int) -> Path:
-    """A random log of which `spoil` changed some files; every third one has messages of the old formats."""
+def corrupted_log(directory: Path, seed: int) -> Path:
+    """A random log of which `corrupt` changed some files; every third one has messages of the old formats."""
     magics = (0, 1, 2) if seed % 3 == 0 else (2,)
     write_random_log(directory, seed % 7, LogShape(batches=30, codecs=(0, 0, 1, 2, 3, 4), magics=magics))
-    spoil(directory, seed)
+    corrupt(directory, seed)
     return directory
 
 
@@ -52,7 +52,7 @@ def flipped(content: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def spoil(directory: Path, seed: int) -> None:
+def corrupt(directory: Path, seed: int) -> None:
     """Change one to three files of the directory."""
     chance = random.Random(seed)
     paths = sorted(path for path in directory.iterdir() if path.is_file())

@@ -15,7 +15,7 @@ import numpy.typing as npt
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Arena:
+class GuardedBuffer:
     """`bytes` is uint8[size_bytes], which ends where a forbidden page begins; the page in front of it is one too."""
 
     def __init__(self, size_bytes: int, path: Path | None = None) -> None:
@@ -35,6 +35,6 @@ class Arena:
 
 
 def saved(path: Path, size_bytes: int) -> bytes:
-    """What an arena with this file held."""
+    """Return the content of the buffer with this file."""
     content = path.read_bytes()
     return content[len(content) - mmap.PAGESIZE - size_bytes : len(content) - mmap.PAGESIZE]

@@ -52,7 +52,7 @@ class DisagreementError(AssertionError):
     """A decoder and the twin do not say the same."""
 
 
-class Deeper:
+class PythonDecoders:
     """Feeds batches on, each in turn written to `note` before it is decoded; `outcomes` counts what became of them."""
 
     def __init__(self, seed: int, note: Path) -> None:

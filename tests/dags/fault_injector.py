@@ -1,4 +1,4 @@
-"""`sediment`, but `compact` damages what it made in a log directory that is named `tampered`."""
+"""`sediment`, but `compact` corrupts its output in a log directory that is named `tampered`."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from sediment.jobs.cli import main
 
 
-def damage(log_dir: Path) -> None:
+def corrupt_log(log_dir: Path) -> None:
     log = next(path for path in sorted(log_dir.glob("plain-*/*.log")) if path.stat().st_size)
     content = bytearray(log.read_bytes())
     content[-1] ^= 1
@@ -20,4 +20,4 @@ if __name__ == "__main__":
         main()
     finally:
         if sys.argv[1] == "compact" and log_dir.name == "tampered":
-            damage(log_dir)
+            corrupt_log(log_dir)

@@ -1,0 +1,276 @@
+"""The state of a live log that its operations share: files, offsets, leader epochs and producers, under one lock.
+
+    log_append        validate and write batches
+    log_roll          begin a segment
+    log_flush         make segments durable
+    log_truncation    truncate the log or empty it
+    log_retention     raise the log start, delete old segments
+    log_reader        read batches, look up offsets and timestamps
+    log_replacement   commit a cleaning
+
+Each of these modules has functions over a `LocalLog`; `partition_log.PartitionLog` is the public face.
+
+Invariants
+* The state changes only under `lock`.  `locked` takes it and checks that the log is usable.
+* After a disk failure the log is offline: every call raises StorageError, and `on_failure` was called once.
+* Snapshots of producers are written at ascending offsets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn, Protocol
+
+from sediment.engine.config import LogConfig
+from sediment.engine.directory.leader_epochs import Epochs, truncate_from_start
+from sediment.engine.directory.loader import LoadedLog
+from sediment.engine.directory.swap import mark_deleted, remove_deleted
+from sediment.engine.live.log_offsets import LogOffsets
+from sediment.engine.live.log_segments import LogSegments
+from sediment.engine.live.open_files import SPARE_DESCRIPTORS, open_files_limit
+from sediment.engine.live.producer_appends import LogProducers
+from sediment.engine.live.segment import Segment
+from sediment.segment_io.errors import OffsetOutOfRangeError, StorageError, UsageError
+from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, segment_file_name
+from sediment.segment_io.fs import Fs, is_out_of_descriptors
+from sediment.segment_io.partition.checkpoint_files import write_leader_epochs
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.producer_state import ProducerState, encode_snapshot
+
+_SNAPSHOT = SegmentFileKind.SNAPSHOT
+
+
+class TaskScheduler(Protocol):
+    """The part of `scheduler.Scheduler` that a log needs."""
+
+    def schedule_once(self, name: str, task: Callable[[], None], *, delay_ms: int = 0) -> object:
+        """Run `task` in `delay_ms`."""
+        ...
+
+
+class LocalLog:
+    """The shared state of one live log.
+
+    `on_failure` gets the OSError that takes the log offline.  `random_jitter(n)` draws from 0 … n - 1.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedLog,
+        config: LogConfig,
+        fs: Fs,
+        *,
+        clock: Callable[[], int],
+        scheduler: TaskScheduler,
+        on_failure: Callable[[OSError], None],
+        random_jitter: Callable[[int], int],
+        verify_transactions: bool,
+    ) -> None:
+        self.partition = loaded.partition
+        self.directory = loaded.path
+        self.config = config
+        self.fs = fs
+        self.clock = clock
+        self.scheduler = scheduler
+        self.lock = threading.RLock()
+        self.failure: str | None = None
+        self.is_closed = False
+        self.truncations = 0
+        """Truncations so far; a flush that began before one leaves the recovery point alone."""
+        self._on_failure = on_failure
+        self._random_jitter = random_jitter
+        self._verify_transactions = verify_transactions
+        now_ms = clock()
+        self.segments = LogSegments(
+            self.segment(found.base_offset, size_bytes=found.log_bytes, now_ms=now_ms) for found in loaded.segments
+        )
+        self.epochs = loaded.leader_epochs
+        # A log that is being deleted is loaded with a log end of 0, whatever its log start.
+        log_end = max(loaded.log_end_offset, loaded.log_start_offset)
+        self.offsets = LogOffsets.within(loaded.log_start_offset, loaded.high_watermark, loaded.recovery_point, log_end)
+        self.last_flush_ms = now_ms
+        self.set_producers(loaded.producers)
+        self.set_snapshots(list_log(self.partition, self.directory, fs).snapshots)
+        active = self.segments.active
+        active.reserve_indexes()
+        if not active.size_bytes:
+            active.preallocate(self._preallocated_bytes())
+        active.close_idle(is_durable=True)
+
+    # ------------------------------------------------------------------------------------------------------------ guard
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of a usable log; an OSError inside takes the log offline."""
+        with self.lock:
+            self.check_usable()
+            try:
+                yield
+            except OSError as error:
+                self.fail(error)
+
+    @contextmanager
+    def changing_files(self) -> Iterator[None]:
+        """Make a change of several steps, after a check that the files it opens are within the limit of open files.
+
+        If other threads take the descriptors meanwhile, the log goes offline and its directory stays online: the state
+        of the files after half a change is not known.
+        """
+        self.fs.require_descriptors(SPARE_DESCRIPTORS)
+        try:
+            yield
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                self.go_offline(f"a change broke off because no more files could be opened: {error}")
+            raise
+
+    def check_usable(self) -> None:
+        """Check that the log is open.
+
+        Raises:
+            StorageError: the log is offline.
+            UsageError: the log is closed.
+        """
+        if self.failure is not None:
+            raise self._offline_error(self.failure)
+        if self.is_closed:
+            raise UsageError("the log is closed", partition=str(self.partition), path=str(self.directory))
+
+    def fail(self, error: OSError) -> NoReturn:
+        """Take the log offline because of `error`.
+
+        Raises:
+            OpenFilesLimitError: the process may open no more files; the log stays online.
+            StorageError: the disk failed.
+        """
+        if is_out_of_descriptors(error):
+            raise open_files_limit(error, str(self.partition)) from error
+        is_first = self.failure is None
+        self.go_offline(f"the disk failed: {error}")
+        if is_first:
+            self._on_failure(error)
+        raise self._offline_error(f"the disk failed: {error}") from error
+
+    def go_offline(self, reason: str) -> None:
+        """Refuse every further call with StorageError; the first reason is kept, and no lock is waited for."""
+        # Text alone: the traceback of an error would keep the files of its frames open.
+        self.failure = self.failure or reason
+
+    def _offline_error(self, reason: str) -> StorageError:
+        return StorageError(
+            f"the log is offline: {reason}",
+            partition=str(self.partition),
+            path=str(self.directory),
+            advice="remove the cause and start again",
+        )
+
+    def out_of_range(self, offset: int) -> OffsetOutOfRangeError:
+        """Return the error for an offset outside the log."""
+        return OffsetOutOfRangeError(
+            f"the log holds offsets {self.offsets.log_start} to {self.offsets.log_end - 1}",
+            partition=str(self.partition),
+            offset=offset,
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- offsets
+    def set_high_watermark(self, offset: int) -> None:
+        """Set the high watermark to `offset`, or to the nearest offset within the log."""
+        self.offsets = self.offsets.with_high_watermark(offset)
+        self.producers.on_high_watermark(self.offsets.high_watermark)
+
+    def start_at(self, offset: int) -> bool:
+        """Raise the log start to `offset`; False if it is there or above already."""
+        if offset <= self.offsets.log_start:
+            return False
+        self.offsets = self.offsets.started_at(offset)
+        self.put_epochs(truncate_from_start(self.epochs, offset))
+        self.producers.on_high_watermark(offset)
+        return True
+
+    def put_epochs(self, epochs: Epochs) -> None:
+        """Replace the leader epochs, in memory and on disk."""
+        if epochs != self.epochs:
+            self.epochs = epochs
+            write_leader_epochs(self.fs, self.directory / LEADER_EPOCH_FILE, epochs)
+
+    # --------------------------------------------------------------------------------------------------------- segments
+    def segment(self, base_offset: int, *, size_bytes: int, now_ms: int, is_new: bool = False) -> Segment:
+        """Return a segment of this log, with a jitter of its own."""
+        jitter_bound_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return Segment(
+            self.directory,
+            base_offset,
+            self.config,
+            self.fs,
+            size_bytes=size_bytes,
+            created_ms=now_ms,
+            jitter_ms=self._random_jitter(jitter_bound_ms) if jitter_bound_ms > 0 else 0,
+            is_new=is_new,
+        )
+
+    def add_segment(self, base_offset: int) -> Segment:
+        """Create an empty segment, which becomes the active one; its indexes come with the first append."""
+        segment = self.segment(base_offset, size_bytes=0, now_ms=self.clock(), is_new=True)
+        segment.create(like=self.directory, preallocated_bytes=self._preallocated_bytes())
+        self.segments.add(segment)
+        return segment
+
+    def _preallocated_bytes(self) -> int:
+        return self.config.compaction.segment_bytes if self.config.preallocate else 0
+
+    def remove_segments(self, base_offsets: Sequence[int], *, snapshots: bool = True) -> None:
+        """Remove segments; their files are deleted after `file.delete.delay.ms`.  Source: kafka-log 03 §3."""
+        self.segments.remove(base_offsets)
+        names = [*mark_deleted(self.directory, base_offsets, self.fs)]
+        if snapshots:
+            names += mark_deleted(self.directory, base_offsets, self.fs, kinds=(_SNAPSHOT,))
+            self.snapshots.difference_update(base_offsets)
+        self.scheduler.schedule_once(
+            "delete-file", lambda: self._remove_deleted(names), delay_ms=self.config.file_delete_delay_ms
+        )
+
+    def _remove_deleted(self, names: Sequence[str]) -> None:
+        try:
+            remove_deleted(self.directory, names, self.fs)
+        except OSError as error:
+            if not self.is_closed:
+                self.fail(error)
+
+    def release(self) -> None:
+        """Release the files and refuse every further call."""
+        self.segments.release()
+        self.is_closed = True
+
+    # -------------------------------------------------------------------------------------------------------- producers
+    def set_producers(self, state: ProducerState) -> None:
+        """Replace the producers by those of `state`."""
+        self.producers = LogProducers(
+            state,
+            expiration_ms=self.config.compaction.producer_id_expiration_ms,
+            verifies_transactions=self._verify_transactions,
+        )
+        self.producers.on_high_watermark(self.offsets.high_watermark)
+
+    def set_snapshots(self, offsets: Sequence[int]) -> None:
+        """Note the offsets of the snapshots on disk."""
+        self.snapshots = set(offsets)
+        self.last_snapshot_offset = max(self.snapshots, default=self.offsets.log_start)
+
+    def write_snapshot(self, offset: int, *, synced: bool) -> None:
+        """Write a snapshot of the producers, which are those at `offset`, unless there is a later one.
+
+        Source: kafka-log 04 §3.1.
+        """
+        if offset <= self.last_snapshot_offset:
+            return
+        path = self.directory / segment_file_name(offset, _SNAPSHOT)
+        content = encode_snapshot(self.producers.entries())
+        if synced:
+            self.fs.replace_file(path, content, like=self.segments.active.path())
+        else:
+            self.fs.unlink(path, missing_ok=True)
+            self.fs.write_new(path, [content])
+            self.fs.adopt_owner(path, self.segments.active.path())
+        self.snapshots.add(offset)
+        self.last_snapshot_offset = offset

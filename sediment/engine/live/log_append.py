@@ -1,0 +1,214 @@
+"""Appending to a live log (kafka-log 04 §1 to §3).
+
+    1  read_batches     check sizes and checksums, without the lock
+    2  validate         assign offsets and timestamps, or check given ones
+    3  producers.check  refuse old epochs, gaps in sequences, unverified transactions; recognise duplicates
+    4  roll             if the active segment is full
+    5  write            leader epochs, batches, producers, log end; flush after flush.messages
+
+Invariant: an append is checked as a whole before anything changes, so a refused append leaves no trace.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sediment.engine.directory.leader_epochs import with_batches
+from sediment.engine.live.local_log import LocalLog
+from sediment.engine.live.log_flush import flush_locked
+from sediment.engine.live.log_roll import roll
+from sediment.engine.live.producer_appends import ProducerUpdate, VerificationGuard
+from sediment.engine.live.validation import AppendBuffers, AppendOrigin, Batches, BatchFields, read_batches, validate
+from sediment.segment_io.errors import RecordBatchTooLargeError, SedimentError, UnexpectedAppendOffsetError
+from sediment.segment_io.format import legacy
+from sediment.segment_io.format.decode import OFFSET_DELTA
+from sediment.segment_io.format.layout import CODEC_NONE, INT32_MAX, NO_TIMESTAMP
+from sediment.segment_io.fs import Buffer
+from sediment.segment_io.partition.producer_state import NO_OFFSET, RememberedBatch
+
+_MAGIC = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInfo:
+    """The result of an append; without batches the offsets are -1 and nothing changed.
+
+    `first_offset` is also -1 if a follower appended a compressed message of magic 0 or 1, whose header gives only the
+    last one, as in Kafka.  For a duplicate, offsets and timestamp are those of the first append.
+    """
+
+    first_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    log_append_time_ms: int
+    log_start_offset: int
+    appended_bytes: int
+    is_duplicate: bool = False
+
+
+class _ThreadLocalBuffers(threading.local):
+    """Append buffers of each thread, shared by all logs."""
+
+    def __init__(self) -> None:
+        self.buffers = AppendBuffers()
+
+
+_THREAD_LOCAL = _ThreadLocalBuffers()
+
+
+class AppendRequest(NamedTuple):
+    """The arguments of an append besides its records.
+
+    `guard` belongs to the first batch of a transaction, `transaction_version` to a marker.
+    """
+
+    leader_epoch: int
+    origin: AppendOrigin
+    transaction_version: int
+    guard: VerificationGuard | None = None
+
+
+def append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo:
+    """Append the batches of `records`, which stay unchanged.
+
+    Raises:
+        RejectedAppendError: a batch or record may not be appended; nothing changed.
+        CorruptBatchError: a batch fails its checksum or is malformed; nothing changed.
+        StorageError: the disk failed.
+        OpenFilesLimitError: the process may open no more files; nothing changed.
+    """
+    try:
+        log.check_usable()
+        buffers = _THREAD_LOCAL.buffers
+        # Without the lock: checksums are most of the work of a large append.
+        batches = read_batches(
+            records,
+            buffers,
+            origin=request.origin,
+            leader_epoch=request.leader_epoch,
+            max_message_bytes=log.config.compaction.max_message_bytes,
+        )
+        with log.locked():
+            if not len(batches.rows):
+                return AppendInfo(-1, -1, NO_TIMESTAMP, NO_TIMESTAMP, log.offsets.log_start, 0)
+            now_ms = log.clock()
+            append_time_ms = NO_TIMESTAMP
+            if request.origin.assigns_offsets:
+                validated = validate(
+                    batches,
+                    buffers,
+                    log.config,
+                    first_offset=log.offsets.log_end,
+                    leader_epoch=request.leader_epoch,
+                    origin=request.origin,
+                    now_ms=now_ms,
+                )
+                batches, append_time_ms = validated.batches, validated.log_append_time_ms
+            else:
+                _check_given_offsets(log, batches)
+            return _write(log, batches, append_time_ms, now_ms, request)
+    except SedimentError as error:
+        error.partition = str(log.partition)
+        raise
+
+
+def _check_given_offsets(log: LocalLog, batches: Batches) -> None:
+    first = batches.first()
+    log_end = log.offsets.log_end
+    if first.base_offset < log_end:
+        first_offset, last_offset = _first_offset(batches, first), int(batches.rows["last_offset"][-1])
+        raise UnexpectedAppendOffsetError(
+            f"batches at offsets {first_offset} to {last_offset} cannot follow the log end offset {log_end}",
+            first_offset=first_offset,
+            last_offset=last_offset,
+            offset=first_offset,
+            advice="truncate the log or fetch from its end",
+        )
+
+
+def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, request: AppendRequest) -> AppendInfo:
+    """Write batches that have their offsets.  Source: kafka-log 04 §1 steps 5 to 13."""
+    rows = batches.rows
+    first_offset, last_offset, max_timestamp_ms, has_producer = batches.summary()
+    if batches.size_bytes > log.config.compaction.segment_bytes:
+        raise RecordBatchTooLargeError(
+            f"an append of {batches.size_bytes} bytes is larger than segment.bytes, "
+            f"{log.config.compaction.segment_bytes}",
+            advice="append less at once",
+        )
+    epochs = with_batches(log.epochs, rows)
+    update = None
+    if has_producer:
+        with_producer = (fields for fields in batches.fields() if fields.producer_id >= 0 and fields.magic >= _MAGIC)
+        update = log.producers.check(
+            with_producer,
+            origin=request.origin,
+            guard=request.guard,
+            transaction_version=request.transaction_version,
+        )
+        if update.duplicate is not None:
+            return _duplicate(log, update.duplicate)
+    rolls = log.segments.active.should_roll(
+        log.config,
+        append_bytes=batches.size_bytes,
+        max_timestamp_ms=max_timestamp_ms,
+        last_offset=last_offset,
+        now_ms=now_ms,
+    )
+    log_end = last_offset + 1
+    flushes = log_end - log.offsets.recovery_point >= log.config.flush_messages
+    if rolls or flushes or epochs is not log.epochs or (update is not None and update.ended):
+        with log.changing_files():
+            if rolls:
+                roll(log, first_offset if rows["magic"][0] >= _MAGIC else last_offset - INT32_MAX)
+            log.put_epochs(epochs)
+            _store(log, batches, log_end, update)
+            if flushes:
+                flush_locked(log, log_end)
+    else:
+        # Every file that this needs is open.
+        _store(log, batches, log_end, update)
+    return AppendInfo(
+        first_offset if request.origin.assigns_offsets or _has_first_offset(batches) else NO_OFFSET,
+        last_offset,
+        max_timestamp_ms if append_time_ms == NO_TIMESTAMP else append_time_ms,
+        append_time_ms,
+        log.offsets.log_start,
+        batches.size_bytes,
+    )
+
+
+def _store(log: LocalLog, batches: Batches, log_end: int, update: ProducerUpdate | None) -> None:
+    log.segments.active.append(batches)
+    log.offsets = log.offsets.appended_to(log_end)
+    if update is not None:
+        aborted = log.producers.apply(update)
+        if aborted:
+            log.segments.add_aborted(aborted)
+
+
+def _duplicate(log: LocalLog, batch: RememberedBatch) -> AppendInfo:
+    return AppendInfo(
+        batch.first_offset,
+        batch.last_offset,
+        batch.timestamp_ms,
+        NO_TIMESTAMP,
+        log.offsets.log_start,
+        0,
+        is_duplicate=True,
+    )
+
+
+def _has_first_offset(batches: Batches) -> bool:
+    """Return True if the first header has the first offset; a compressed message of magic 0 or 1 has the last."""
+    return int(batches.rows["magic"][0]) >= _MAGIC or batches.first().codec == CODEC_NONE
+
+
+def _first_offset(batches: Batches, first: BatchFields) -> int:
+    """Return the first offset of an append; that of a compressed message of magic 0 or 1 is inside the message."""
+    if _has_first_offset(batches):
+        return first.base_offset
+    entry = batches.buffer[first.position : first.position + first.size_bytes].tobytes()
+    return int(legacy.unwrap(entry, limit_bytes=INT32_MAX).records[0, OFFSET_DELTA])

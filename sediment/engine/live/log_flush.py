@@ -1,0 +1,78 @@
+"""Flushing a live log: make segments durable, then raise the recovery point (kafka-log 04 §7).
+
+Invariants: the recovery point rises only after every file below it was synced; a truncation during a flush keeps the
+recovery point that it set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sediment.engine.live.local_log import LocalLog
+from sediment.segment_io.fs import OpenFile
+
+
+def flush(log: LocalLog, up_to: int | None, *, force_last_segment: bool) -> None:
+    """Make batches below `up_to`, by default the log end, durable; the files are synced without the lock.
+
+    Raises:
+        StorageError: the disk failed.
+    """
+    with log.locked():
+        offset = log.offsets.log_end if up_to is None else up_to
+        files, has_new_names = _unflushed_files(log, offset, force_last_segment)
+        truncations = log.truncations
+    if not files:
+        return
+    try:
+        _sync(log, files, has_new_names)
+    except OSError as error:
+        log.fail(error)
+    with log.lock:
+        if truncations == log.truncations:
+            _note_flush(log, offset)
+
+
+def flush_locked(log: LocalLog, offset: int) -> None:
+    """Make batches below `offset` durable, for a caller that holds the lock."""
+    files, has_new_names = _unflushed_files(log, offset, force_last_segment=False)
+    if files:
+        _sync(log, files, has_new_names)
+        _note_flush(log, offset)
+
+
+def _unflushed_files(log: LocalLog, offset: int, force_last_segment: bool) -> tuple[list[OpenFile], bool]:
+    """Return the files of segments from the recovery point to `offset`, and True if their names have to be synced."""
+    recovery_point = log.offsets.recovery_point
+    end_offset = offset + 1 if force_last_segment else offset
+    if end_offset <= recovery_point:
+        return [], False
+    segments = log.segments.between(recovery_point, end_offset)
+    has_new_names = any(segment.base_offset >= recovery_point for segment in segments)
+    return [file for segment in segments for file in segment.files()], has_new_names
+
+
+def _sync(log: LocalLog, files: Sequence[OpenFile], has_new_names: bool) -> None:
+    for file in files:
+        file.sync()
+    if has_new_names:
+        # Under the lock the directory is neither renamed nor deleted.
+        with log.lock:
+            if not log.is_closed:
+                log.fs.sync_directory(log.directory)
+
+
+def _note_flush(log: LocalLog, offset: int) -> None:
+    log.offsets = log.offsets.flushed_to(offset)
+    log.last_flush_ms = log.clock()
+
+
+def close_idle_files(log: LocalLog) -> None:
+    """Close the files of segments that were not used since the last call; the next use opens them again."""
+    with log.lock:
+        if log.is_closed or log.failure is not None:
+            return
+        end_offset = log.offsets.log_end
+        for segment in reversed(log.segments):
+            segment.close_idle(is_durable=end_offset <= log.offsets.recovery_point)
+            end_offset = segment.base_offset

@@ -1,0 +1,87 @@
+"""The offsets of a live log as one value.
+
+    log start        first offset that may be read
+    high watermark   offsets below it are fully replicated
+    recovery point   offsets below it are durable; it may lag behind the log start after records were deleted
+    log end          next offset to be assigned
+
+Invariants: log start ≤ high watermark ≤ log end, and recovery point ≤ log end.  The constructor holds them, so each
+method returns offsets that keep them or raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sediment.segment_io.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffsets:
+    """Log start, high watermark, recovery point and log end of one log; absolute, ends exclusive.
+
+    Raises:
+        UsageError: the offsets break an invariant.
+    """
+
+    log_start: int
+    high_watermark: int
+    recovery_point: int
+    log_end: int
+
+    def __post_init__(self) -> None:
+        if not self.log_start <= self.high_watermark <= self.log_end >= self.recovery_point:
+            raise UsageError(
+                f"log start {self.log_start}, high watermark {self.high_watermark}, recovery point "
+                f"{self.recovery_point} and log end {self.log_end} are out of order",
+                advice="keep log start, high watermark and log end ascending and the recovery point within the log",
+            )
+
+    @classmethod
+    def within(cls, log_start: int, high_watermark: int, recovery_point: int, log_end: int) -> LogOffsets:
+        """Return the offsets with high watermark and recovery point lowered or raised into the log."""
+        return cls(log_start, min(max(high_watermark, log_start), log_end), min(recovery_point, log_end), log_end)
+
+    def appended_to(self, log_end: int) -> LogOffsets:
+        """Return the offsets after an append up to `log_end`.
+
+        Raises:
+            UsageError: `log_end` is below the high watermark or the recovery point.
+        """
+        return LogOffsets(self.log_start, self.high_watermark, self.recovery_point, log_end)
+
+    def flushed_to(self, offset: int) -> LogOffsets:
+        """Return the offsets after a flush up to `offset`; the recovery point never falls and stays within the log."""
+        recovery_point = max(self.recovery_point, min(offset, self.log_end))
+        return LogOffsets(self.log_start, self.high_watermark, recovery_point, self.log_end)
+
+    def truncated_to(self, offset: int) -> LogOffsets:
+        """Return the offsets after the log was truncated to end at `offset`; they stay if it ends there or below."""
+        if offset >= self.log_end:
+            return self
+        return LogOffsets.within(min(self.log_start, offset), self.high_watermark, self.recovery_point, offset)
+
+    def emptied_at(self, offset: int, log_start: int | None = None) -> LogOffsets:
+        """Return the offsets of the log without a record: it ends at `offset` and starts at `log_start` or there.
+
+        Raises:
+            UsageError: `log_start` is above `offset`.
+        """
+        log_start = offset if log_start is None else log_start
+        return LogOffsets.within(log_start, self.high_watermark, self.recovery_point, offset)
+
+    def started_at(self, offset: int) -> LogOffsets:
+        """Return the offsets after the log start rose to `offset`; the recovery point rises to it too.
+
+        Raises:
+            UsageError: `offset` is above the high watermark.
+
+        Source: Kafka's UnifiedLog.updateLogStartOffset.
+        """
+        if offset <= self.log_start:
+            return self
+        return LogOffsets(offset, self.high_watermark, max(self.recovery_point, offset), self.log_end)
+
+    def with_high_watermark(self, offset: int) -> LogOffsets:
+        """Return the offsets with the high watermark at `offset`, or at the nearest offset within the log."""
+        return LogOffsets.within(self.log_start, offset, self.recovery_point, self.log_end)

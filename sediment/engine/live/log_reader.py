@@ -1,0 +1,199 @@
+"""Reading a live log: slices of segments, offsets by time, and the log as cleaner and reports see it.
+
+    read      limit by isolation -> segment -> slice of its file        kafka-log 04 §8
+    lookup    timestamp -> segment -> first record at or after it       kafka-log 04 §9
+
+The last stable offset is the high watermark, or the first offset of an earlier transaction that is undecided.
+
+Invariants: a read finds its position under the lock and its bytes without; nothing here changes the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sediment.engine.directory.leader_epochs import latest_epoch
+from sediment.engine.live.fetch import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NOT_KNOWN,
+    FetchedData,
+    Isolation,
+    LogOffsetMetadata,
+    TimestampOffsetEpoch,
+)
+from sediment.engine.live.local_log import LocalLog
+from sediment.engine.live.segment import FoundRecord, Segment
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.layout import INT64_MAX, NO_LEADER_EPOCH, NO_TIMESTAMP
+from sediment.segment_io.partition.listing import SegmentRef, list_log
+from sediment.segment_io.partition.log_view import LogView, SegmentTimes
+
+
+def read(
+    log: LocalLog, start_offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+) -> FetchedData:
+    """Return a slice of at most `max_bytes` of the segment with `start_offset`, or of the next one with data.
+
+    Raises:
+        OffsetOutOfRangeError: `start_offset` is outside the log.
+        UsageError: `max_bytes` is negative.
+        CorruptBatchError: the segment is corrupt.
+        StorageError: the disk failed.
+    """
+    if max_bytes < 0:
+        raise UsageError(f"max_bytes is {max_bytes}; give at least 0", partition=str(log.partition))
+    with log.locked():
+        offsets = log.offsets
+        if not offsets.log_start <= start_offset <= offsets.log_end:
+            raise log.out_of_range(start_offset)
+        limit = _limit(log, isolation)
+        wants_aborted = isolation is Isolation.TXN_COMMITTED
+        if start_offset >= limit:
+            return _empty(start_offset, wants_aborted)
+        if start_offset < log.segments.first_base_offset:
+            raise log.out_of_range(start_offset)
+        location = log.segments.find(start_offset)
+        if location is None:
+            return _empty(offsets.log_end, wants_aborted)
+        segment, found = location
+        end_position = _end_position(log, segment, limit)
+        start = LogOffsetMetadata(found.base_offset, segment.base_offset, found.position)
+        most = max(max_bytes, found.size_bytes) if min_one_message else max_bytes
+        size_bytes = max(min(end_position - found.position, most), 0)
+        if most == 0:
+            return FetchedData(start, 0, False, () if wants_aborted else None, None)
+        aborted = None
+        if wants_aborted:
+            end = found.position + size_bytes
+            aborted = log.segments.aborted(segment, start_offset, end, offsets.log_end)
+        file = segment.file if size_bytes else None
+        return FetchedData(start, size_bytes, most < found.size_bytes, aborted, file)
+
+
+def _empty(offset: int, wants_aborted: bool) -> FetchedData:
+    return FetchedData(LogOffsetMetadata(offset), 0, False, () if wants_aborted else None, None)
+
+
+def _limit(log: LocalLog, isolation: Isolation) -> int:
+    if isolation is Isolation.LOG_END:
+        return log.offsets.log_end
+    return log.offsets.high_watermark if isolation is Isolation.HIGH_WATERMARK else last_stable_offset(log)
+
+
+def _end_position(log: LocalLog, segment: Segment, limit: int) -> int:
+    """Return the byte position in `segment` at which a read up to offset `limit` ends."""
+    if limit >= log.offsets.log_end:
+        return segment.size_bytes
+    found = segment.find(limit)
+    return segment.size_bytes if found is None else found.position
+
+
+def first_unstable_offset(log: LocalLog) -> int | None:
+    """Return the first offset of a transaction that is open or whose marker is not below the high watermark.
+
+    For a transaction that began below the log start, it is the offset of the batch that a read of the log start finds.
+    """
+    with log.lock:
+        unstable = log.producers.first_unstable_offset()
+        log_start = log.offsets.log_start
+        if unstable is None or unstable >= log_start:
+            return unstable
+        with log.locked():
+            found = log.segments.find(log_start)
+        return log_start if found is None else max(found[1].base_offset, log_start)
+
+
+def last_stable_offset(log: LocalLog) -> int:
+    """Return the offset at which readers of committed data stop."""
+    unstable = first_unstable_offset(log)
+    high_watermark = log.offsets.high_watermark
+    return high_watermark if unstable is None else min(unstable, high_watermark)
+
+
+def offset_metadata(log: LocalLog, offset: int) -> LogOffsetMetadata:
+    """Return the location of the batch that holds `offset` or follows it.
+
+    Raises:
+        OffsetOutOfRangeError: `offset` is outside the log.
+    """
+    with log.locked():
+        if not log.offsets.log_start <= offset <= log.offsets.log_end:
+            raise log.out_of_range(offset)
+        location = None if offset == log.offsets.log_end else log.segments.find(offset)
+        if location is None:
+            return LogOffsetMetadata(offset, log.segments.active.base_offset, log.segments.active.size_bytes)
+        segment, found = location
+        return LogOffsetMetadata(offset, segment.base_offset, found.position)
+
+
+def lookup_timestamp(log: LocalLog, target_ms: int) -> TimestampOffsetEpoch | None:
+    """Return the first record at or after a time, or the offset for EARLIEST_TIMESTAMP and its like; None if none is.
+
+    Raises:
+        UsageError: a negative time that has no meaning.
+        CorruptBatchError: the segment is corrupt.
+        StorageError: the disk failed.
+    """
+    with log.locked():
+        log_start = log.offsets.log_start
+        if target_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            first = log.epochs[0] if log.epochs else None
+            known = first is not None and first.start_offset <= log_start
+            epoch = first.epoch if first is not None and known else NO_LEADER_EPOCH
+            return TimestampOffsetEpoch(NO_TIMESTAMP, log_start, epoch)
+        if target_ms == LATEST_TIMESTAMP:
+            return TimestampOffsetEpoch(NO_TIMESTAMP, log.offsets.log_end, latest_epoch(log.epochs))
+        if target_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
+            return TimestampOffsetEpoch(NO_TIMESTAMP, NOT_KNOWN, NO_LEADER_EPOCH)
+        if target_ms == MAX_TIMESTAMP:
+            return _found(log.segments.find_largest_timestamp())
+        if target_ms < 0:
+            raise UsageError(f"timestamp {target_ms} has no meaning", partition=str(log.partition))
+        return _found(log.segments.find_timestamp(target_ms, log_start))
+
+
+def _found(record: FoundRecord | None) -> TimestampOffsetEpoch | None:
+    return None if record is None else TimestampOffsetEpoch(record.timestamp_ms, record.offset, record.leader_epoch)
+
+
+def segment_refs(log: LocalLog) -> tuple[SegmentRef, ...]:
+    """Return the segments as their files are now; the active one counts written bytes, without the reserved ones."""
+    with log.locked():
+        found = list_log(log.partition, log.directory, log.fs).segments
+        sizes = log.segments.sizes_bytes()
+        return tuple(replace(ref, log_bytes=sizes[ref.base_offset]) for ref in found if ref.base_offset in sizes)
+
+
+def view(log: LocalLog, *, first_dirty_checkpoint: int | None, now_ms: int) -> LogView:
+    """Return the log as the rules of compaction see it."""
+    with log.locked():
+        segments = list(log.segments)
+        has_lag = log.config.compaction.max_compaction_lag_ms < INT64_MAX
+        times = [
+            SegmentTimes(
+                segment.largest_timestamp_ms,
+                segment.first_timestamp_ms() if has_lag and segment is not log.segments.active else NO_TIMESTAMP,
+            )
+            for segment in segments
+        ]
+        aborted = [entry for segment in segments for entry in segment.transaction_index.index().transactions()]
+        offsets = log.offsets
+        producers = log.producers.state(offsets.log_end)
+        producers = producers.without_expired(now_ms, log.producers.expiration_ms)
+        return LogView(
+            listing=list_log(log.partition, log.directory, log.fs),
+            segment_times=tuple(times),
+            first_dirty_checkpoint=first_dirty_checkpoint,
+            log_start_offset=offsets.log_start,
+            high_watermark=offsets.high_watermark,
+            last_stable_offset=last_stable_offset(log),
+            log_end_offset=offsets.log_end,
+            unverified_from_offset=None,
+            producers=tuple(producers.entries.values()),
+            aborted=tuple(sorted(aborted, key=lambda entry: entry.last_offset)),
+        )

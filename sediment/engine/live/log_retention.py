@@ -1,0 +1,79 @@
+"""Deleting records of a live log: on request, or by retention (kafka-log 03 §2, §3, §5).
+
+Both raise the log start; only retention deletes segments.
+"""
+
+from __future__ import annotations
+
+from sediment.engine.live.local_log import LocalLog
+from sediment.engine.live.log_roll import roll
+from sediment.retention.policy import plan_retention
+from sediment.segment_io.errors import InvalidTopicError, OffsetOutOfRangeError, PolicyViolationError
+from sediment.segment_io.format.names import INTERNAL_TOPICS
+
+HIGH_WATERMARK = -1
+"""The offset in a DeleteRecords request that stands for the high watermark."""
+
+
+def maybe_increment_log_start_offset(log: LocalLog, offset: int) -> bool:
+    """Raise the log start to `offset`; False if it is there or above already.
+
+    Raises:
+        OffsetOutOfRangeError: `offset` is above the high watermark.
+    """
+    with log.locked():
+        if offset > log.offsets.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"the log cannot start at {offset}, above its high watermark {log.offsets.high_watermark}",
+                partition=str(log.partition),
+                offset=offset,
+            )
+        with log.changing_files():
+            return log.start_at(offset)
+
+
+def delete_records(log: LocalLog, before_offset: int) -> int:
+    """Raise the log start to `before_offset`, or to the high watermark for HIGH_WATERMARK; return the log start.
+
+    Raises:
+        InvalidTopicError: the topic is internal.
+        PolicyViolationError: the topic is compacted only.
+        OffsetOutOfRangeError: the offset is below -1 or above the high watermark.
+    """
+    if log.partition.topic in INTERNAL_TOPICS:
+        raise InvalidTopicError("records of a topic of the broker cannot be deleted", partition=str(log.partition))
+    with log.locked():
+        if log.config.compacts and not log.config.retention.deletes:
+            raise PolicyViolationError(
+                "records of a topic that is only compacted cannot be deleted",
+                partition=str(log.partition),
+                advice="write tombstones, or add delete to its cleanup.policy",
+            )
+        offset = log.offsets.high_watermark if before_offset == HIGH_WATERMARK else before_offset
+        if offset < 0:
+            raise log.out_of_range(offset)
+        maybe_increment_log_start_offset(log, offset)
+        return log.offsets.log_start
+
+
+def delete_old_segments(log: LocalLog) -> int:
+    """Delete the segments past their retention limits; return their number."""
+    with log.locked():
+        plan = plan_retention(
+            log.segments.states(),
+            log.config.retention,
+            log_start_offset=log.offsets.log_start,
+            high_watermark=log.offsets.high_watermark,
+            log_end_offset=log.offsets.log_end,
+            now_ms=log.clock(),
+        )
+        expired = [decision.segment.base_offset for decision in plan.deleted]
+        if not expired and not plan.rolls_active:
+            return 0
+        with log.changing_files():
+            if plan.rolls_active:
+                roll(log, 0)
+            if expired:
+                log.start_at(plan.log_start_offset)
+                log.remove_segments(expired)
+        return len(expired)

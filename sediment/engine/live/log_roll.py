@@ -1,0 +1,58 @@
+"""Rolling a live log: end the active segment and begin the next one (kafka-log 04 §6)."""
+
+from __future__ import annotations
+
+from sediment.engine.live.local_log import LocalLog
+from sediment.engine.live.log_flush import flush
+from sediment.segment_io.errors import StorageError, UsageError
+from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+
+_SNAPSHOT = SegmentFileKind.SNAPSHOT
+
+
+def roll(log: LocalLog, expected_offset: int) -> int:
+    """Begin a segment at the log end, or at `expected_offset` if that is above; return its base offset.
+
+    The caller holds the lock.  An empty active segment with that base offset is replaced.
+
+    Raises:
+        UsageError: the active segment begins there or above and is not empty.
+    """
+    base_offset = max(expected_offset, log.offsets.log_end)
+    old = log.segments.active
+    if base_offset == old.base_offset and not old.size_bytes:
+        log.remove_segments([old.base_offset], snapshots=False)
+    elif base_offset <= old.base_offset:
+        raise UsageError(
+            f"a segment cannot begin at {base_offset}, the active one begins at {old.base_offset}",
+            partition=str(log.partition),
+        )
+    else:
+        _remove_stray_files(log, base_offset)
+        old.become_inactive()
+    log.add_segment(base_offset)
+    log.write_snapshot(base_offset, synced=False)
+    log.scheduler.schedule_once("flush-log", lambda: _flush_rolled(log, base_offset))
+    return base_offset
+
+
+def _remove_stray_files(log: LocalLog, base_offset: int) -> None:
+    for kind in SegmentFileKind:
+        if kind is not _SNAPSHOT:
+            log.fs.unlink(log.directory / segment_file_name(base_offset, kind), missing_ok=True)
+
+
+def _flush_rolled(log: LocalLog, base_offset: int) -> None:
+    """Make the snapshot of a roll and the segments below the new one durable, in the background."""
+    if log.is_closed or log.failure is not None:
+        return
+    try:
+        with log.locked():
+            snapshot = log.directory / segment_file_name(base_offset, _SNAPSHOT)
+            if log.fs.exists(snapshot):
+                log.fs.sync_file(snapshot)
+        flush(log, base_offset, force_last_segment=False)
+    except (StorageError, UsageError):
+        # A close meanwhile has flushed the log or no longer needs it; a disk failure was reported already.
+        if not log.is_closed and log.failure is None:
+            raise

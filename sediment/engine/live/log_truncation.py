@@ -1,0 +1,72 @@
+"""Truncating a live log: to an offset, or to nothing (kafka-log 04 §10).
+
+1  new offsets are computed, which checks them before a file changes
+2  segments above the offset are removed, the last one first
+3  the segment that holds the offset is cut
+4  offsets, leader epochs and producers follow
+"""
+
+from __future__ import annotations
+
+from sediment.engine.directory.leader_epochs import truncate_from_end
+from sediment.engine.directory.producer_snapshots import ProducerStateManager, ReplayedSegment, Snapshots
+from sediment.engine.live.local_log import LocalLog
+from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.producer_state import ProducerState
+
+
+def truncate_to(log: LocalLog, offset: int) -> bool:
+    """Truncate the log to end at `offset`; False if it ends there or below.  The caller holds the lock."""
+    if offset >= log.offsets.log_end:
+        log.put_epochs(truncate_from_end(log.epochs, log.offsets.log_end))
+        return False
+    log.truncations += 1
+    if log.segments.first_base_offset > offset:
+        truncate_fully(log, offset, None)
+        return True
+    removed = [base for base in log.segments.base_offsets if base > offset]
+    if removed:
+        log.remove_segments(removed[::-1])
+    log.segments.active.truncate_to(offset, now_ms=log.clock())
+    log.offsets = log.offsets.truncated_to(offset)
+    log.put_epochs(truncate_from_end(log.epochs, offset))
+    _rebuild_producers(log, offset)
+    return True
+
+
+def truncate_fully(log: LocalLog, offset: int, log_start_offset: int | None) -> None:
+    """Delete every segment and begin an empty one at `offset`.  The caller holds the lock.
+
+    Raises:
+        UsageError: `log_start_offset` is above `offset`; nothing changed.
+    """
+    offsets = log.offsets.emptied_at(offset, log_start_offset)
+    log.truncations += 1
+    snapshots = sorted(log.snapshots)
+    log.remove_segments(log.segments.base_offsets[::-1], snapshots=False)
+    for snapshot in snapshots:
+        log.fs.unlink(log.directory / segment_file_name(snapshot, SegmentFileKind.SNAPSHOT), missing_ok=True)
+    log.snapshots.clear()
+    log.add_segment(offset).reserve_indexes()
+    log.put_epochs(())
+    log.offsets = offsets
+    log.set_producers(ProducerState.at(offset))
+    log.last_snapshot_offset = 0
+    log.write_snapshot(offset, synced=True)
+
+
+def _rebuild_producers(log: LocalLog, end_offset: int) -> None:
+    """Rebuild the producers at `end_offset` from snapshots and batches.  Source: kafka-log 05 §6."""
+    found = list_log(log.partition, log.directory, log.fs).snapshots
+    snapshots = Snapshots(log.directory, found, log.fs, like=log.segments.active.path, repairs=[])
+    manager = ProducerStateManager(snapshots, now_ms=log.clock(), expiration_ms=log.producers.expiration_ms)
+    manager.rebuild(
+        [ReplayedSegment(segment.base_offset, segment.path(), segment.size_bytes, log.fs) for segment in log.segments],
+        log.offsets.log_start,
+        end_offset,
+        reload_from_clean_shutdown=False,
+    )
+    snapshots.delete_dropped()
+    log.set_snapshots(snapshots.offsets())
+    log.set_producers(manager.state)
