@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from sediment.compaction.kernels import sweep
 from sediment.compaction.kernels.transactions import DISCARD, LEGACY, TOMBSTONES_GO, UNREADABLE
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
     BAD_LENGTH,
     BAD_RECORD_COUNT,
@@ -57,7 +58,7 @@ from sediment.segment_io.format.layout import FIRST_MAGIC_WITH_PRODUCERS as _MAG
 from sediment.segment_io.format.legacy import LEGACY_ATTRIBUTES
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
-from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import batch_error, padded_buffer, read_into
 

@@ -68,6 +68,7 @@ from sediment.compaction.split import (
     SurvivorBitmap,
 )
 from sediment.compaction.write_behind import WriteBehind
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
     BEYOND_SIGHTED,
     DONE,
@@ -98,7 +99,7 @@ from sediment.segment_io.format.compress import COMPRESSOR_REGISTERS, find_compr
 from sediment.segment_io.format.hashing import draw_seed, hash_secrets
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.rebuild import NO_HORIZON
-from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import padded_buffer
 

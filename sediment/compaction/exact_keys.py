@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from sediment.compaction.kernels.offset_map import OFFSET_SLOT_BYTES, OffsetMap, fill_slot, find_slot, headroom, normal
 from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, UNREADABLE
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import (
     copy_bytes,
@@ -68,7 +69,6 @@ from sediment.segment_io.format.layout import (
     MIN_RECORD_BYTES,
     RECORD_COUNT,
 )
-from sediment.segment_io.fs import Buffer
 from sediment.segment_io.segment.reader import padded_buffer
 
 if TYPE_CHECKING:

@@ -19,13 +19,11 @@ import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import OwnerNotKeptError
-from sediment.segment_io.format.layout import MAX_SEGMENT_BYTES
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
-
+_MAX_READ_BYTES = (1 << 31) - 1  # Kafka's largest file
 _READ_AND_WRITE = 0o666
 _PAST_CACHE: int = getattr(os, "O_DIRECT", 0)  # not on every system
 _BLOCK_BYTES = 4096  # what addresses, positions and sizes of such writes are multiples of
@@ -210,7 +208,7 @@ class Fs:
             OSError: EFBIG, it is; also as FileNotFoundError, PermissionError, IsADirectoryError.
         """
         with open(open_to_read(path), "rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_size > MAX_SEGMENT_BYTES:
+            if os.fstat(file.fileno()).st_size > _MAX_READ_BYTES:
                 raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
             return file.readall()
 

@@ -19,9 +19,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.fs import Buffer, FileEntry, Fs
+from sediment.segment_io.fs import FileEntry, Fs
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem

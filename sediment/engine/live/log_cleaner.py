@@ -40,6 +40,7 @@ from sediment.engine.live.log_directory import LogDirectory
 from sediment.engine.live.open_files import open_files_limit
 from sediment.engine.live.partition_log import PartitionLog
 from sediment.engine.live.scheduler import Clock, Scheduler
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import (
     CleaningAbortedError,
     CommitStateUnknownError,
@@ -52,7 +53,7 @@ from sediment.segment_io.errors import (
     StorageError,
 )
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.fs import Buffer, Fs, is_out_of_descriptors
+from sediment.segment_io.fs import Fs, is_out_of_descriptors
 from sediment.segment_io.partition.listing import LogListing
 from sediment.segment_io.partition.log_view import LogView
 

@@ -72,6 +72,7 @@ from sediment.engine.live.producer_appends import (
 from sediment.engine.live.segment import FoundRecord, Segment
 from sediment.engine.live.validation import AppendBuffers, AppendOrigin, Batches, BatchFields, read_batches, validate
 from sediment.retention.policy import SegmentState, plan_retention
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
     InvalidTopicError,
@@ -95,7 +96,7 @@ from sediment.segment_io.format.names import (
     TopicPartition,
     segment_file_name,
 )
-from sediment.segment_io.fs import Buffer, Fs, OpenFile, is_out_of_descriptors
+from sediment.segment_io.fs import Fs, OpenFile, is_out_of_descriptors
 from sediment.segment_io.partition.checkpoint_files import (
     read_partition_metadata,
     write_leader_epochs,

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.engine.config import LogConfig
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
     BAD_CONTROL_RECORD,
     BAD_LAST_OFFSET,
@@ -72,7 +73,6 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.rebuild import rebuilt_bound, write_records
 from sediment.segment_io.format.record_batch import BatchHead, NewRecord, batch_of, build_batch
-from sediment.segment_io.fs import Buffer
 from sediment.segment_io.segment.append import (
     KEY_IS_MISSING,
     NO_EPOCH_LIMIT,

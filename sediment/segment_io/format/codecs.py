@@ -29,6 +29,7 @@ import zstandard
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
 from sediment.segment_io.format.layout import (
     CODEC_GZIP,
@@ -40,7 +41,6 @@ from sediment.segment_io.format.layout import (
     LZ4_FRAME_HEADER,
     LZ4_STORED,
 )
-from sediment.segment_io.fs import Buffer
 
 GZIP_LEVEL = 6  # what deflate's default, Kafka's level -1, stands for
 LZ4_LEVEL = 9  # Kafka's name for the fast compressor; other levels are those of the high compressor

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import (
     CorruptIndexError,
     IndexFullError,
@@ -33,7 +34,6 @@ from sediment.segment_io.format.layout import (
     TRANSACTION_ENTRY_BYTES,
     TRANSACTION_ENTRY_STRUCT,
 )
-from sediment.segment_io.fs import Buffer
 
 Int64s = npt.NDArray[np.int64]
 

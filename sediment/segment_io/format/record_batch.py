@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import crc32c
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.codecs import compress
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -31,7 +32,6 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.fs import Buffer
 
 _MAGIC = 2
 _MARKER_VERSION = 0

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, INCOMPLETE, OK, ROWS_FULL
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy
@@ -48,7 +49,6 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.fs import Buffer
 from sediment.segment_io.segment.append import NO_EPOCH_LIMIT, read_verified
 
 _MAGIC = 2
