@@ -50,24 +50,24 @@ from sediment.segment_io.format.layout import (
     BATCH_LENGTH,
     CODEC_MASK,
     INT64_MAX,
+    LEGACY_ATTRIBUTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     OFFSET_ENTRY_BYTES,
 )
 from sediment.segment_io.format.layout import FIRST_MAGIC_WITH_PRODUCERS as _MAGIC
-from sediment.segment_io.format.legacy import LEGACY_ATTRIBUTES
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import batch_error, padded_buffer, read_into
+from sediment.segment_io.units import NS_PER_MS
 
 CHUNK_BYTES = 2 << 20
 _PLAIN_CHUNKS = 2  # of CHUNK_BYTES in one, where the records in it need no room of their own
 _LARGEST_INDEX_GAP = 8 * CHUNK_BYTES
 _AHEAD_CHUNKS = 8
 _FIRST_BATCHES = 4096
-_NS_PER_MS = 1_000_000
 _NO_PAYLOADS = np.zeros((0, 2), dtype=np.int64)
 
 ByteArray = npt.NDArray[np.uint8]
@@ -218,7 +218,7 @@ class ChunkReader:
         verdicts = chunk.verdicts.copy() if chunk.verdicts.size else np.zeros(starts.size, dtype=np.uint8)
         unreadable = verdicts & UNREADABLE != 0
         is_legacy = (chunk.source[starts + MAGIC] < _MAGIC) & ~unreadable
-        has_expired = chunk.segment.mtime_ns // _NS_PER_MS <= self._legacy_horizon_ms
+        has_expired = chunk.segment.mtime_ns // NS_PER_MS <= self._legacy_horizon_ms
         verdicts[is_legacy] |= LEGACY | (TOMBSTONES_GO if has_expired else 0)
 
         wrapped = np.flatnonzero(is_legacy & (chunk.source[starts + LEGACY_ATTRIBUTES] & CODEC_MASK != 0))

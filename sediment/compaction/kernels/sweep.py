@@ -118,6 +118,7 @@ from sediment.segment_io.format.layout import (
     FIRST_MAGIC_WITH_PRODUCERS,
     INT64_MAX,
     LAST_OFFSET_DELTA,
+    LEGACY_CRC,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MIN_RECORD_BYTES,
@@ -126,7 +127,7 @@ from sediment.segment_io.format.layout import (
     RECORD_COUNT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.format.legacy import LEGACY_CRC, check_legacy_crc
+from sediment.segment_io.format.legacy import check_legacy_crc
 from sediment.segment_io.format.rebuild import (
     NO_HORIZON,
     kept_timestamps,

@@ -75,11 +75,11 @@ from sediment.segment_io.partition.producer_state import ProducerState
 from sediment.segment_io.segment.next_offset import batch_ends
 from sediment.segment_io.segment.reader import Rows
 from sediment.segment_io.segment.recovery_scan import SegmentScan, find_batches_after, scan_segment
+from sediment.segment_io.units import NS_PER_MS
 
 _COPIED_BYTES = 1 << 20
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 _INDEX_KINDS = (_OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX)
-_NS_PER_MS = 1_000_000
 _MOST_BATCHES_AHEAD = 1 << 18
 
 _Result = TypeVar("_Result")
@@ -778,7 +778,7 @@ class _Loading:
             offset_index_entries=(ref.offset_index_bytes or 0) // OFFSET_ENTRY_BYTES,
             time_index_entries=(ref.time_index_bytes or 0) // TIME_ENTRY_BYTES,
             next_offset=self._end(segment)[0],
-            largest_timestamp_ms=largest_ms if largest_ms >= 0 else ref.mtime_ns // _NS_PER_MS,
+            largest_timestamp_ms=largest_ms if largest_ms >= 0 else ref.mtime_ns // NS_PER_MS,
         )
 
     def _last_timestamp(self, segment: _Segment) -> int:

@@ -86,7 +86,14 @@ from sediment.segment_io.errors import (
 )
 from sediment.segment_io.format import legacy
 from sediment.segment_io.format.decode import OFFSET_DELTA
-from sediment.segment_io.format.layout import CODEC_NONE, INT32_MAX, INT64_MAX, NO_LEADER_EPOCH, NO_TIMESTAMP
+from sediment.segment_io.format.layout import (
+    CODEC_NONE,
+    INT32_MAX,
+    INT64_MAX,
+    MAGIC_V2,
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
+)
 from sediment.segment_io.format.names import (
     INTERNAL_TOPICS,
     LEADER_EPOCH_FILE,
@@ -113,7 +120,6 @@ HIGH_WATERMARK = -1
 """The offset that DeleteRecords gives for it."""
 
 _SNAPSHOT = SegmentFileKind.SNAPSHOT
-_MAGIC = 2
 _ALL_KINDS = tuple(SegmentFileKind)
 _HAND_OVER_SECONDS = 0.0005
 
@@ -602,7 +608,7 @@ class PartitionLog:
         update = None
         if has_producer:
             with_producer = (
-                fields for fields in batches.fields() if fields.producer_id >= 0 and fields.magic >= _MAGIC
+                fields for fields in batches.fields() if fields.producer_id >= 0 and fields.magic >= MAGIC_V2
             )
             update = self._producers.check(
                 with_producer, origin=origin, guard=guard, transaction_version=transaction_version
@@ -621,7 +627,7 @@ class PartitionLog:
         if rolls or flushes or epochs is not self._epochs or (update is not None and update.ended):
             with self._changing():
                 if rolls:
-                    self._roll(first_offset if rows["magic"][0] >= _MAGIC else last_offset - INT32_MAX)
+                    self._roll(first_offset if rows["magic"][0] >= MAGIC_V2 else last_offset - INT32_MAX)
                 self._put_epochs(epochs)
                 self._store(batches, end_offset, update)
                 if flushes:
@@ -1330,7 +1336,7 @@ class PartitionLog:
 
 def _tells_first_offset(batches: Batches) -> bool:
     """Return whether the first header has the first offset; a compressed message of magic 0 or 1 has the last."""
-    return int(batches.rows["magic"][0]) >= _MAGIC or batches.first().codec == CODEC_NONE
+    return int(batches.rows["magic"][0]) >= MAGIC_V2 or batches.first().codec == CODEC_NONE
 
 
 def _first_offset(batches: Batches, first: BatchFields) -> int:

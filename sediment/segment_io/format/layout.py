@@ -13,6 +13,14 @@ A record batch of magic 2 (kafka-log 01 §3), integers big-endian:
     +-----------+-----------+----------+----------+----------+--------+--------------+
               `crc` covers byte 21 to the end; `length` counts from byte 12.
 
+A message of magic 0 or 1 (§5):
+
+    +--------+--------+-----+-------+------------+------------------+------------+-----+--------------+-------+
+    | offset | length | crc | magic | attributes | timestamp        | key length | key | value length | value |
+    | 0      | 8      | 12  | 16    | 17         | 18, magic 1 only | 18 or 26   |     |              |       |
+    +--------+--------+-----+-------+------------+------------------+------------+-----+--------------+-------+
+              `crc` is CRC-32 (IEEE) and covers byte 16 to the end; `length` counts from byte 12.
+
 Offsets below are byte positions from the start of the structure.  Units last: `_BYTES` is a size.
 This module is constants only, so that compiled kernels freeze them.
 """
@@ -29,7 +37,15 @@ LOG_OVERHEAD_BYTES = 12  # what `length` does not count
 MAGIC_PREFIX_BYTES = 17  # the header up to and including magic: what a file iterator needs to go on
 LEGACY_MIN_LENGTH = 14  # a smaller `length` is corrupt whatever the magic
 
+# -------------------------------------------------------------------------------------- message of magic 0 or 1 (§5)
+LEGACY_CRC = 12
+LEGACY_CRC_START = 16
+LEGACY_ATTRIBUTES = 17
+LEGACY_TIMESTAMP = 18  # magic 1 only
+LEGACY_MIN_ENTRY_BYTES = LOG_OVERHEAD_BYTES + LEGACY_MIN_LENGTH
+
 # ------------------------------------------------------------------------------------------------- batch of magic 2
+MAGIC_V2 = 2
 LEADER_EPOCH = 12
 CRC = 17
 ATTRIBUTES = 21
@@ -65,6 +81,7 @@ NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 INT32_MAX = 2147483647
 INT64_MAX = 9223372036854775807
+INT64_MIN = -INT64_MAX - 1
 
 # A record is: length varint, attributes i8, timestamp delta varlong, offset delta varint, key length varint, key,
 # value length varint, value, header count varint, headers (§3.4).  Seven one-byte fields are the least.
@@ -100,4 +117,4 @@ assert SNAPSHOT_HEADER_STRUCT.size == 10
 assert SNAPSHOT_ENTRY_STRUCT.size == SNAPSHOT_ENTRY_BYTES
 
 MAX_SEGMENT_BYTES = INT32_MAX  # FileRecords refuses to open a larger file
-FIRST_MAGIC_WITH_PRODUCERS = 2  # older formats have no producers, transactions or markers
+FIRST_MAGIC_WITH_PRODUCERS = MAGIC_V2  # older formats have no producers, transactions or markers

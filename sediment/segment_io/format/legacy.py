@@ -55,18 +55,17 @@ from sediment.segment_io.format.layout import (
     BATCH_LENGTH,
     CODEC_MASK,
     INT64_MAX,
+    LEGACY_ATTRIBUTES,
+    LEGACY_CRC,
+    LEGACY_CRC_START,
+    LEGACY_MIN_ENTRY_BYTES,
     LEGACY_MIN_LENGTH,
+    LEGACY_TIMESTAMP,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
 )
-
-LEGACY_CRC = 12
-LEGACY_CRC_START = 16
-LEGACY_ATTRIBUTES = 17
-LEGACY_TIMESTAMP = 18  # magic 1 only
-MIN_ENTRY_BYTES = LOG_OVERHEAD_BYTES + LEGACY_MIN_LENGTH
 
 _ADVICE = "restore the segment from a replica or a backup, or leave this partition out"
 
@@ -111,7 +110,7 @@ def crc32(address: int, count: int) -> int:
 @kernel
 def check_legacy_crc(address: int, size_bytes: int) -> int:
     """OK or BAD_CRC for an entry that lies whole at `address`."""
-    if size_bytes < MIN_ENTRY_BYTES:
+    if size_bytes < LEGACY_MIN_ENTRY_BYTES:
         return BAD_LENGTH
     if crc32(address + LEGACY_CRC_START, size_bytes - LEGACY_CRC_START) != load_u32(address + LEGACY_CRC):
         return BAD_CRC
@@ -165,7 +164,7 @@ def decode_entry(base: int, position: int, size_bytes: int, row: npt.NDArray[np.
 def decode_entries(base: int, end: int, records: npt.NDArray[np.int64]) -> tuple[int, int]:
     """Decode the entries in [0, end) of a decompressed wrapper; an incomplete last one is left out.
 
-    `records` is int64[>= end // MIN_ENTRY_BYTES + 1, RECORD_FIELDS].
+    `records` is int64[>= end // LEGACY_MIN_ENTRY_BYTES + 1, RECORD_FIELDS].
 
     Returns:
         (status, entries).
@@ -222,7 +221,7 @@ def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
     content = decompress(attributes & CODEC_MASK, value, limit_bytes=limit_bytes, magic=magic)
     buffer = _padded(content)
     size_bytes = buffer.size - PADDING_BYTES
-    records = np.empty((size_bytes // MIN_ENTRY_BYTES + 1, RECORD_FIELDS), dtype=np.int64)
+    records = np.empty((size_bytes // LEGACY_MIN_ENTRY_BYTES + 1, RECORD_FIELDS), dtype=np.int64)
     status, count = decode_entries(buffer.ctypes.data, size_bytes, records)
     _check(status)
     if not count:

@@ -19,12 +19,9 @@ from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     BATCH_STRUCT,
     CODEC_NONE,
-    CONTROL_ABORT,
     CONTROL_BIT,
-    CONTROL_COMMIT,
-    CONTROL_KEY_STRUCT,
-    END_TXN_MARKER_STRUCT,
     LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -32,9 +29,6 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-
-_MAGIC = 2
-_MARKER_VERSION = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +79,7 @@ def batch_of(payload: Buffer, count: int, base_timestamp_ms: int, largest_ms: in
         head.base_offset,
         BATCH_HEADER_BYTES + len(content) - LOG_OVERHEAD_BYTES,
         head.leader_epoch,
-        _MAGIC,
+        MAGIC_V2,
         0,
         attributes,
         count - 1,
@@ -98,30 +92,6 @@ def batch_of(payload: Buffer, count: int, base_timestamp_ms: int, largest_ms: in
     )
     crc = crc32c.crc32c(content, crc32c.crc32c(header[ATTRIBUTES:]))
     return b"".join((header[: ATTRIBUTES - 4], crc.to_bytes(4, "big"), header[ATTRIBUTES:], content))
-
-
-def end_transaction_marker(
-    producer_id: int,
-    producer_epoch: int,
-    *,
-    commits: bool,
-    timestamp_ms: int,
-    coordinator_epoch: int = 0,
-    leader_epoch: int = NO_LEADER_EPOCH,
-) -> bytes:
-    """The control batch that ends a transaction.  Source: kafka-log 01 §4."""
-    key = CONTROL_KEY_STRUCT.pack(_MARKER_VERSION, CONTROL_COMMIT if commits else CONTROL_ABORT)
-    value = END_TXN_MARKER_STRUCT.pack(_MARKER_VERSION, coordinator_epoch)
-    return build_batch(
-        [NewRecord(timestamp_ms, key, value)],
-        BatchHead(
-            leader_epoch=leader_epoch,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            is_transactional=True,
-            is_control=True,
-        ),
-    )
 
 
 def _record(record: NewRecord, delta: int, base_timestamp_ms: int) -> bytes:

@@ -44,8 +44,10 @@ from sediment.segment_io.format.layout import (
     INT32_MAX,
     LAST_OFFSET_DELTA,
     LEADER_EPOCH,
+    LEGACY_ATTRIBUTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
+    MAGIC_V2,
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
     PRODUCER_EPOCH,
@@ -53,10 +55,9 @@ from sediment.segment_io.format.layout import (
     RECORD_COUNT,
     TIMESTAMP_TYPE_BIT,
 )
-from sediment.segment_io.format.legacy import LEGACY_ATTRIBUTES, decode_entry, unwrap
+from sediment.segment_io.format.legacy import decode_entry, unwrap
 from sediment.segment_io.format.rebuild import varlong_bytes, write_varlong
 
-_MAGIC = 2
 # A record of magic 2 takes at most 32 bytes beside key and value, a message of magic 0 at least 26.
 _RECORD_GROWTH_BYTES = 6
 
@@ -85,7 +86,7 @@ def _write_header(
     store_i64(target + BASE_OFFSET, first_offset)
     store_i32(target + BATCH_LENGTH, size_bytes - LOG_OVERHEAD_BYTES)
     store_i32(target + LEADER_EPOCH, -1)
-    store_i8(target + MAGIC, _MAGIC)
+    store_i8(target + MAGIC, MAGIC_V2)
     store_i32(target + CRC, 0)
     store_i16(target + ATTRIBUTES, attributes)
     store_i32(target + LAST_OFFSET_DELTA, last_offset - first_offset)
@@ -157,7 +158,7 @@ def _upgrade_batches(
         if skipped[index]:
             continue
         address = base + positions[index]
-        if load_i8(address + MAGIC) >= _MAGIC:
+        if load_i8(address + MAGIC) >= MAGIC_V2:
             copy_bytes(target, address, sizes[index])
             target += sizes[index]
             continue

@@ -14,14 +14,13 @@ from sediment.segment_io.compiled.memory import load_i16, load_i32, load_i64, st
 from sediment.segment_io.compiled.status import INCOMPLETE, LEGACY_MAGIC, OK, ROWS_FULL
 from sediment.segment_io.format.checksum import crc32c
 from sediment.segment_io.format.decode import KEY_BYTES, OFFSET_DELTA, TIMESTAMP_DELTA, read_headers
+from sediment.segment_io.format.index_entries import add_batch, start_entry_arrays
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
     CRC,
     LEADER_EPOCH,
     MAX_TIMESTAMP,
-    OFFSET_ENTRY_BYTES,
-    TIME_ENTRY_BYTES,
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.segment.recovery_scan import verified_batch_at
@@ -117,14 +116,6 @@ def stamp_batch(
         store_i32(address + CRC, crc32c(address + ATTRIBUTES, size_bytes - ATTRIBUTES))
 
 
-# What one call of `index_entries` hands to the next, int64[PROGRESS_FIELDS]
-SINCE_ENTRY_BYTES = 0
-LARGEST_TIMESTAMP = 1
-LARGEST_TIMESTAMP_OFFSET = 2
-INDEXED_TIMESTAMP = 3
-PROGRESS_FIELDS = 4
-
-
 @kernel
 def index_entries(
     rows: npt.NDArray[np.void],
@@ -134,37 +125,26 @@ def index_entries(
     progress: npt.NDArray[np.int64],
     offset_entries: npt.NDArray[np.uint8],
     time_entries: npt.NDArray[np.uint8],
-) -> tuple[int, int]:
-    """Entries for batches appended at byte `position` of a segment.
+) -> None:
+    """Append the entries of the batches `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
 
-    They fill `offset_entries` and `time_entries`, which have the room that is left; what does not fit is left out.
-
-    Returns:
-        (bytes of offset entries, bytes of time entries).
+    `offset_entries` and `time_entries` are the free parts of the indexes, the reserved slot of the time index included.
+    `progress`, int64[PROGRESS_FIELDS], continues from one call to the next and tells the bytes that a call filled.
 
     Source: kafka-log 01 §7.5.
     """
-    offset_bytes = 0
-    time_bytes = 0
+    start_entry_arrays(progress)
     for row in rows:
-        last_offset = row["last_offset"]
-        if row["max_timestamp"] > progress[LARGEST_TIMESTAMP]:
-            progress[LARGEST_TIMESTAMP] = row["max_timestamp"]
-            progress[LARGEST_TIMESTAMP_OFFSET] = last_offset
-        if progress[SINCE_ENTRY_BYTES] > interval_bytes:
-            if offset_bytes + OFFSET_ENTRY_BYTES <= offset_entries.size:
-                store_i32(offset_entries.ctypes.data + offset_bytes, last_offset - base_offset)
-                store_i32(offset_entries.ctypes.data + offset_bytes + 4, position)
-                offset_bytes += OFFSET_ENTRY_BYTES
-            if (
-                time_bytes + TIME_ENTRY_BYTES <= time_entries.size
-                and progress[LARGEST_TIMESTAMP] > progress[INDEXED_TIMESTAMP]
-            ):
-                store_i64(time_entries.ctypes.data + time_bytes, progress[LARGEST_TIMESTAMP])
-                store_i32(time_entries.ctypes.data + time_bytes + 8, progress[LARGEST_TIMESTAMP_OFFSET] - base_offset)
-                progress[INDEXED_TIMESTAMP] = progress[LARGEST_TIMESTAMP]
-                time_bytes += TIME_ENTRY_BYTES
-            progress[SINCE_ENTRY_BYTES] = 0
-        progress[SINCE_ENTRY_BYTES] += row["size_bytes"]
-        position += row["size_bytes"]
-    return offset_bytes, time_bytes
+        size_bytes = row["size_bytes"]
+        add_batch(
+            row["last_offset"],
+            row["max_timestamp"],
+            position,
+            size_bytes,
+            base_offset,
+            interval_bytes,
+            progress,
+            offset_entries,
+            time_entries,
+        )
+        position += size_bytes

@@ -41,7 +41,9 @@ from sediment.segment_io.format.layout import (
     CODEC_MASK,
     CONTROL_BIT,
     INT32_MAX,
+    LEGACY_ATTRIBUTES,
     MAGIC,
+    MAGIC_V2,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -51,7 +53,6 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.segment.append import NO_EPOCH_LIMIT, read_verified
 
-_MAGIC = 2
 _ROWS = 256
 
 ByteArray = npt.NDArray[np.uint8]
@@ -105,7 +106,7 @@ def parse_batches(data: Buffer, *, limit_bytes: int = INT32_MAX) -> Iterator[Rea
 
 
 def _batch(entry: bytes, position: int, limit_bytes: int) -> ReadBatch:
-    if entry[MAGIC] < _MAGIC:
+    if entry[MAGIC] < MAGIC_V2:
         records = _legacy_records(entry, position, limit_bytes)
         return ReadBatch(records[0].offset, records[-1].offset, records)
     head = BATCH_STRUCT.unpack_from(entry)
@@ -146,7 +147,7 @@ def _batch(entry: bytes, position: int, limit_bytes: int) -> ReadBatch:
 
 
 def _legacy_records(entry: bytes, position: int, limit_bytes: int) -> tuple[ReadRecord, ...]:
-    if entry[legacy.LEGACY_ATTRIBUTES] & CODEC_MASK:
+    if entry[LEGACY_ATTRIBUTES] & CODEC_MASK:
         unwrapped = legacy.unwrap(entry, limit_bytes=limit_bytes)
         buffer, fields = unwrapped.buffer, unwrapped.records
     else:

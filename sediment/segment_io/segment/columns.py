@@ -46,11 +46,12 @@ from sediment.segment_io.format.layout import (
     CRC,
     INT32_MAX,
     INT64_MAX,
+    LEGACY_CRC,
     MIN_RECORD_BYTES,
     NO_SEQUENCE,
     TIMESTAMP_TYPE_BIT,
 )
-from sediment.segment_io.format.legacy import LEGACY_CRC, check_legacy_crc, decode_entry, unwrap
+from sediment.segment_io.format.legacy import check_legacy_crc, decode_entry, unwrap
 from sediment.segment_io.segment.reader import BatchSpan, Rows
 
 if TYPE_CHECKING:
@@ -64,7 +65,6 @@ Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 ByteArray = npt.NDArray[np.uint8]
 
-INT64_MIN = -INT64_MAX - 1
 _LARGEST_MS = INT64_MAX // 1000
 
 # ------------------------------------------------------------------------------------------------------ what is wanted

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u8, load_u32, store_i32, store_i64
+from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u8
 from sediment.segment_io.compiled.status import (
     BAD_CODEC,
     BAD_CRC,
@@ -39,6 +39,16 @@ from sediment.segment_io.compiled.status import (
 )
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
 from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, STATUS_TEXT, batch_at, check_crc, read_headers
+from sediment.segment_io.format.index_entries import (
+    LARGEST_TIMESTAMP,
+    OFFSET_INDEX_BYTES,
+    PROGRESS_FIELDS,
+    TIME_INDEX_BYTES,
+    add_batch,
+    end_time_index,
+    entry_goes_back,
+    start_indexes,
+)
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -47,8 +57,10 @@ from sediment.segment_io.format.layout import (
     INT32_MAX,
     LAST_OFFSET_DELTA,
     LEADER_EPOCH,
+    LEGACY_TIMESTAMP,
     LOG_OVERHEAD_BYTES,
     MAGIC,
+    MAGIC_V2,
     MAX_TIMESTAMP,
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
@@ -57,59 +69,23 @@ from sediment.segment_io.format.layout import (
     RECORD_COUNT,
     TIME_ENTRY_BYTES,
 )
+from sediment.segment_io.format.legacy import check_legacy_crc
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.segment.reader import CHUNK_BYTES, Rows, batch_error, padded_buffer, read_into
 
 ByteArray = npt.NDArray[np.uint8]
 
-_LEGACY_CRC = 12  # behind offset and size of a message of magic 0 or 1; it covers the rest of the message
-_LEGACY_TIMESTAMP = MAGIC + 2
-_CRC32_POLYNOMIAL = 0xEDB88320
-
-# What ends a scan, beyond the statuses of `decode`
-
-# What one call of the kernel hands to the next, int64[_FIELDS]
-_NEXT_OFFSET = 0
-_PRODUCERS_END_OFFSET = 1  # behind the last batch of magic 2
-_SINCE_ENTRY_BYTES = 2
-_OFFSET_ENTRIES = 3
-_INDEXED_OFFSET = 4
-_TIME_ENTRIES = 5
-_INDEXED_TIMESTAMP = 6
-_INDEXED_TIMESTAMP_OFFSET = 7
-_LARGEST_TIMESTAMP = 8
-_LARGEST_TIMESTAMP_OFFSET = 9
-_LEADER_EPOCH_SO_FAR = 10
-_ROWS = 11
-_EPOCHS = 12
-_FIELDS = 13
+# ------------------------------------------ further registers of the progress of `format.index_entries`, int64[_FIELDS]
+_NEXT_OFFSET = PROGRESS_FIELDS
+_PRODUCERS_END_OFFSET = PROGRESS_FIELDS + 1  # after the last batch of magic 2
+_LEADER_EPOCH_SO_FAR = PROGRESS_FIELDS + 2
+_ROWS = PROGRESS_FIELDS + 3
+_EPOCHS = PROGRESS_FIELDS + 4
+_FIELDS = PROGRESS_FIELDS + 5
 
 _ROWS_PER_TABLE = 1 << 14
-_SECTOR_BYTES = 512  # what a disk writes as a whole
+_SECTOR_BYTES = 512  # the unit that a disk writes as a whole
 _EPOCHS_PER_TABLE = 64
-
-
-def _crc32_table() -> npt.NDArray[np.uint64]:
-    """uint64[256]: the IEEE polynomial, which messages of magic 0 and 1 use."""
-    table = []
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (_CRC32_POLYNOMIAL if crc & 1 else 0)
-        table.append(crc)
-    return np.array(table, dtype=np.uint64)
-
-
-_CRC32 = _crc32_table()
-
-
-@kernel
-def _check_legacy_crc(address: int, size_bytes: int) -> int:
-    """OK or BAD_CRC for a message of magic 0 or 1 that lies whole at `address`."""
-    crc = np.uint64(0xFFFFFFFF)
-    for position in range(address + MAGIC, address + size_bytes):
-        crc = _CRC32[(crc ^ np.uint64(load_u8(position))) & np.uint64(0xFF)] ^ (crc >> np.uint64(8))
-    return OK if np.int64(crc ^ np.uint64(0xFFFFFFFF)) == load_u32(address + _LEGACY_CRC) else BAD_CRC
 
 
 @kernel
@@ -123,7 +99,7 @@ def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
     if status == OK:
         return check_crc(address, size_bytes), size_bytes
     if status == LEGACY_MAGIC:
-        crc_status = _check_legacy_crc(address, size_bytes)
+        crc_status = check_legacy_crc(address, size_bytes)
         return (LEGACY_MAGIC if crc_status == OK else BAD_CRC), size_bytes
     if status == BAD_MAGIC:
         if size_bytes > end - position:
@@ -131,70 +107,6 @@ def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
         if load_i8(address + MAGIC) < 0 or size_bytes < BATCH_HEADER_BYTES or check_crc(address, size_bytes) != OK:
             return BAD_CRC, size_bytes
     return status, size_bytes
-
-
-@kernel
-def _offset_goes_back(last_offset: int, progress: npt.NDArray[np.int64]) -> bool:
-    return bool(progress[_OFFSET_ENTRIES] > 0 and last_offset <= progress[_INDEXED_OFFSET])
-
-
-@kernel
-def _time_goes_back(largest_offset: int, progress: npt.NDArray[np.int64]) -> bool:
-    return bool(progress[_TIME_ENTRIES] > 0 and largest_offset < progress[_INDEXED_TIMESTAMP_OFFSET])
-
-
-@kernel
-def _goes_back(last_offset: int, timestamp: int, progress: npt.NDArray[np.int64]) -> bool:
-    """Whether an entry that is due at this batch, of either index, would lie behind the one before it."""
-    if _offset_goes_back(last_offset, progress):
-        return True
-    largest, largest_offset = progress[_LARGEST_TIMESTAMP], progress[_LARGEST_TIMESTAMP_OFFSET]
-    if timestamp > largest:
-        largest, largest_offset = timestamp, last_offset
-    return bool(largest > progress[_INDEXED_TIMESTAMP] and _time_goes_back(largest_offset, progress))
-
-
-@kernel
-def _append_entries(
-    last_offset: int,
-    position: int,
-    segment_base_offset: int,
-    progress: npt.NDArray[np.int64],
-    offset_entries: npt.NDArray[np.uint8],
-    time_entries: npt.NDArray[np.uint8],
-) -> None:
-    """Entries of both indexes for the batch at byte `position` of the segment, but for one that would go back."""
-    has_room = (progress[_OFFSET_ENTRIES] + 1) * OFFSET_ENTRY_BYTES <= offset_entries.size
-    if has_room and not _offset_goes_back(last_offset, progress):
-        entry = offset_entries.ctypes.data + progress[_OFFSET_ENTRIES] * OFFSET_ENTRY_BYTES
-        store_i32(entry, last_offset - segment_base_offset)
-        store_i32(entry + 4, position)
-        progress[_OFFSET_ENTRIES] += 1
-        progress[_INDEXED_OFFSET] = last_offset
-    # The last slot of a time index is for the entry that ends it.
-    if (progress[_TIME_ENTRIES] + 2) * TIME_ENTRY_BYTES <= time_entries.size:
-        _append_time_entry(segment_base_offset, progress, time_entries)
-    progress[_SINCE_ENTRY_BYTES] = 0
-
-
-@kernel
-def _append_time_entry(
-    segment_base_offset: int, progress: npt.NDArray[np.int64], time_entries: npt.NDArray[np.uint8]
-) -> None:
-    """An entry for the largest timestamp so far, unless it has one or its offset goes back."""
-    count = progress[_TIME_ENTRIES]
-    if (count + 1) * TIME_ENTRY_BYTES > time_entries.size:
-        return
-    if progress[_LARGEST_TIMESTAMP] <= progress[_INDEXED_TIMESTAMP]:
-        return
-    if _time_goes_back(progress[_LARGEST_TIMESTAMP_OFFSET], progress):
-        return
-    entry = time_entries.ctypes.data + count * TIME_ENTRY_BYTES
-    store_i64(entry, progress[_LARGEST_TIMESTAMP])
-    store_i32(entry + 8, progress[_LARGEST_TIMESTAMP_OFFSET] - segment_base_offset)
-    progress[_TIME_ENTRIES] = count + 1
-    progress[_INDEXED_TIMESTAMP] = progress[_LARGEST_TIMESTAMP]
-    progress[_INDEXED_TIMESTAMP_OFFSET] = progress[_LARGEST_TIMESTAMP_OFFSET]
 
 
 @kernel
@@ -251,7 +163,7 @@ def _scan_batches(
             last_offset += load_i32(address + LAST_OFFSET_DELTA)
             timestamp = load_i64(address + MAX_TIMESTAMP)
         elif load_i8(address + MAGIC) == 1:
-            timestamp = load_i64(address + _LEGACY_TIMESTAMP)
+            timestamp = load_i64(address + LEGACY_TIMESTAMP)
         if (
             stop_where_offsets_go_back
             and not is_legacy
@@ -271,17 +183,19 @@ def _scan_batches(
             )
             if filled == 0:
                 return status, position, size_bytes
-        is_entry_due = progress[_SINCE_ENTRY_BYTES] > interval_bytes
-        if is_entry_due and stop_where_offsets_go_back and _goes_back(last_offset, timestamp, progress):
+        if stop_where_offsets_go_back and entry_goes_back(last_offset, timestamp, interval_bytes, progress):
             return OFFSET_GOES_BACK, position, size_bytes
-        if timestamp > progress[_LARGEST_TIMESTAMP]:
-            progress[_LARGEST_TIMESTAMP] = timestamp
-            progress[_LARGEST_TIMESTAMP_OFFSET] = last_offset
-        if is_entry_due:
-            _append_entries(
-                last_offset, file_position + position, segment_base_offset, progress, offset_entries, time_entries
-            )
-        progress[_SINCE_ENTRY_BYTES] += size_bytes
+        add_batch(
+            last_offset,
+            timestamp,
+            file_position + position,
+            size_bytes,
+            segment_base_offset,
+            interval_bytes,
+            progress,
+            offset_entries,
+            time_entries,
+        )
         progress[_NEXT_OFFSET] = last_offset + 1
         if not is_legacy:
             progress[_PRODUCERS_END_OFFSET] = last_offset + 1
@@ -296,7 +210,7 @@ def _scan_batches(
 
 
 @kernel
-def _walk_behind(base: int, position: int, end: int, least_offset: int) -> tuple[int, int, int, int, int]:
+def _scan_for_batches(base: int, position: int, end: int, least_offset: int) -> tuple[int, int, int, int, int]:
     """Good batches in [position, end), where what lies between them need not be batches.
 
     Returns:
@@ -330,7 +244,7 @@ def _looks_like_batch(address: int, least_offset: int) -> bool:
     """Whether a header of magic 2 may lie at `address`; its bytes are there."""
     offset = load_i64(address + BASE_OFFSET)
     looks: bool = (
-        load_i8(address + MAGIC) == 2
+        load_i8(address + MAGIC) == MAGIC_V2
         and load_i32(address + BATCH_LENGTH) >= BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
         and offset >= least_offset
         and offset - least_offset <= INT32_MAX
@@ -417,7 +331,7 @@ class _Scan:
         self._found_epochs: list[tuple[int, int]] = []
         self._progress = np.zeros(_FIELDS, dtype=np.int64)
         self._progress[_NEXT_OFFSET] = self._progress[_PRODUCERS_END_OFFSET] = base_offset
-        self._progress[_LARGEST_TIMESTAMP] = self._progress[_INDEXED_TIMESTAMP] = NO_TIMESTAMP
+        start_indexes(self._progress)
         self._progress[_LEADER_EPOCH_SO_FAR] = known_leader_epoch
 
     def run(
@@ -429,16 +343,16 @@ class _Scan:
         finally:
             os.close(descriptor)
         self._hand_out(on_producer_batches)
-        _append_time_entry(self._base_offset, self._progress, self._time_entries)
+        end_time_index(self._base_offset, self._progress, self._time_entries)
         progress = self._progress.tolist()
         is_whole = position == self._size_bytes
         return SegmentScan(
             good_bytes=position,
             next_offset=progress[_NEXT_OFFSET],
             producers_end_offset=progress[_PRODUCERS_END_OFFSET],
-            largest_timestamp_ms=progress[_LARGEST_TIMESTAMP],
-            offset_index=self._offset_entries[: progress[_OFFSET_ENTRIES] * OFFSET_ENTRY_BYTES].tobytes(),
-            time_index=self._time_entries[: progress[_TIME_ENTRIES] * TIME_ENTRY_BYTES].tobytes(),
+            largest_timestamp_ms=progress[LARGEST_TIMESTAMP],
+            offset_index=self._offset_entries[: progress[OFFSET_INDEX_BYTES]].tobytes(),
+            time_index=self._time_entries[: progress[TIME_INDEX_BYTES]].tobytes(),
             leader_epochs=tuple(self._found_epochs),
             stop=None if is_whole else _STOP_TEXT.get(status) or STATUS_TEXT[status],
             is_torn=not is_whole and status in (INCOMPLETE, BAD_LENGTH),
@@ -558,7 +472,7 @@ def find_batches_after(
         while position < size_bytes:
             wanted = min(buffer.size - PADDING_BYTES, size_bytes - position)
             filled = read_into(descriptor, buffer, 0, wanted, position)
-            status, at, needed, found, last = _walk_behind(buffer.ctypes.data, 0, filled, least_offset)
+            status, at, needed, found, last = _scan_for_batches(buffer.ctypes.data, 0, filled, least_offset)
             good += found
             last_offset = last if found else last_offset
             position += at

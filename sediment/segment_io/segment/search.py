@@ -13,12 +13,11 @@ from sediment.segment_io.format.layout import (
     BASE_OFFSET,
     BATCH_HEADER_BYTES,
     LAST_OFFSET_DELTA,
+    LEGACY_TIMESTAMP,
     MAGIC,
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
 )
-
-_LEGACY_TIMESTAMP = MAGIC + 2
 
 # What a walk looks for
 BY_LAST_OFFSET = 0
@@ -52,7 +51,7 @@ def find_batch(base: int, end: int, what: int, target: int) -> tuple[int, int, i
         elif not is_legacy:
             value = load_i64(address + MAX_TIMESTAMP)
         else:
-            value = load_i64(address + _LEGACY_TIMESTAMP) if load_i8(address + MAGIC) == 1 else NO_TIMESTAMP
+            value = load_i64(address + LEGACY_TIMESTAMP) if load_i8(address + MAGIC) == 1 else NO_TIMESTAMP
         if value == target or (value > target and what != BY_EXACT_TIMESTAMP):
             return OK, position, size_bytes
         position += size_bytes

@@ -17,7 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, store_i32, store_i64
+from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64
+from sediment.segment_io.format.index_entries import (
+    OFFSET_INDEX_BYTES,
+    PROGRESS_FIELDS,
+    SINCE_ENTRY_BYTES,
+    TIME_INDEX_BYTES,
+    add_batch,
+    end_time_index,
+    start_indexes,
+)
 from sediment.segment_io.format.indexes import AbortedTransaction, encode_transaction_index
 from sediment.segment_io.format.layout import (
     BASE_OFFSET,
@@ -25,14 +34,15 @@ from sediment.segment_io.format.layout import (
     BATCH_LENGTH,
     INT32_MAX,
     LAST_OFFSET_DELTA,
+    LEGACY_TIMESTAMP,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAX_SEGMENT_BYTES,
     MAX_TIMESTAMP,
+    NO_TIMESTAMP,
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
 )
-from sediment.segment_io.format.legacy import LEGACY_TIMESTAMP
 from sediment.segment_io.format.names import PartFile, SegmentFileKind, part_file_name, segment_file_name
 from sediment.segment_io.fs import Fs
 
@@ -68,33 +78,27 @@ def _index_batches(
     unreadable: npt.NDArray[np.int64],
     offset_entries: npt.NDArray[np.uint8],
     time_entries: npt.NDArray[np.uint8],
-) -> tuple[int, int, int]:
-    """Index emitted batches until one does not fit the segment.
+    progress: npt.NDArray[np.int64],
+) -> int:
+    """Index rebuilt batches until one does not fit the segment, and return the bytes of log taken.
 
-    `unreadable`, int64[n, 2], are the bytes, from and to, that are no batches; the last bytes always are one.
-
-    Returns:
-        (bytes of log taken, bytes of offset index, bytes of time index).
+    `unreadable`, int64[n, 2], are (start, end) of the bytes that are not batches; the last bytes always are a batch.
+    `progress`, int64[PROGRESS_FIELDS], tells the bytes of both indexes afterwards.
     """
     position = 0
-    since_entry = 0
-    offset_bytes = 0
-    time_bytes = 0
-    largest = -1
-    largest_offset = -1
-    last_indexed = -1
     skipped = 0
+    start_indexes(progress)
     while position < size_bytes:
         if skipped < unreadable.shape[0] and position == unreadable[skipped, 0]:
-            # Look-ups of what follows need not cross what cannot be read.
-            since_entry = interval_bytes + 1
+            # Look-ups of later offsets need not cross unreadable bytes.
+            progress[SINCE_ENTRY_BYTES] = interval_bytes + 1
             position = unreadable[skipped, 1]
             skipped += 1
             continue
         address = base + position
         batch_bytes = load_i32(address + BATCH_LENGTH) + LOG_OVERHEAD_BYTES
         last_offset = load_i64(address + BASE_OFFSET)
-        timestamp = -1
+        timestamp = NO_TIMESTAMP
         magic = load_i8(address + MAGIC)
         if magic >= 2:
             last_offset += load_i32(address + LAST_OFFSET_DELTA)
@@ -103,27 +107,20 @@ def _index_batches(
             timestamp = load_i64(address + LEGACY_TIMESTAMP)
         if last_offset - base_offset > INT32_MAX or position + batch_bytes > max_segment_bytes:
             break
-        if timestamp > largest:
-            largest = timestamp
-            largest_offset = last_offset
-        if since_entry > interval_bytes:
-            if offset_bytes + OFFSET_ENTRY_BYTES <= offset_entries.size:
-                store_i32(offset_entries.ctypes.data + offset_bytes, last_offset - base_offset)
-                store_i32(offset_entries.ctypes.data + offset_bytes + 4, position)
-                offset_bytes += OFFSET_ENTRY_BYTES
-            if largest > last_indexed and time_bytes + 2 * TIME_ENTRY_BYTES <= time_entries.size:
-                store_i64(time_entries.ctypes.data + time_bytes, largest)
-                store_i32(time_entries.ctypes.data + time_bytes + 8, largest_offset - base_offset)
-                time_bytes += TIME_ENTRY_BYTES
-                last_indexed = largest
-            since_entry = 0
+        add_batch(
+            last_offset,
+            timestamp,
+            position,
+            batch_bytes,
+            base_offset,
+            interval_bytes,
+            progress,
+            offset_entries,
+            time_entries,
+        )
         position += batch_bytes
-        since_entry += batch_bytes
-    if largest > last_indexed and time_bytes + TIME_ENTRY_BYTES <= time_entries.size:
-        store_i64(time_entries.ctypes.data + time_bytes, largest)
-        store_i32(time_entries.ctypes.data + time_bytes + 8, largest_offset - base_offset)
-        time_bytes += TIME_ENTRY_BYTES
-    return position, offset_bytes, time_bytes
+    end_time_index(base_offset, progress, time_entries)
+    return position
 
 
 def lay_out_segments(
@@ -143,6 +140,7 @@ def lay_out_segments(
     `unreadable` are the bytes, from and to, that are no batches; no index entry speaks of them.
     """
     images: list[SegmentImage] = []
+    progress = np.zeros(PROGRESS_FIELDS, dtype=np.int64)
     start = 0
     while True:
         rest = batches[start:]
@@ -150,7 +148,7 @@ def lay_out_segments(
         offset_entries = np.zeros(min(segment_index_bytes, most_entries * OFFSET_ENTRY_BYTES), dtype=np.uint8)
         time_limit = segment_index_bytes // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES
         time_entries = np.zeros(min(time_limit, (most_entries + 1) * TIME_ENTRY_BYTES), dtype=np.uint8)
-        taken, offset_bytes, time_bytes = _index_batches(
+        taken = _index_batches(
             rest.ctypes.data,
             rest.size,
             base_offset,
@@ -161,6 +159,7 @@ def lay_out_segments(
             ),
             offset_entries,
             time_entries,
+            progress,
         )
         following = None if taken == rest.size else _base_offset_at(rest, taken)
         inside = [
@@ -172,8 +171,8 @@ def lay_out_segments(
             SegmentImage(
                 base_offset,
                 rest[:taken],
-                offset_entries[:offset_bytes].tobytes(),
-                time_entries[:time_bytes].tobytes(),
+                offset_entries[: progress[OFFSET_INDEX_BYTES]].tobytes(),
+                time_entries[: progress[TIME_INDEX_BYTES]].tobytes(),
                 encode_transaction_index(inside),
             )
         )
