@@ -1,4 +1,4 @@
-"""The type of bytes that readers and writers take."""
+"""Type of the bytes that readers and writers take."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
 """Compiled loops that decompress many batches at once, as Kafka's producers frame them (kafka-log 01 §6).
 
     area      | records of a batch | records of the next | …        | padding |
-    payloads  (address, bytes) of each batch's records; bytes is NOT_HERE where they are not in the area
+    payloads  (address, bytes) of each batch's records; bytes is NOT_HERE if they are not in the area
 
-They call the C libraries that the codecs' packages bring along, by address; snappy's, which none exports, is a loop of
-its own.  Whatever is framed in another way, is malformed, or finds no library here is left out: `codecs.decompress`
-reads it, or tells what is wrong with it.
+They call functions of the codecs' C libraries by address; snappy, which no library exports, is a loop here.  A batch
+that is framed in another way, is malformed or has no library is left out; `codecs.decompress` reads or reports it.
 
-Invariants: a payload counts only if `codecs.decompress` makes the same bytes of it; nothing is written outside the area
-and its padding, nothing read behind a payload and the PADDING_BYTES behind the buffer that holds it.
+Invariants
+* A payload counts only if `codecs.decompress` returns the same bytes.
+* Nothing is written outside the area and its padding.
+* Nothing is read beyond a payload and the PADDING_BYTES after its buffer.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ NOT_HERE = -1
 _NO_ROOM = -2
 
 # ---------------------------------------------------------------- C functions and their contexts, int64[TOOL_REGISTERS]
-_LZ4_DECOMPRESS = 0  # addresses; 0: there is no such library
+_LZ4_DECOMPRESS = 0  # addresses; 0: the library is missing
 _ZSTD_DECOMPRESS = 1
 _ZSTD_CONTEXT = 2
 _GZIP_DECOMPRESS = 3
 _GZIP_CONTEXT = 4
-_SIZES = 5  # two words that a function answers in
+_SIZES = 5  # two words for the results of a function
 TOOL_REGISTERS = 7
 
 _WORD_BYTES = 8
@@ -72,13 +73,13 @@ _SNAPPY_MAX_COPY_BYTES = 64
 _ZSTD_MIN_BYTES = 6
 _ZSTD_START = 0xFD2FB528
 _ZSTD_SINGLE_SEGMENT = 0x20
-_ZSTD_MAX_WINDOW_EXPONENT = 17  # of a window of 128 MiB, the largest that streaming readers take
+_ZSTD_MAX_WINDOW_EXPONENT = 17  # of a window of 128 MiB, the largest for streaming readers
 
 
 def find_tools() -> Tools:
-    """The libraries' functions with contexts of their own, int64[TOOL_REGISTERS], which serve one thread at a time.
+    """Return the libraries' functions with new contexts, int64[TOOL_REGISTERS].
 
-    The contexts live as long as the array.
+    The contexts live as long as the array and serve one thread at a time.
     """
     tools = np.zeros(TOOL_REGISTERS, dtype=np.int64)
     tools[_LZ4_DECOMPRESS] = address_of(LZ4, "LZ4_decompress_safe")
@@ -99,10 +100,10 @@ def decompress_batches(
     area_bytes: int,
     payloads: npt.NDArray[np.int64],
 ) -> int:
-    """Decompress the batches whose ordinals are `wanted`, in that order, until one finds no room in the area.
+    """Decompress the batches with the ordinals `wanted`, in that order, until one does not fit the area.
 
-    `positions`, int64[batches], are where batches of magic 2 lie from `base` on; `area` is followed by PADDING_BYTES.
-    Rows of `payloads`, int64[batches, 2], are set for those that came out.  Returns the bytes of the area in use.
+    `positions`, int64[batches], are those of batches of magic 2, relative to `base`; PADDING_BYTES follow the area.
+    Rows of `payloads`, int64[batches, 2], are set for the batches decompressed.  Returns the bytes of the area in use.
     """
     used = 0
     for ordinal in wanted:
@@ -139,7 +140,7 @@ def _gzip(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     )
     if status == _LIBDEFLATE_INSUFFICIENT_SPACE:
         return _NO_ROOM
-    # What follows the first member is for a reader that knows what Java's does.
+    # Bytes after the first member are left to `codecs.decompress`, which reads them as Java does.
     if status != _LIBDEFLATE_SUCCESS or tools[_SIZES] != end - start:
         return NOT_HERE
     return tools[_SIZES + 1]
@@ -159,7 +160,7 @@ def _zstd(start: int, end: int, target: int, room: int, tools: Tools) -> int:
 
 @kernel
 def _lz4(start: int, end: int, target: int, room: int, tools: Tools) -> int:
-    """Frames of independent blocks of 64 KiB at most without checksums, as Kafka and librdkafka write them."""
+    """Read frames of independent blocks of 64 KiB at most without checksums, as Kafka and librdkafka write them."""
     if tools[_LZ4_DECOMPRESS] == 0 or end - start < _LZ4_MIN_BYTES or load_little_u32(start) != _LZ4_START:
         return NOT_HERE
     if load_u8(start + 4) != 0x60 or load_u8(start + 5) != 0x40 or load_u8(start + 6) != 0x82:
@@ -194,7 +195,7 @@ def _lz4(start: int, end: int, target: int, room: int, tools: Tools) -> int:
 
 @kernel
 def _snappy(start: int, end: int, target: int, room: int) -> int:
-    """Raw snappy, or one stream of chunks as xerial's library frames them."""
+    """Read raw snappy, or one stream of chunks in the framing of xerial's library."""
     if end - start < _SNAPPY_HEADER_BYTES or load_word64(start) != np.uint64(_SNAPPY_START):
         return _snappy_block(start, end, target, room)
     position = start + _SNAPPY_HEADER_BYTES
@@ -214,7 +215,7 @@ def _snappy(start: int, end: int, target: int, room: int) -> int:
 
 @kernel
 def _snappy_block(source: int, end: int, target: int, room: int) -> int:
-    """The size of what a raw snappy block holds, NOT_HERE if it is malformed."""
+    """Return the uncompressed size of a raw snappy block, NOT_HERE if it is malformed."""
     size = 0
     shift = 0
     while True:
@@ -266,7 +267,7 @@ def _snappy_block(source: int, end: int, target: int, room: int) -> int:
         if source > end or distance == 0 or distance > out - target or length > limit - out:
             return NOT_HERE
         if distance >= 16:
-            # Whole words, beyond the copy's end too: what comes there is written later, or is padding.
+            # Whole words, past the end of the copy too: the bytes there are written later or are padding.
             for at in range(0, length, 16):
                 copy_bytes(out + at, out + at - distance, 16)
         else:

@@ -1,12 +1,12 @@
-"""Offset, time and transaction index: parse, search, check, append, rebuild, collect aborted ranges (kafka-log 01 §7).
+"""Offset, time and transaction index: parsing, searching, checking and encoding (kafka-log 01 §7).
 
     offset index, 8 bytes an entry     relative offset i32 | position i32
     time index, 12 bytes               timestamp i64 | relative offset i32
     transaction index, 34 bytes        version i16 = 0 | producer id i64 | first offset i64 | last offset i64 | lso i64
 
-Invariants: a parsed index is a value; its offsets and timestamps ascend, so that every search is a binary one.
-Relative offsets count from the segment's base offset and fit 0 … 2^31 − 1.  An index only ever answers with a place to
-scan forward from, so one with fewer entries than it could have is still right.
+Invariants: a parsed index is a value; its offsets and timestamps ascend, so that every search is a binary search.
+Relative offsets count from the segment's base offset and fit 0 … 2^31 − 1.  A look-up returns a position to scan
+forward from, so an index with fewer entries than possible is still correct.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OffsetPosition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TimestampOffset:
-    """A timestamp in ms and the last offset of the first batch that has it."""
+    """A timestamp in ms and the last offset of the first batch with that timestamp."""
 
     timestamp_ms: int
     offset: int
@@ -79,11 +79,11 @@ class OffsetIndex:
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last entry, the base offset where there is none."""
+        """Offset of the last entry; the base offset if the index is empty."""
         return self[-1].offset if len(self) else self.base_offset
 
     def lookup(self, target_offset: int) -> OffsetPosition:
-        """The entry with the largest offset ≤ `target_offset`; (base offset, 0) where there is none.
+        """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none.
 
         Source: kafka-log 01 §7.1.
         """
@@ -91,7 +91,7 @@ class OffsetIndex:
         return self[slot] if slot >= 0 else OffsetPosition(self.base_offset, 0)
 
     def fetch_upper_bound(self, start: OffsetPosition, size_bytes: int) -> OffsetPosition | None:
-        """The first entry at or above `start.position + size_bytes`: no offset of that fetch is larger.
+        """Return the first entry at or above `start.position + size_bytes`: every offset of that fetch is below it.
 
         Source: kafka-log 01 §7.1 (fetchUpperBoundOffset).
         """
@@ -99,7 +99,7 @@ class OffsetIndex:
         return self[slot] if slot < len(self) else None
 
     def to_bytes(self) -> bytes:
-        """The trimmed file."""
+        """Return the trimmed file."""
         entries = np.empty(len(self), dtype=_OFFSET_ENTRY)
         entries["relative_offset"] = self.relative_offsets
         entries["position"] = self.positions
@@ -109,13 +109,13 @@ class OffsetIndex:
 def parse_offset_index(
     data: Buffer, base_offset: int, *, path: str | None = None, preallocated: bool = False
 ) -> OffsetIndex:
-    """An offset index from the bytes of its file.
+    """Parse an offset index.
 
-    `preallocated` says that the file may be longer than its entries, as an active segment's is after a crash: entries
-    then end before the zero tail, or where offsets or positions stop ascending.
+    With `preallocated` the file may be longer than its entries, as an active segment's is after a crash.  Entries then
+    end before the zero tail, or before an offset or position that does not ascend.
 
     Raises:
-        CorruptIndexError: the length is no multiple of 8, an entry is negative, offsets do not strictly ascend or
+        CorruptIndexError: the length is not a multiple of 8, an entry is negative, offsets do not strictly ascend or
             positions descend; with `preallocated` never.
 
     Source: kafka-log 01 §7, §7.1.
@@ -130,12 +130,12 @@ def parse_offset_index(
 
 
 def _entries(data: Buffer, dtype: np.dtype[np.void], *, path: str | None, preallocated: bool) -> npt.NDArray[np.void]:
-    """The whole entries of an index file, without the zero tail of a preallocated one."""
+    """Return the whole entries of an index file, without the zero tail of a preallocated one."""
     view = memoryview(data).cast("B")
     count, trailing = divmod(len(view), dtype.itemsize)
     if trailing and not preallocated:
         raise CorruptIndexError(
-            f"index of {len(view)} bytes is no multiple of {dtype.itemsize} bytes",
+            f"index of {len(view)} bytes is not a multiple of {dtype.itemsize} bytes",
             path=path,
             position=count * dtype.itemsize,
             advice=_REBUILD,
@@ -150,14 +150,14 @@ def _entries(data: Buffer, dtype: np.dtype[np.void], *, path: str | None, preall
 def _checked_count(
     good: npt.NDArray[np.bool_], entry_bytes: int, base_offset: int, *, path: str | None, preallocated: bool
 ) -> int:
-    """How many entries come before the first that is not `good`."""
+    """Return the number of entries before the first that is not `good`."""
     if good.all():
         return len(good)
     first_bad = int(good.argmin())
     if preallocated:
         return first_bad
     raise CorruptIndexError(
-        f"index entry {first_bad} is negative or does not follow the one before it",
+        f"index entry {first_bad} is negative or does not follow the entry before it",
         path=path,
         position=first_bad * entry_bytes,
         offset=base_offset,
@@ -184,11 +184,11 @@ class TimeIndex:
 
     @property
     def last_entry(self) -> TimestampOffset:
-        """The entry with the largest timestamp; (−1, base offset) where there is none."""
+        """The entry with the largest timestamp; (−1, base offset) if the index is empty."""
         return self[-1] if len(self) else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def lookup(self, target_ms: int) -> TimestampOffset:
-        """The entry with the largest timestamp ≤ `target_ms`; (−1, base offset) where there is none.
+        """Return the entry with the largest timestamp ≤ `target_ms`; (−1, base offset) if there is none.
 
         Source: kafka-log 01 §7.2.
         """
@@ -196,7 +196,7 @@ class TimeIndex:
         return self[slot] if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def to_bytes(self) -> bytes:
-        """The trimmed file."""
+        """Return the trimmed file."""
         entries = np.empty(len(self), dtype=_TIME_ENTRY)
         entries["timestamp"] = self.timestamps
         entries["relative_offset"] = self.relative_offsets
@@ -206,11 +206,11 @@ class TimeIndex:
 def parse_time_index(
     data: Buffer, base_offset: int, *, path: str | None = None, preallocated: bool = False
 ) -> TimeIndex:
-    """A time index from the bytes of its file; `preallocated` as for `parse_offset_index`.
+    """Parse a time index; `preallocated` as for `parse_offset_index`.
 
     Raises:
-        CorruptIndexError: the length is no multiple of 12, an entry is negative, timestamps do not strictly ascend or
-            offsets descend; with `preallocated` never.
+        CorruptIndexError: the length is not a multiple of 12, an entry is negative, timestamps do not strictly ascend
+            or offsets descend; with `preallocated` never.
 
     Source: kafka-log 01 §7, §7.2.
     """
@@ -230,7 +230,7 @@ def parse_time_index(
 class AbortedTransaction:
     """One aborted transaction; offsets are absolute.
 
-    `last_offset` is that of its ABORT marker, `last_stable_offset` the log's when the marker was appended.
+    `last_offset` is that of its ABORT marker; `last_stable_offset` is the log's at the append of the marker.
     """
 
     producer_id: int
@@ -241,7 +241,7 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class CollectedAborted:
-    """Aborted transactions of a range; `is_complete`: no later segment can hold another one."""
+    """Aborted transactions of a range; `is_complete` is True if later segments cannot hold another one."""
 
     transactions: tuple[AbortedTransaction, ...]
     is_complete: bool
@@ -260,13 +260,13 @@ class TransactionIndex:
         return len(self.producer_ids)
 
     def transactions(self) -> tuple[AbortedTransaction, ...]:
-        """All entries as values."""
+        """Return all entries as values."""
         return self._take(np.ones(len(self), dtype=np.bool_))
 
     def collect(self, fetch_offset: int, upper_bound: int) -> CollectedAborted:
-        """The aborted transactions that touch [fetch_offset, upper_bound), by Kafka's rule.
+        """Return the aborted transactions that touch [fetch_offset, upper_bound), by Kafka's rule.
 
-        The walk ends behind the first entry whose last stable offset reaches `upper_bound`: every later marker belongs
+        The search ends after the first entry whose last stable offset reaches `upper_bound`: every later marker belongs
         to a transaction that began above it.
 
         Source: kafka-log 01 §7.4 (collectAbortedTxns).
@@ -279,7 +279,7 @@ class TransactionIndex:
         return CollectedAborted(self._take(wanted), is_complete)
 
     def check(self, base_offset: int, *, path: str | None = None) -> None:
-        """The check that Kafka runs when it loads a segment.
+        """Run the check of Kafka's loader for a segment.
 
         Raises:
             CorruptIndexError: an entry ends below the segment's base offset.
@@ -302,7 +302,7 @@ class TransactionIndex:
 
 
 def parse_transaction_index(data: Buffer, *, path: str | None = None) -> TransactionIndex:
-    """A transaction index from the bytes of its file; trailing bytes that make no entry are ignored.
+    """Parse a transaction index; trailing bytes of an incomplete entry are ignored.
 
     Raises:
         UnsupportedDataError: an entry has a newer version.  As in Kafka only the version's first byte counts.
@@ -321,7 +321,7 @@ def parse_transaction_index(data: Buffer, *, path: str | None = None) -> Transac
 
 
 def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """The bytes of the entries of `transactions`: a whole `.txnindex`, or what is appended to one."""
+    """Return the bytes of the entries of `transactions`: a whole `.txnindex`, or an extension of one."""
     return b"".join(
         TRANSACTION_ENTRY_STRUCT.pack(
             0, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset
@@ -333,10 +333,10 @@ def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> byte
 def collect_aborted(
     indexes: Iterable[TransactionIndex], fetch_offset: int, upper_bound: int
 ) -> tuple[AbortedTransaction, ...]:
-    """The aborted transactions that touch [fetch_offset, upper_bound).
+    """Return the aborted transactions that touch [fetch_offset, upper_bound).
 
-    `indexes` are those of all segments from the one that holds `fetch_offset` to the end of the log, in that order,
-    the active one included: the marker that decides can lie far above the range.  It is consumed only as far as needed.
+    `indexes` are those of all segments from the one with `fetch_offset` to the active one, in that order, because the
+    marker of a transaction can be far above the range.  It is consumed only as far as needed.
 
     Source: kafka-log 01 §7.4, 04 §8 step 7.
     """

@@ -1,6 +1,6 @@
-"""Record batches of magic 2 made from values: for who appends a few records, and for what has to be made anew.
+"""Record batches of magic 2 built from values: for appends of a few records and for batches that are rewritten.
 
-Invariant: the offset deltas of a batch made here are 0, 1, 2 …, its base timestamp is that of its first record.
+Invariant: the offset deltas of a batch built here are 0, 1, 2 …; its base timestamp is that of its first record.
 
 Source: kafka-log 01 §3, §4.
 """
@@ -43,7 +43,7 @@ class NewRecord:
 
 @dataclass(frozen=True, slots=True)
 class BatchHead:
-    """What the header of a batch says beside what follows from its records."""
+    """The header fields of a batch that do not follow from its records."""
 
     base_offset: int = 0
     leader_epoch: int = NO_LEADER_EPOCH
@@ -59,7 +59,7 @@ class BatchHead:
 
 
 def build_batch(records: Sequence[NewRecord], head: BatchHead | None = None) -> bytes:
-    """One batch of `records`, of which there is at least one."""
+    """Return one batch of `records`, which is not empty."""
     base_timestamp_ms = records[0].timestamp_ms
     payload = b"".join(_record(record, delta, base_timestamp_ms) for delta, record in enumerate(records))
     largest_ms = max(record.timestamp_ms for record in records)
@@ -67,7 +67,7 @@ def build_batch(records: Sequence[NewRecord], head: BatchHead | None = None) -> 
 
 
 def batch_of(payload: Buffer, count: int, base_timestamp_ms: int, largest_ms: int, head: BatchHead) -> bytes:
-    """A batch of `count` encoded records."""
+    """Return a batch of `count` encoded records."""
     content = compress(head.codec, payload, level=head.level)
     attributes = (
         head.codec
@@ -115,7 +115,7 @@ def _sized(content: bytes | None) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """A zig-zag varint or varlong."""
+    """Encode a zig-zag varint or varlong."""
     raw = value << 1 if value >= 0 else (-value << 1) - 1
     encoded = bytearray()
     while raw >= 128:

@@ -1,7 +1,7 @@
-"""Compiled loops over what is about to be appended: verify, judge records, stamp, index.  No policy.
+"""Compiled loops for an append: verify batches, check records, stamp batches, index them.  No policy.
 
-Invariants: as in `decode`: what comes from outside is bounded before it is used, and the answer is a status.  The
-buffer belongs to the caller and is followed by PADDING_BYTES; only `stamp_batch` changes it.
+Invariants: as in `decode`, untrusted lengths are checked before they are used, and the result is a status.  The buffer
+belongs to the caller, and PADDING_BYTES follow it; only `stamp_batch` changes it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sediment.segment_io.segment.recovery_scan import verified_batch_at
 
 NO_EPOCH_LIMIT = -2
 
-# What is wrong with one record
+# ----------------------------------------------------------------------------------- results for one record, uint8
 RECORD_IS_GOOD = 0
 KEY_IS_MISSING = 1
 TIMESTAMP_IS_OUT_OF_RANGE = 2
@@ -36,13 +36,13 @@ TIMESTAMP_TYPE_IS_WRONG = 3
 
 @kernel
 def read_verified(base: int, end: int, epoch_limit: int, rows: npt.NDArray[np.void]) -> tuple[int, int, int, int]:
-    """Header rows of the whole batches in [0, end), each with its checksum verified.
+    """Fill `rows`, BATCH_ROW[n], with the headers of the whole batches in [0, end), with their checksums verified.
 
-    With an `epoch_limit` the first batch of a later leader epoch ends them, as if nothing followed.
+    With an `epoch_limit` the batches end before the first one of a later leader epoch.
 
     Returns:
-        (status, rows filled, position behind the last of them, size of the batch there or 0).  The status is INCOMPLETE
-        at the end, ROWS_FULL, or what is wrong with the batch at the position.
+        (status, rows filled, position after the last of them, size of the batch there or 0).  The status is INCOMPLETE
+        at the end, ROWS_FULL, or that of a bad batch at the position.
     """
     filled = 0
     position = 0
@@ -73,13 +73,13 @@ def judge_records(
     latest_ms: int,
     verdicts: npt.NDArray[np.uint8],
 ) -> tuple[int, int, bool]:
-    """Judge decoded records by the rules of a topic.
+    """Check decoded records against the rules of a topic.
 
-    `verdicts`, uint8[>= count], is set to what is wrong with each record.  A timestamp is in range within
-    [earliest_ms, latest_ms], or where it is -1; `is_append_time` is what the batch says of itself.
+    `verdicts`, uint8[>= count], gets a result for each record.  A timestamp is valid within [earliest_ms, latest_ms],
+    or if it is -1; `is_append_time` is the timestamp type of the batch.
 
     Returns:
-        (how many are not good, largest timestamp or -1, whether offset deltas are 0, 1, 2 …).
+        (number of bad records, largest timestamp or -1, True if offset deltas are 0, 1, 2 …).
     """
     bad = 0
     largest = -1
@@ -105,7 +105,7 @@ def judge_records(
 def stamp_batch(
     address: int, size_bytes: int, base_offset: int, leader_epoch: int, is_append_time: bool, max_timestamp: int
 ) -> None:
-    """Give a batch of magic 2 its place in the log; the checksum changes only with timestamp type or maximum."""
+    """Set offset, leader epoch and timestamps of a batch of magic 2; its checksum changes only with the timestamps."""
     store_i64(address + BASE_OFFSET, base_offset)
     store_i32(address + LEADER_EPOCH, leader_epoch)
     before = load_i16(address + ATTRIBUTES)
@@ -129,7 +129,7 @@ def index_entries(
     """Append the entries of the batches `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
 
     `offset_entries` and `time_entries` are the free parts of the indexes, the reserved slot of the time index included.
-    `progress`, int64[PROGRESS_FIELDS], continues from one call to the next and tells the bytes that a call filled.
+    `progress`, int64[PROGRESS_FIELDS], continues from one call to the next; it has the bytes that a call filled.
 
     Source: kafka-log 01 §7.5.
     """

@@ -1,8 +1,8 @@
-"""Record batches of a fetch as values: the counterpart of `batches.build_batch`.
+"""Record batches of a fetch as values: the counterpart of `record_batch.build_batch`.
 
     bytes of a slice -> ReadBatch, ReadBatch, …        whole batches only; a torn last one is left out
 
-Batches of magic 0 and 1 are read too.  Checksums are verified.
+Batches may have any magic.  Checksums are verified.
 
 Source: Kafka's MemoryRecords.batches, DefaultRecordBatch and AbstractLegacyRecordBatch.
 """
@@ -72,7 +72,7 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """A batch of any magic.  Cleaning can leave a batch without records, whose offsets are taken all the same."""
+    """A batch of any magic.  Cleaning can leave a batch without records; it still takes its offsets."""
 
     base_offset: int
     last_offset: int
@@ -168,7 +168,7 @@ def _legacy_records(entry: bytes, position: int, limit_bytes: int) -> tuple[Read
 
 
 def _headers(buffer: ByteArray, start: int) -> tuple[Header, ...]:
-    """Decode the headers from their count on; the decoder has checked them, and 0 stands for none."""
+    """Decode the headers from their count on; the decoder has checked them, and a `start` of 0 means none."""
     if start == 0:
         return ()
     base = buffer.ctypes.data

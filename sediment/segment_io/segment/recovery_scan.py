@@ -1,14 +1,13 @@
-"""A segment read once, from its first batch to its last: every checksum verified and its indexes built anew.
+"""Recovery scan of a segment: verify every checksum and rebuild both indexes in one pass (Kafka's LogSegment.recover).
 
-This is what becomes of a segment that is not trusted (kafka-log 05 §4): batches are good up to the first that is not,
-and the good ones make index entries by the rule of 01 §7.5.  Batches of producers, and the first of each leader epoch,
-are handed out on the way, so that nothing has to be read twice.
+A segment that is not trusted (kafka-log 05 §4) is good up to its first bad batch.  The good batches make index entries
+by the rule of `format.index_entries`.  Batches of producers, and the first batch of each leader epoch, are handed out
+during the scan, so that nothing has to be read twice.
 
 Invariants
-* Nothing is written.  Memory is one chunk, the largest batch and the two indexes, whatever the size of the file.
+* Nothing is written.  Memory is one chunk, the largest batch and the two indexes, for a file of any size.
 * The file is read with pread up to the size that the caller names.
-* Where an index has no room for one more entry, or an entry would go back behind the one before it, the index is left
-  sparser, which answers every look-up; an offset that goes back is a stop where the caller asked for one.
+* An offset that would go back in an index ends the scan if the caller asks for that; otherwise the entry is left out.
 """
 
 from __future__ import annotations
@@ -90,9 +89,9 @@ _EPOCHS_PER_TABLE = 64
 
 @kernel
 def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
-    """`batch_at`, and BAD_CRC or BAD_MAGIC for a whole batch that is not to be believed.
+    """Return the result of `batch_at`, with BAD_CRC or BAD_MAGIC for a whole batch that fails verification.
 
-    BAD_MAGIC says that the checksum is right, as of a magic that a later version brings.
+    BAD_MAGIC means that the checksum is right; the batch may have a magic of a later version.
     """
     status, size_bytes = batch_at(base, position, end)
     address = base + position
@@ -111,9 +110,10 @@ def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 
 @kernel
 def _offset_is_lost(address: int, file_position: int, next_offset: int) -> bool:
-    """Whether the first bytes of a batch's offset, which no checksum covers, lie on a disk sector that was not written.
+    """Return True if the first bytes of a batch's offset lie on a disk sector that was not written.
 
-    They are then the last bytes of the sector and zero, which makes an offset below the one that is due.
+    No checksum covers the offset.  Its lost bytes are the last of their sector and zero, so the offset is below
+    `next_offset`.
     """
     bytes_left = _SECTOR_BYTES - file_position % _SECTOR_BYTES
     offset = load_i64(address + BASE_OFFSET)
@@ -145,9 +145,9 @@ def _scan_batches(
     """Verify and index the whole batches in [position, end) of a buffer whose byte 0 is at `file_position`.
 
     Returns:
-        (status, position behind the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the
-        end of the buffer, ROWS_FULL when `rows`, BATCH_ROW[n] for `wants_rows`, or `epochs`, int64[n, 2] of (epoch,
-        base offset), wants to be emptied, or what is wrong with the batch at the position.
+        (status, position after the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the
+        end of the buffer, or that of a bad batch at the position.  It is ROWS_FULL if the caller has to empty `rows`,
+        BATCH_ROW[n] for `wants_rows`, or `epochs`, int64[n, 2] of (epoch, base offset).
     """
     while True:
         if progress[_ROWS] == rows.size or progress[_EPOCHS] == epochs.shape[0]:
@@ -211,11 +211,11 @@ def _scan_batches(
 
 @kernel
 def _scan_for_batches(base: int, position: int, end: int, least_offset: int) -> tuple[int, int, int, int, int]:
-    """Good batches in [position, end), where what lies between them need not be batches.
+    """Find good batches in [position, end); the bytes between them need not be batches.
 
     Returns:
-        (status, position, size there or 0, how many are good, last offset of the last good one or -1).  The status is
-        INCOMPLETE where a batch at the position may go on behind the buffer, else OK: nothing more is in the buffer.
+        (status, position, size there or 0, number of good batches, last offset of the last one or -1).  The status is
+        INCOMPLETE if a batch at the position may continue past the buffer, else OK: the buffer holds no further batch.
     """
     good = 0
     last_offset = -1
@@ -241,7 +241,7 @@ def _scan_for_batches(base: int, position: int, end: int, least_offset: int) -> 
 
 @kernel
 def _looks_like_batch(address: int, least_offset: int) -> bool:
-    """Whether a header of magic 2 may lie at `address`; its bytes are there."""
+    """Return True if the bytes at `address` may be a header of magic 2; the caller has checked that they exist."""
     offset = load_i64(address + BASE_OFFSET)
     looks: bool = (
         load_i8(address + MAGIC) == MAGIC_V2
@@ -258,13 +258,13 @@ def _looks_like_batch(address: int, least_offset: int) -> bool:
 # ----------------------------------------------------------------------------------------------------------------- scan
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
-    """A segment up to the first byte that is no good batch.
+    """The good batches at the start of a segment.
 
-    `good_bytes` end where `stop` says what is wrong with the batch there; `stop` is None where the file ends there too,
-    and `is_torn` says that the rest is no whole batch by its own length.  `next_offset` follows the last good batch and
-    `producers_end_offset` the last one of a magic that knows producers; without one both are the base offset.
-    `largest_timestamp_ms` is -1 where no batch has one.  The indexes are whole files.  `leader_epochs` are those above
-    the one that was known, (epoch, base offset) of the first batch of each.
+    `good_bytes` is their size.  `stop` is the reason why the next batch is bad, None if the file ends there; `is_torn`
+    is True if the rest of the file is shorter than a batch or than its length field says.  `next_offset` follows the
+    last good batch, `producers_end_offset` the last of a magic with producers; without one both are the base offset.
+    `largest_timestamp_ms` is -1 if no batch has a timestamp.  The indexes are whole files.  `leader_epochs` are the
+    epochs above the known one, with the base offset of the first batch of each.
     """
 
     good_bytes: int
@@ -292,12 +292,12 @@ def scan_segment(
 ) -> SegmentScan:
     """Verify and index the first `size_bytes` of a segment file.
 
-    `on_producer_batches` is given BATCH_ROW tables of the good batches that have a producer, in log order; a table is
-    valid during the call only.
+    `on_producer_batches` gets BATCH_ROW tables of the good batches with a producer, in log order; a table is valid
+    during the call only.
 
     Raises:
-        IndexOffsetOverflowError: a batch lies more than 2^31 − 1 offsets above the base: the segment has to be split.
-        CorruptBatchError: a good batch lies below the segment's base offset.
+        IndexOffsetOverflowError: a batch is more than 2^31 − 1 offsets above the base: split the segment.
+        CorruptBatchError: a good batch is below the segment's base offset.
         UnsupportedDataError: a batch with a right checksum has a magic or codec of a later version.
 
     Source: kafka-log 05 §4, 01 §7.5.
@@ -308,7 +308,7 @@ def scan_segment(
 
 
 class _Scan:
-    """The buffers of one scan."""
+    """The buffers and the progress of one scan."""
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class _Scan:
         stop_where_offsets_go_back: bool,
         on_producer_batches: Callable[[Rows], None] | None,
     ) -> tuple[int, int]:
-        """(position of the file behind the last good batch, status there)."""
+        """Return (position in the file after the last good batch, status there)."""
         buffer = padded_buffer(min(CHUNK_BYTES, max(self._size_bytes, LOG_OVERHEAD_BYTES)))
         start = 0
         while True:
@@ -391,7 +391,7 @@ class _Scan:
                     break
                 self._hand_out(on_producer_batches)
             if status != INCOMPLETE:
-                self._raise_what_is_no_damage(status, buffer, at, start + at)
+                self._raise_unless_corrupt(status, buffer, at, start + at)
                 return start + at, status
             is_end = filled < wanted or start + filled >= self._size_bytes
             if is_end or needed > self._size_bytes - start - at:
@@ -408,11 +408,11 @@ class _Scan:
             self._found_epochs.append((epoch, first_offset))
         self._progress[_ROWS] = self._progress[_EPOCHS] = 0
 
-    def _raise_what_is_no_damage(self, status: int, buffer: ByteArray, at: int, position: int) -> None:
+    def _raise_unless_corrupt(self, status: int, buffer: ByteArray, at: int, position: int) -> None:
         offset = int.from_bytes(buffer[at : at + 8].tobytes(), "big", signed=True)
         if status == OFFSET_OVERFLOW:
             raise IndexOffsetOverflowError(
-                f"a batch lies more than 2^31 offsets above the segment's base {self._base_offset}",
+                f"a batch is more than 2^31 offsets above the segment's base {self._base_offset}",
                 path=str(self._path),
                 position=position,
                 offset=offset,
@@ -420,39 +420,39 @@ class _Scan:
             )
         if status == OFFSET_BELOW_BASE:
             raise CorruptBatchError(
-                f"a batch with a right checksum lies below the segment's base offset {self._base_offset}",
+                f"a batch with a correct checksum is below the segment's base offset {self._base_offset}",
                 path=str(self._path),
                 position=position,
                 offset=offset,
-                advice="find out how it came there; nothing was cut off, because it may be wanted elsewhere",
+                advice="find out where it belongs; nothing was cut off, because it may be the only copy",
             )
         if status in (BAD_MAGIC, BAD_CODEC):
             error = batch_error(status, self._path, position, buffer, at)
             raise UnsupportedDataError(
-                f"{error.what}, though its checksum is right",
+                f"{error.what}, and its checksum is correct",
                 path=error.path,
                 position=position,
                 offset=error.offset,
-                advice="use a version that knows it; nothing was cut off",
+                advice="use a version that reads it; nothing was cut off",
             )
 
 
 _STOP_TEXT = {
-    INCOMPLETE: "the last batch is not there as a whole",
-    OFFSET_GOES_BACK: "the offset of the batch goes back behind those before it",
+    INCOMPLETE: "the last batch is incomplete",
+    OFFSET_GOES_BACK: "the offset of the batch is not above those before it",
     OFFSET_IS_LOST: "the offset of the batch did not reach the disk",
 }
 
 
 def _entries(segment_index_bytes: int, most_entries: int, entry_bytes: int) -> ByteArray:
-    """Room for as many whole entries as an index of `segment_index_bytes` may have, or as there can be."""
+    """Return uint8[…] for `most_entries`, or for the whole entries of `segment_index_bytes` if those are fewer."""
     return np.zeros(min(segment_index_bytes // entry_bytes, most_entries) * entry_bytes, dtype=np.uint8)
 
 
-# ---------------------------------------------------------------------------------------------------- behind the damage
+# --------------------------------------------------------------------------------------------- after the corruption
 @dataclass(frozen=True, slots=True)
 class BatchesAfterCorruption:
-    """Good batches that follow the first bad one of a segment; `last_offset` is -1 where there are none."""
+    """Good batches after the first bad one of a segment; `last_offset` is -1 if there are none."""
 
     good_batches: int
     last_offset: int
@@ -461,9 +461,9 @@ class BatchesAfterCorruption:
 def find_batches_after(
     path: Path, position: int, size_bytes: int, least_offset: int, fs: Fs | None = None
 ) -> BatchesAfterCorruption:
-    """Look for good batches from `position` of a segment file of `size_bytes` on, with offsets from `least_offset` on.
+    """Look for good batches from `position` of a segment file of `size_bytes`, with offsets from `least_offset` on.
 
-    Where a length is damaged too, the next batch is recognised by its header and its checksum.
+    If a length is corrupt too, the next batch is recognised by its header and its checksum.
     """
     good, last_offset = 0, -1
     buffer = padded_buffer(min(CHUNK_BYTES, max(size_bytes - position, LOG_OVERHEAD_BYTES)))

@@ -1,10 +1,9 @@
-"""Emitted batches -> segment files with their indexes, under names that no loader looks at.
+"""Writing of rebuilt batches as segment files with their indexes, under names that loaders ignore.
 
-Index entries are Kafka's (kafka-log 01 §7.5): one per batch that begins more than `index_interval_bytes` behind the
-last entry, never for a segment's first batch, and the largest timestamp as the last time index entry.  Where Kafka
-would fail because an index is full, the entries that fit are kept: a sparser index answers every look-up.
+Index entries follow the rule of `format.index_entries` (kafka-log 01 §7.5).  Kafka fails if an index is full; here the
+entries that fit are kept, because a sparser index answers every look-up.
 
-Invariant: a file is written once, from its first byte to its last, and synced before its name is handed on.
+Invariant: a file is written once, from its first byte to its last, and synced before its name is returned.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class SegmentImage:
-    """The bytes of one new segment, in memory: `log` is a slice of the emitted batches, the indexes are whole files."""
+    """The bytes of one new segment, in memory: `log` is a slice of the rebuilt batches, the indexes are whole files."""
 
     base_offset: int
     log: ByteArray
@@ -60,7 +59,7 @@ class SegmentImage:
     transaction_index: bytes
 
     def files(self) -> Iterator[tuple[SegmentFileKind, memoryview]]:
-        """Kind and content in Kafka's renaming order; a transaction index only where there are entries."""
+        """Yield kind and content in Kafka's renaming order; a transaction index only if it has entries."""
         yield SegmentFileKind.LOG, self.log.data
         yield SegmentFileKind.OFFSET_INDEX, memoryview(self.offset_index)
         yield SegmentFileKind.TIME_INDEX, memoryview(self.time_index)
@@ -83,7 +82,7 @@ def _index_batches(
     """Index rebuilt batches until one does not fit the segment, and return the bytes of log taken.
 
     `unreadable`, int64[n, 2], are (start, end) of the bytes that are not batches; the last bytes always are a batch.
-    `progress`, int64[PROGRESS_FIELDS], tells the bytes of both indexes afterwards.
+    `progress`, int64[PROGRESS_FIELDS], has the bytes of both indexes afterwards.
     """
     position = 0
     skipped = 0
@@ -133,11 +132,11 @@ def lay_out_segments(
     max_segment_bytes: int = MAX_SEGMENT_BYTES,
     unreadable: Sequence[tuple[int, int]] = (),
 ) -> tuple[SegmentImage, ...]:
-    """The segments that hold `batches`, uint8[n] of whole batches of any magic in log order.
+    """Return the segments of `batches`, uint8[n] of whole batches of any magic in log order.
 
-    One segment at `base_offset`; where its file or its offsets would pass Kafka's limits, a further one begins at the
-    base offset of the batch that did not fit.  `aborted` are the transaction index entries that live on, by marker.
-    `unreadable` are the bytes, from and to, that are no batches; no index entry speaks of them.
+    The first segment is at `base_offset`.  A batch that would exceed Kafka's limits of file size or offsets begins a
+    further segment at its own base offset.  `aborted` are the transaction index entries to keep, by marker.
+    `unreadable` are (start, end) of the bytes that are not batches; index entries never refer to them.
     """
     images: list[SegmentImage] = []
     progress = np.zeros(PROGRESS_FIELDS, dtype=np.int64)
@@ -194,8 +193,8 @@ def write_segment(
     They get the owner, group and mode of `like` and the modification time `mtime_ns`.
 
     Raises:
-        OwnerNotKeptError: the owner, group or mode cannot be had.
-        OSError: as the filesystem says; what was written stays under its `.part` name.
+        OwnerNotKeptError: this process may not set the owner, group or mode.
+        OSError: the filesystem failed; files written so far stay under their `.part` names.
     """
     written = []
     for kind, content in image.files():

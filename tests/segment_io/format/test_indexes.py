@@ -113,7 +113,7 @@ def test_ix_08_a_time_index_finds_the_floor():
 
 @pytest.mark.parametrize(("parse", "size_bytes"), [(parse_offset_index, 12), (parse_time_index, 13)])
 def test_ix_13_a_length_of_no_whole_entries_is_corrupt(parse, size_bytes):
-    with pytest.raises(CorruptIndexError, match=r"no multiple of .*file x.*position (8|12)"):
+    with pytest.raises(CorruptIndexError, match=r"not a multiple of .*file x.*position (8|12)"):
         parse(bytes(size_bytes), 0, path="x")
 
 
