@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from sediment.compaction.kernels import sweep
 from sediment.compaction.kernels.transactions import DISCARD, LEGACY, TOMBSTONES_GO, UNREADABLE
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
     BAD_LENGTH,
     BAD_RECORD_COUNT,
@@ -41,7 +42,7 @@ from sediment.segment_io.compiled.status import (
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format import decode
 from sediment.segment_io.format.codecs import decompress
-from sediment.segment_io.format.decompress import NOT_HERE, decompress_batches, find_tools
+from sediment.segment_io.format.decompress import NOT_DECOMPRESSED, decompress_batches, find_tools
 from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -49,24 +50,24 @@ from sediment.segment_io.format.layout import (
     BATCH_LENGTH,
     CODEC_MASK,
     INT64_MAX,
+    LEGACY_ATTRIBUTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     OFFSET_ENTRY_BYTES,
 )
 from sediment.segment_io.format.layout import FIRST_MAGIC_WITH_PRODUCERS as _MAGIC
-from sediment.segment_io.format.legacy import LEGACY_ATTRIBUTES
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
-from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import batch_error, padded_buffer, read_into
+from sediment.segment_io.units import NS_PER_MS
 
 CHUNK_BYTES = 2 << 20
 _PLAIN_CHUNKS = 2  # of CHUNK_BYTES in one, where the records in it need no room of their own
 _LARGEST_INDEX_GAP = 8 * CHUNK_BYTES
 _AHEAD_CHUNKS = 8
 _FIRST_BATCHES = 4096
-_NS_PER_MS = 1_000_000
 _NO_PAYLOADS = np.zeros((0, 2), dtype=np.int64)
 
 ByteArray = npt.NDArray[np.uint8]
@@ -103,7 +104,7 @@ class Chunk:
     `source` holds the `size_bytes` that were read at `position` of the file, and batch n of it begins at `origins`[n].
     `buffer` is the same where there are no messages of magic 0 and 1, else holds what became of them; of a compressed
     one it has the header only.  Records that were decompressed ahead are where `payloads`, int64[batches, 2], says
-    (address and bytes, or NOT_HERE; empty where nothing is compressed), else in `decompressed`, by ordinal.
+    (address and bytes, or NOT_DECOMPRESSED; empty where nothing is compressed), else in `decompressed`, by ordinal.
     """
 
     segment: SegmentRef
@@ -217,7 +218,7 @@ class ChunkReader:
         verdicts = chunk.verdicts.copy() if chunk.verdicts.size else np.zeros(starts.size, dtype=np.uint8)
         unreadable = verdicts & UNREADABLE != 0
         is_legacy = (chunk.source[starts + MAGIC] < _MAGIC) & ~unreadable
-        has_expired = chunk.segment.mtime_ns // _NS_PER_MS <= self._legacy_horizon_ms
+        has_expired = chunk.segment.mtime_ns // NS_PER_MS <= self._legacy_horizon_ms
         verdicts[is_legacy] |= LEGACY | (TOMBSTONES_GO if has_expired else 0)
 
         wrapped = np.flatnonzero(is_legacy & (chunk.source[starts + LEGACY_ATTRIBUTES] & CODEC_MASK != 0))
@@ -256,14 +257,14 @@ class ChunkReader:
             wanted &= self._living_batches(chunk, self._living)
         if not has_compressed:
             return chunk
-        chunk = replace(chunk, payloads=np.full((wanted.size, 2), NOT_HERE, dtype=np.int64))
+        chunk = replace(chunk, payloads=np.full((wanted.size, 2), NOT_DECOMPRESSED, dtype=np.int64))
         if chunk.verdicts.size:
             wanted &= chunk.verdicts & (DISCARD | LEGACY | UNREADABLE) == 0
         ordinals = np.flatnonzero(wanted)
         if newest_first:
             ordinals = ordinals[::-1].copy()
         room_bytes = _AHEAD_CHUNKS * CHUNK_BYTES - self._decompress_many(chunk, number, ordinals)
-        for ordinal in map(int, ordinals[chunk.payloads[ordinals, 1] == NOT_HERE]):
+        for ordinal in map(int, ordinals[chunk.payloads[ordinals, 1] == NOT_DECOMPRESSED]):
             if room_bytes <= 0:
                 break
             content = self.decompress(chunk, ordinal)

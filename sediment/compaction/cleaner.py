@@ -68,6 +68,7 @@ from sediment.compaction.split import (
     SurvivorBitmap,
 )
 from sediment.compaction.write_behind import WriteBehind
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
     BEYOND_SIGHTED,
     DONE,
@@ -98,9 +99,10 @@ from sediment.segment_io.format.compress import COMPRESSOR_REGISTERS, find_compr
 from sediment.segment_io.format.hashing import draw_seed, hash_secrets
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.rebuild import NO_HORIZON
-from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import padded_buffer
+from sediment.segment_io.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from sediment.compaction.exact_keys import ExactKeys
@@ -108,7 +110,6 @@ if TYPE_CHECKING:
 _MAP_SLOT_BYTES = 24  # what Kafka counts a key as: log.cleaner.dedupe.buffer.size is given in these
 _FIRST_RECORDS = 4096
 _MOST_SEEDS = 8  # under which two keys may collide before it is no chance any more
-_NS_PER_MS = 1_000_000
 _NO_COMPRESSORS = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
 
 
@@ -804,7 +805,7 @@ def _legacy_horizon_ms(plan: CleaningPlan) -> int:
     if retention_ms is None:
         return -INT64_MAX
     clean = [s for s in plan.view.listing.segments if s.base_offset < plan.range.first_dirty_offset]
-    return clean[-1].mtime_ns // _NS_PER_MS - retention_ms if clean else 0
+    return clean[-1].mtime_ns // NS_PER_MS - retention_ms if clean else 0
 
 
 def _map_limit(config: CompactionConfig) -> int:

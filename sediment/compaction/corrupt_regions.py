@@ -40,10 +40,11 @@ from sediment.segment_io.format.layout import (
     CONTROL_COMMIT,
     FIRST_MAGIC_WITH_PRODUCERS,
     INT64_MAX,
+    LEGACY_ATTRIBUTES,
     MIN_RECORD_BYTES,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.format.legacy import LEGACY_ATTRIBUTES, check_legacy_crc, decode_entry
+from sediment.segment_io.format.legacy import check_legacy_crc, decode_entry
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.upgrade import FIRST_OFFSET, LAST_OFFSET, upgrade_wrapper
 from sediment.segment_io.fs import Fs

@@ -20,15 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.format.decode import BATCH_ROW
-from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CONTROL_BIT, DELETE_HORIZON_BIT, INT64_MAX
-from sediment.segment_io.segment.columns import (
-    INT64_MIN,
-    WANT_KEY,
-    WANT_VALUE,
-    BadBatchError,
-    RecordColumns,
-    RecordTable,
-)
+from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CONTROL_BIT, DELETE_HORIZON_BIT, INT64_MAX, INT64_MIN
+from sediment.segment_io.segment.columns import WANT_KEY, WANT_VALUE, BadBatchError, RecordColumns, RecordTable
 from sediment.segment_io.segment.reader import BatchSpan
 
 Int64s = npt.NDArray[np.int64]

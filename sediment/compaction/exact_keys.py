@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from sediment.compaction.kernels.offset_map import OFFSET_SLOT_BYTES, OffsetMap, fill_slot, find_slot, headroom, normal
 from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, UNREADABLE
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import (
     copy_bytes,
@@ -54,7 +55,7 @@ from sediment.segment_io.format.decode import (
     RECORD_FIELDS,
     decode_records,
 )
-from sediment.segment_io.format.decompress import NOT_HERE
+from sediment.segment_io.format.decompress import NOT_DECOMPRESSED
 from sediment.segment_io.format.hashing import hash_key
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -68,7 +69,6 @@ from sediment.segment_io.format.layout import (
     MIN_RECORD_BYTES,
     RECORD_COUNT,
 )
-from sediment.segment_io.fs import Buffer
 from sediment.segment_io.segment.reader import padded_buffer
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def prove_chunk(
                 end = load_i32(header + BATCH_LENGTH) + LOG_OVERHEAD_BYTES - BATCH_HEADER_BYTES
             else:
                 records_base, end = payloads[ordinal, 0], payloads[ordinal, 1]
-                if end == NOT_HERE:
+                if end == NOT_DECOMPRESSED:
                     return NEEDS_PAYLOAD
             if count * MIN_RECORD_BYTES > end:
                 return BAD_RECORD_COUNT

@@ -4,50 +4,49 @@ SedimentError
  ├── CorruptDataError          bytes on disk contradict their format
  │    ├── CorruptBatchError         a record batch or a record in it
  │    ├── CorruptIndexError         an offset, time or transaction index
- │    │    ├── IndexOrderError           an entry would go back behind the last one
+ │    │    ├── IndexOrderError           an entry would not follow the last one
  │    │    └── IndexOffsetOverflowError  an offset does not fit 31 bits above the segment's base
  │    ├── CorruptSnapshotError      a producer snapshot
  │    └── CorruptCheckpointError    a checkpoint or metadata file
- ├── UnsupportedDataError      well-formed, but of a kind this version does not read (a codec, a magic)
- ├── UsageError                wrong use; nothing was touched
+ ├── UnsupportedDataError      well-formed, but not readable by this version (a codec, a magic)
+ ├── UsageError                wrong use; nothing was changed
  │    ├── NotALogDirectoryError
  │    ├── SettingsError
- │    ├── PolicyViolationError      the topic's policy does not allow it
- │    └── InvalidTopicError         not of this topic
- ├── OwnershipError            the directory is not ours to change now
+ │    ├── PolicyViolationError      the topic's cleanup.policy forbids it
+ │    └── InvalidTopicError         this topic does not support it
+ ├── OwnershipError            this process may not change the directory now
  │    ├── DirectoryInUseError       another process holds `.lock`
- │    ├── LockLostError             `.lock` was replaced under us
- │    ├── SourceChangedError        files are not those that were planned
+ │    ├── LockLostError             `.lock` was replaced while held
+ │    ├── SourceChangedError        files changed after planning
  │    ├── UncleanDirectoryError     the last stop was not clean; `recover` first
- │    └── OwnerNotKeptError         new files could not get the owner, group and mode of the old
+ │    └── OwnerNotKeptError         new files cannot get the owner, group and mode of the old
  ├── RejectedAppendError       an append broke a rule of the log; nothing changed
- │    ├── InvalidRecordError        a batch or record that may not be appended
- │    │    └── RecordValidationError     records of a batch that may not; it lists them
+ │    ├── InvalidRecordError        a batch or record breaks the rules of its topic
+ │    │    └── RecordValidationError     the same, with a list of the records
  │    ├── RecordTooLargeError       a batch above max.message.bytes
  │    ├── RecordBatchTooLargeError  an append above segment.bytes
- │    ├── UnsupportedForFormatError   the message format cannot say what the batch says
- │    ├── OffsetsOutOfOrderError    given offsets do not ascend
- │    ├── UnexpectedAppendOffsetError  given offsets are in the log already
+ │    ├── UnsupportedForFormatError   the message format cannot express the batch
+ │    ├── OffsetsOutOfOrderError    assigned offsets do not ascend
+ │    ├── UnexpectedAppendOffsetError  assigned offsets are in the log already
  │    ├── OutOfOrderSequenceError   a producer's batch does not follow its last one
  │    ├── InvalidProducerEpochError    the producer was fenced
- │    ├── InvalidTransactionStateError  a batch outside the transaction it should be in
- │    └── TransactionCoordinatorFencedError  a marker of an old coordinator
+ │    ├── InvalidTransactionStateError  a batch is outside its transaction
+ │    └── TransactionCoordinatorFencedError  a marker of a replaced coordinator
  ├── OffsetOutOfRangeError     the log does not hold that offset
  ├── StorageError              the disk failed; the log is offline
- ├── OpenFilesLimitError       the process may open no more files; nothing is wrong with the disk
+ ├── OpenFilesLimitError       the process has no free file descriptors; the disk is healthy
  ├── NoSpaceError              the disk cannot hold the result
  ├── IndexFullError            an index cannot hold one more entry
  ├── MapFullError              the offset map cannot hold one more key
- ├── MemoryBudgetError         a task would need more memory than it is given
- ├── HashCollisionError        two different keys have one hash, and keys were to be told apart exactly
- ├── LimitReachedError         a limit that the user set ends the run here
- ├── DeclinedError             the user was asked and did not agree; nothing was changed
- ├── CleaningAbortedError      somebody asked for the partition while it was being cleaned; nothing was changed
- └── CommitStateUnknownError   a commit began and its outcome is not known; the next start repairs it
+ ├── MemoryBudgetError         a task needs more memory than its limit
+ ├── HashCollisionError        two keys have one hash, and the run compares whole keys
+ ├── LimitReachedError         a limit of the run is reached
+ ├── DeclinedError             the user declined; nothing was changed
+ ├── CleaningAbortedError      another thread needs the partition; its cleaning changed nothing
+ └── CommitStateUnknownError   the outcome of a commit is unknown; the next start repairs it
 
-An error is one sentence for a person: what, where (partition, path, position in bytes, offset in the log) and what to
-do.
-It survives pickling, because tasks raise it on executors.
+An error is one sentence for an operator: the fact, its location (partition, path, position in bytes, offset in the log)
+and the next action.  It survives pickling, because tasks raise it on executors.
 """
 
 from __future__ import annotations
@@ -59,10 +58,10 @@ from sediment.segment_io.printable import printable
 
 
 class SedimentError(Exception):
-    """Root of the tree.
+    """The root of the tree.
 
     `partition` is `topic-N`, `path` the file or directory, `position` a byte position in `path`, `offset` a log offset,
-    `advice` what the user can do.  All are optional and all are part of `str(error)`.
+    `advice` the next action.  All are optional, and all are part of `str(error)`.
     """
 
     def __init__(
@@ -96,12 +95,12 @@ class SedimentError(Exception):
         ]
         where = f" ({', '.join(places)})" if places else ""
         advice = f"; {self.advice}" if self.advice else ""
-        # A file's name or content may hold what a terminal obeys and what no encoding has.
+        # A file's name or content may hold terminal commands and characters that cannot be encoded.
         return printable(f"{self.what}{where}{advice}")
 
     @property
     def reason_code(self) -> str:
-        """The kind of error for programs: `CorruptBatchError` is `corrupt-batch`."""
+        """Kind of the error for programs: `corrupt-batch` for `CorruptBatchError`."""
         return re.sub(r"(?<!^)(?=[A-Z])", "-", type(self).__name__.removesuffix("Error")).lower()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -125,11 +124,11 @@ class CorruptIndexError(CorruptDataError):
 
 
 class IndexOrderError(CorruptIndexError):
-    """An offset or timestamp goes back behind the last entry: batches of the log are out of order."""
+    """An offset or timestamp does not follow the last index entry: batches of the log are out of order."""
 
 
 class IndexOffsetOverflowError(CorruptIndexError):
-    """An offset is below the base offset or more than 2^31 − 1 above it: the segment has to be split."""
+    """An offset is below the base offset or more than 2^31 − 1 above it; the segment has to be split."""
 
 
 class CorruptSnapshotError(CorruptDataError):
@@ -141,11 +140,11 @@ class CorruptCheckpointError(CorruptDataError):
 
 
 class UnsupportedDataError(SedimentError):
-    """Well-formed as far as can be told, but of a kind this version does not read."""
+    """Data seem well-formed, but this version does not read them."""
 
 
 class UsageError(SedimentError):
-    """Wrong use; nothing was touched."""
+    """Wrong use; nothing was changed."""
 
 
 class NotALogDirectoryError(UsageError):
@@ -157,15 +156,15 @@ class SettingsError(UsageError):
 
 
 class PolicyViolationError(UsageError):
-    """The topic's cleanup.policy does not allow what was asked for (Kafka's PolicyViolationException)."""
+    """The topic's cleanup.policy forbids the request (Kafka's PolicyViolationException)."""
 
 
 class InvalidTopicError(UsageError):
-    """What was asked for is not done to this topic (Kafka's InvalidTopicException)."""
+    """This topic does not support the request (Kafka's InvalidTopicException)."""
 
 
 class OwnershipError(SedimentError):
-    """The directory is not ours to change now."""
+    """This process may not change the directory now."""
 
 
 class DirectoryInUseError(OwnershipError):
@@ -173,34 +172,34 @@ class DirectoryInUseError(OwnershipError):
 
 
 class LockLostError(OwnershipError):
-    """The `.lock` file was replaced while we held it."""
+    """The `.lock` file was replaced while this process held it."""
 
 
 class SourceChangedError(OwnershipError):
-    """Files are not those that were planned: another disk under the same path, or another writer."""
+    """Files differ from the planned ones: another disk has the path, or another process wrote."""
 
 
 class UncleanDirectoryError(OwnershipError):
-    """The last stop of the broker was not clean; `sediment recover` repairs the directory first."""
+    """The last stop of the broker was not clean; `sediment recover` repairs the directory."""
 
 
 class OwnerNotKeptError(OwnershipError):
-    """New files could not get the owner, group and mode of those they replace."""
+    """New files cannot get the owner, group and mode of the files that they replace."""
 
 
 class RejectedAppendError(SedimentError):
-    """An append broke a rule of the log; nothing that a reader can see has changed."""
+    """An append broke a rule of the log; nothing visible to readers changed."""
 
 
 class InvalidRecordError(RejectedAppendError):
-    """A batch or record that may not be appended as it is (Kafka's InvalidRecordException)."""
+    """A batch or record breaks the rules of its topic (Kafka's InvalidRecordException)."""
 
 
 class RecordValidationError(InvalidRecordError):
-    """Records of a batch that may not be appended (Kafka's RecordValidationException).
+    """Records of a batch break the rules of their topic (Kafka's RecordValidationException).
 
-    `record_errors` are (index of the record in its batch, what is wrong), ascending; `has_invalid_timestamp` says that
-    a timestamp is among them, which Kafka answers as InvalidTimestampException.
+    `record_errors` are (index of the record in its batch, reason), ascending.  `has_invalid_timestamp` is True if a
+    timestamp is among the reasons; Kafka answers with InvalidTimestampException then.
     """
 
     def __init__(
@@ -225,15 +224,15 @@ class RecordBatchTooLargeError(RejectedAppendError):
 
 
 class UnsupportedForFormatError(RejectedAppendError):
-    """The message format of the batch cannot express what is asked (Kafka's UnsupportedForMessageFormatException)."""
+    """The message format cannot express the batch (Kafka's UnsupportedForMessageFormatException)."""
 
 
 class OffsetsOutOfOrderError(RejectedAppendError):
-    """The offsets of batches that bring their own do not ascend."""
+    """The assigned offsets of batches do not ascend."""
 
 
 class UnexpectedAppendOffsetError(RejectedAppendError):
-    """Batches that bring their own offsets begin below the log end offset.
+    """Batches with assigned offsets begin below the log end offset.
 
     `first_offset` and `last_offset` are those of the append.
     """
@@ -249,15 +248,15 @@ class OutOfOrderSequenceError(RejectedAppendError):
 
 
 class InvalidProducerEpochError(RejectedAppendError):
-    """A producer writes under an epoch that was fenced."""
+    """A producer uses a fenced epoch."""
 
 
 class InvalidTransactionStateError(RejectedAppendError):
-    """A batch is outside the transaction that it should be in, or its transaction was not verified."""
+    """A batch is outside its transaction, or its transaction was not verified."""
 
 
 class TransactionCoordinatorFencedError(RejectedAppendError):
-    """A marker comes from a coordinator that was replaced."""
+    """A marker comes from a replaced coordinator."""
 
 
 class OffsetOutOfRangeError(SedimentError):
@@ -269,7 +268,7 @@ class StorageError(SedimentError):
 
 
 class OpenFilesLimitError(SedimentError):
-    """The process or the system may open no more files; no disk failed."""
+    """The process or the system has no free file descriptors; no disk failed."""
 
 
 class NoSpaceError(SedimentError):
@@ -277,19 +276,19 @@ class NoSpaceError(SedimentError):
 
 
 class IndexFullError(SedimentError):
-    """The index has no room for one more entry: `segment.index.bytes` is too small for the segment."""
+    """The index is full: `segment.index.bytes` is too small for the segment."""
 
 
 class MapFullError(SedimentError):
-    """The offset map cannot hold one more key; only maps bounded by `--set` can be full."""
+    """The offset map is full; only maps limited by `--set` can be."""
 
 
 class DeclinedError(SedimentError):
-    """The user was asked and did not agree; nothing was changed."""
+    """The user declined the request for confirmation; nothing was changed."""
 
 
 class CleaningAbortedError(SedimentError):
-    """Somebody asked for the partition while it was being cleaned; nothing was changed."""
+    """Another thread of the log needed the partition during its cleaning; nothing was changed."""
 
 
 class MemoryBudgetError(SedimentError):
@@ -297,12 +296,12 @@ class MemoryBudgetError(SedimentError):
 
 
 class HashCollisionError(SedimentError):
-    """Two different keys have one 128-bit hash; raised only where whole keys are compared."""
+    """Two different keys have one 128-bit hash; raised only by runs that compare whole keys."""
 
 
 class LimitReachedError(SedimentError):
-    """A limit that the user set for the run is reached; what was not done is left as it was."""
+    """A limit that the user set for the run is reached; the remaining partitions are unchanged."""
 
 
 class CommitStateUnknownError(SedimentError):
-    """A commit began and its outcome could not be established.  The next run or broker start completes or undoes it."""
+    """A commit began and its outcome is unknown; the next run or broker start completes or undoes it."""

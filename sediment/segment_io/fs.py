@@ -1,9 +1,10 @@
-"""The file operations all share: the only caller of os.rename and os.unlink, and where tests inject faults.
+"""Shared file operations: the only caller of os.rename and os.unlink, and the point where tests inject faults.
 
-Invariants: `rename` replaces atomically and stays in one directory; nothing is durable before `sync_file` and
-`sync_directory` returned; no operation changes the bytes of an inode that existed before it (files are written under
-new names and renamed over old ones), except that `truncate` cuts off its end and the owner of a live log writes behind
-what it holds through an `OpenFile`.
+Invariants
+* `rename` replaces atomically and stays in one directory.
+* Nothing is durable before `sync_file` and `sync_directory` returned.
+* Bytes of an existing inode never change: files are written under new names and renamed over old ones.  The two
+  exceptions are `truncate`, which cuts off the end, and `OpenFile`, with which the owner of a live log appends.
 """
 
 from __future__ import annotations
@@ -19,16 +20,14 @@ import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import OwnerNotKeptError
-from sediment.segment_io.format.layout import MAX_SEGMENT_BYTES
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
-
+_MAX_READ_BYTES = (1 << 31) - 1  # Kafka's largest file
 _READ_AND_WRITE = 0o666
 _PAST_CACHE: int = getattr(os, "O_DIRECT", 0)  # not on every system
-_BLOCK_BYTES = 4096  # what addresses, positions and sizes of such writes are multiples of
+_BLOCK_BYTES = 4096  # addresses, positions and sizes of direct writes are multiples of it
 _DIRECT_WRITE_BYTES = 4 << 20
 _LARGE_WRITE_BYTES = 1 << 20
 _ZEROS = bytes(1 << 20)
@@ -38,7 +37,7 @@ _ZEROS = bytes(1 << 20)
 class FileEntry:
     """One directory entry; `mtime_ns` is the modification time in nanoseconds since the epoch.
 
-    Neither a directory nor a file is a pipe, a socket, a device, or a link that leads nowhere, whatever its name.
+    Pipes, sockets, devices and dangling links are neither directories nor files, whatever their names.
     """
 
     name: str
@@ -60,9 +59,9 @@ _TO_READ = 0x100  # PyBUF_READ
 
 
 class FileMapping:
-    """The first bytes of a file as memory to read, at `address`; it lasts as long as this object.
+    """The first bytes of a file as readable memory at `address`; it lasts as long as this object.
 
-    It holds no descriptor, unlike `mmap.mmap`, which duplicates the one that it is given.
+    It holds no descriptor, unlike `mmap.mmap`, which duplicates its descriptor.
     """
 
     __slots__ = ("_size_bytes", "address", "memory")
@@ -81,16 +80,16 @@ class FileMapping:
         return self._size_bytes
 
     def __del__(self, unmap: Callable[[int, int], int] = _LIBC.munmap) -> None:
-        # A default, because globals are gone when the interpreter ends.
+        # A default value, because globals may be gone at the end of the interpreter.
         if self.address:
             unmap(self.address, self._size_bytes)
             self.address = 0
 
 
 class OpenFile:
-    """A file of a live log, open for as long as anyone holds it, whatever its name becomes.
+    """An open file of a live log, independent of later names.
 
-    It closes with `close`, or once nobody holds it: who reads of a segment that was deleted meanwhile reads on.
+    Closed by `close` or with the last reference, so that readers of a deleted segment can finish.
     """
 
     __slots__ = ("descriptor", "path")
@@ -104,11 +103,11 @@ class OpenFile:
         self.close()
 
     def size_bytes(self) -> int:
-        """The length of the file."""
+        """Return the length of the file."""
         return os.fstat(self.descriptor).st_size
 
     def read(self, position: int, count: int) -> bytes:
-        """`count` bytes from `position`, fewer at the end of the file."""
+        """Return `count` bytes from `position`, fewer at the end of the file."""
         first = os.pread(self.descriptor, count, position)
         if len(first) == count or not first:
             return first
@@ -120,7 +119,7 @@ class OpenFile:
         return b"".join(parts)
 
     def read_into(self, target: memoryview, position: int) -> int:
-        """Fill `target` from `position` on; returns the bytes read, fewer at the end of the file."""
+        """Fill `target` from `position` on; return the bytes read, fewer at the end of the file."""
         read = 0
         while read < len(target):
             got = os.preadv(self.descriptor, [target[read:]], position + read)
@@ -130,11 +129,11 @@ class OpenFile:
         return read
 
     def send(self, target: socket.socket, position: int, count: int) -> int:
-        """Send a slice to a socket without copying it through this process; returns the bytes that it took."""
+        """Send a slice to a socket without copying it through this process; return the bytes sent."""
         return os.sendfile(target.fileno(), self.descriptor, position, count)
 
     def map(self, size_bytes: int) -> FileMapping:
-        """The first `size_bytes` of the file as memory to read; what is written later shows there.
+        """Map the first `size_bytes` of the file as readable memory; later writes are visible in it.
 
         The mapping outlives the file's descriptor.
         """
@@ -151,7 +150,7 @@ class OpenFile:
             written += count
 
     def resize(self, size_bytes: int) -> None:
-        """Cut the file, or let it go on with zeros that take no room; not yet durable."""
+        """Cut the file, or extend it with a hole of zeros; not yet durable."""
         os.ftruncate(self.descriptor, size_bytes)
 
     def sync(self) -> None:
@@ -159,7 +158,7 @@ class OpenFile:
         os.fsync(self.descriptor)
 
     def close(self) -> None:
-        """Close the file, once."""
+        """Close the file; later calls have no effect."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -169,15 +168,15 @@ class Fs:
     """The local filesystem.  Tests subclass it to fail, tear or lose operations."""
 
     def is_directory(self, path: Path) -> bool:
-        """Whether `path` is a directory, links followed."""
+        """Return True if `path` is a directory; links are followed."""
         return path.is_dir()
 
     def exists(self, path: Path) -> bool:
-        """Whether `path` exists."""
+        """Return True if `path` exists."""
         return path.exists()
 
     def scan(self, directory: Path) -> list[FileEntry]:
-        """Entries of `directory` in name order; an entry that vanishes meanwhile is left out."""
+        """Return the entries of `directory` in name order; an entry that vanishes meanwhile is left out."""
         entries = []
         with os.scandir(directory) as found:
             for item in found:
@@ -191,12 +190,12 @@ class Fs:
         return sorted(entries, key=lambda entry: entry.name)
 
     def broken_links(self, directory: Path) -> list[str]:
-        """Names of the links in `directory` that lead nowhere, which `scan` leaves out; in name order."""
+        """Return the names of dangling links in `directory`, in name order; `scan` leaves them out."""
         with os.scandir(directory) as found:
             return sorted(item.name for item in found if item.is_symlink() and not os.path.exists(item.path))
 
     def entry(self, path: Path) -> FileEntry | None:
-        """What `scan` would say of one path, links followed; None where nothing is there."""
+        """Return the entry of one path, links followed; None if the path does not exist."""
         try:
             status = path.stat()
         except FileNotFoundError:
@@ -204,18 +203,18 @@ class Fs:
         return _entry(path.name, status)
 
     def read_bytes(self, path: Path) -> bytes:
-        """The whole content.  No file that is read at once is larger than a segment may be.
+        """Return the whole content of a file that is not larger than a segment may be.
 
         Raises:
-            OSError: EFBIG, it is; also as FileNotFoundError, PermissionError, IsADirectoryError.
+            OSError: EFBIG for a larger file; also FileNotFoundError, PermissionError, IsADirectoryError.
         """
         with open(open_to_read(path), "rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_size > MAX_SEGMENT_BYTES:
+            if os.fstat(file.fileno()).st_size > _MAX_READ_BYTES:
                 raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
             return file.readall()
 
     def read_range(self, path: Path, position: int, count: int) -> bytes:
-        """`count` bytes from `position`, fewer at the end of the file."""
+        """Return `count` bytes from `position`, fewer at the end of the file."""
         descriptor = self.open_to_read(path)
         try:
             return os.pread(descriptor, count, position)
@@ -223,7 +222,7 @@ class Fs:
             os.close(descriptor)
 
     def ends_in_zeros(self, path: Path, position: int) -> bool:
-        """True if every byte from `position` on is zero, or none is there; holes are not read."""
+        """Return True if every byte from `position` on is zero, or there are none; holes are not read."""
         descriptor = self.open_to_read(path)
         try:
             return only_zeros(descriptor, position, os.fstat(descriptor).st_size)
@@ -231,7 +230,7 @@ class Fs:
             os.close(descriptor)
 
     def open_to_read(self, path: Path) -> int:
-        """A descriptor of a file to be read in chunks; the caller closes it."""
+        """Open a file for reading in chunks; the caller closes the descriptor returned."""
         return open_to_read(path)
 
     def open_file(self, path: Path) -> OpenFile:
@@ -239,7 +238,7 @@ class Fs:
         return OpenFile(path, create=False)
 
     def create_file(self, path: Path, *, like: Path) -> OpenFile:
-        """The same of a file that may be missing: then it gets the owner, group and mode of `like`."""
+        """Open a file of a live log; create a missing one with the owner, group and mode of `like`."""
         is_new = not self.exists(path)
         file = OpenFile(path, create=True)
         if is_new and like != path:
@@ -249,8 +248,8 @@ class Fs:
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         """Create `path` (it must not exist), write `chunks`, return the bytes written.  Not yet durable.
 
-        Large chunks are written past the page cache where the filesystem can do that: who cleans a directory reads
-        hundreds of times what a cache holds, and what a broker has there should stay.
+        Large chunks bypass the page cache if the filesystem supports that.  Cleaning a directory reads hundreds of
+        times the size of the cache, and the pages of a broker should stay in it.
         """
         written = 0
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -270,9 +269,9 @@ class Fs:
         return written
 
     def replace_file(self, path: Path, content: bytes, *, like: Path | None = None) -> None:
-        """Kafka's way to rewrite a small file: `<path>.tmp`, sync, rename over `path`, sync the directory.
+        """Rewrite a small file as Kafka does: write `<path>.tmp`, sync, rename over `path`, sync the directory.
 
-        Where `path` does not exist yet, the new file gets the owner, group and mode of `like`.
+        If `path` does not exist yet, the new file gets the owner, group and mode of `like`.
         """
         temporary = path.with_name(path.name + ".tmp")
         self.unlink(temporary, missing_ok=True)
@@ -287,8 +286,8 @@ class Fs:
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Cut a file down to its first `size_bytes`, in place; not yet durable.
 
-        The one change of an existing inode: what a crash tore off the end of a segment goes, and a copy of the rest
-        could need a gigabyte that a full disk does not have.  Whoever calls it for a file with several names copies it.
+        It changes an existing inode, to remove the torn end of a segment after a crash: a copy of the rest could need a
+        gigabyte that a full disk does not have.  The caller copies a file that has several names instead.
         """
         os.truncate(path, size_bytes)
 
@@ -305,7 +304,7 @@ class Fs:
         os.rename(source, target)
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory, durably; what is above it must be there."""
+        """Create a directory, durably; its parent must exist."""
         os.mkdir(path)
         self.sync_directory(path.parent)
 
@@ -330,10 +329,10 @@ class Fs:
         os.utime(path, ns=(mtime_ns, mtime_ns))
 
     def adopt_owner(self, path: Path, like: Path) -> None:
-        """Give `path` the owner, group and mode of `like`; a file like a directory can be read and written as that can.
+        """Give `path` the owner, group and mode of `like`; from a directory a file takes the read and write bits only.
 
         Raises:
-            OwnerNotKeptError: this process may not.
+            OwnerNotKeptError: this process may not change them.
         """
         wanted = like.stat()
         have = path.stat()
@@ -356,7 +355,7 @@ class Fs:
         """Check that this process may open `count` more files.
 
         Raises:
-            OSError: EMFILE or ENFILE, it may not.
+            OSError: EMFILE or ENFILE, if it may not.
         """
         opened: list[int] = []
         try:
@@ -367,12 +366,12 @@ class Fs:
                 os.close(descriptor)
 
     def free_bytes(self, path: Path) -> int:
-        """Bytes that may still be written to the filesystem of `path`."""
+        """Return the bytes that may still be written to the filesystem of `path`."""
         return shutil.disk_usage(path).free
 
 
 class PretendingFs(Fs):
-    """Reads for real and only counts what would be written: what a dry run works on."""
+    """A filesystem for dry runs: it reads files, and only counts the bytes that it would write."""
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         return sum(memoryview(chunk).nbytes for chunk in chunks)
@@ -409,14 +408,14 @@ class PretendingFs(Fs):
 
 
 def is_out_of_descriptors(error: BaseException) -> bool:
-    """True if the process or the system may open no more files, which says nothing about a disk."""
+    """Return True if the process or the system has no free descriptors; the disk may be healthy."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def open_to_read(path: Path) -> int:
-    """A descriptor of a file to be read; the caller closes it.
+    """Open a regular file for reading; the caller closes the descriptor returned.
 
-    Nothing but a regular file is opened: a pipe would be waited for, a device need not have an end.
+    Other files are refused: a pipe would block, and a device need not have an end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
@@ -429,7 +428,7 @@ def open_to_read(path: Path) -> int:
 
 
 def only_zeros(descriptor: int, position: int, end: int) -> bool:
-    """True if the bytes of an open file in [position, end) are zeros.
+    """Return True if the bytes of an open file in [position, end) are zeros.
 
     Holes are not read: a file may be preallocated, or be sparse and huge.
     """
@@ -449,15 +448,15 @@ def only_zeros(descriptor: int, position: int, end: int) -> bool:
 
 
 def _write_past_cache(descriptor: int, content: memoryview) -> int:
-    """Write the whole blocks at the begin of `content` straight to the device.
+    """Write the whole blocks at the start of `content` directly to the device.
 
-    Returns the bytes written, which may be fewer or none where the filesystem does not do that; the rest is to be
-    written as usual.  The file's position must be at a block.
+    Returns the bytes written, fewer or none if the filesystem does not support it; the caller writes the rest as usual.
+    The file's position must be at a block.
     """
     whole_bytes = len(content) - len(content) % _BLOCK_BYTES
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     written = 0
-    # Memory of its own, since the device wants it at a block's address.
+    # A separate mapping, because the device needs an address that is a multiple of a block.
     block = mmap.mmap(-1, min(_DIRECT_WRITE_BYTES, whole_bytes))
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _PAST_CACHE)

@@ -1,7 +1,7 @@
-"""Which filesystem a path is on, and whether it is one of those that a network lies behind.
+"""Filesystem type of a path, and the types of network filesystems.
 
-A log directory on such a filesystem may be in use by another host that our `.lock` does not reach, and what a sync or
-a rename promises there depends on the server.
+Another host may use a log directory on a network filesystem, and `.lock` does not reach it.  The guarantees of a sync
+or a rename there depend on the server.
 
 Source: proc(5), /proc/pid/mountinfo.
 """
@@ -26,12 +26,12 @@ _MOUNT_POINT = 4
 
 
 def filesystem_type(path: Path, mount_table: Path = MOUNT_TABLE) -> str | None:
-    """The type of the filesystem that holds `path` (`ext4`, `nfs4`); None where the system has no table of mounts."""
+    """Return the type of the filesystem of `path` (`ext4`, `nfs4`); None if the system has no mount table."""
     try:
         lines = mount_table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
-    place = path.resolve()
+    resolved = path.resolve()
     found: tuple[int, str] | None = None
     for line in lines:
         left, separator, right = line.partition(" - ")
@@ -41,11 +41,11 @@ def filesystem_type(path: Path, mount_table: Path = MOUNT_TABLE) -> str | None:
         mount_point = Path(_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[_MOUNT_POINT]))
         # A later mount hides an earlier one on the same point.
         depth = len(mount_point.parts)
-        if place.is_relative_to(mount_point) and (found is None or depth >= found[0]):
+        if resolved.is_relative_to(mount_point) and (found is None or depth >= found[0]):
             found = depth, kinds[0]
     return None if found is None else found[1]
 
 
 def is_network_filesystem(kind: str) -> bool:
-    """Whether a filesystem type is a network's; what runs in user space (`fuse.sshfs`) counts as one."""
+    """Return True if a filesystem type is a network filesystem; types in user space (`fuse.sshfs`) count as one."""
     return kind in _NETWORK_TYPES or kind.startswith(_FUSE_PREFIX)

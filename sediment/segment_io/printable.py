@@ -1,7 +1,7 @@
-"""Text from disk made safe to print and to encode: names, paths and contents of files may hold any bytes.
+"""Escaping of text from disk for printing and encoding: names, paths and contents of files may hold any bytes.
 
-A terminal takes control characters for commands.  Bytes of a file name that are not UTF-8 are surrogates in Python,
-which no encoding can write.
+A terminal takes control characters for commands.  Bytes of a file name that are not UTF-8 are surrogates in Python, and
+UTF-8 cannot encode those.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 _UNPRINTABLE = re.compile(
     "["
     "\\x00-\\x1f\\x7f-\\x9f"  # control characters, among them ESC and line ends
-    "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069"  # they change the order in which text is shown
+    "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069"  # direction marks change the order of the text shown
     "\\u2028\\u2029"  # line ends
     "\\ud800-\\udfff"  # bytes that are not UTF-8, as Python decodes file names
     "]"

@@ -1,10 +1,11 @@
-"""Directories that pyarrow.fs reaches: of this machine, HDFS, S3 and its like.
+"""Directories that pyarrow.fs reaches: on this machine, on HDFS, and in object stores such as S3.
 
 Names are relative to the directory of a store, with `/` between folders.
 
-Invariants: a file under its final name is whole, because stores whose writes show before they are complete get it
-under another name first; on a local store what `write` and `move` made is durable once `sync` returned for its folder.
-Errors are OSError with the file's full name, without the credentials that a URI may hold.
+Invariants
+* A file under its final name is whole.  A store that shows incomplete files gets it under another name first.
+* On a local store the results of `write` and `move` are durable after `sync` of their folder.
+* Errors are OSError with the file's full name, without the credentials of a URI.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.fs import Buffer, FileEntry, Fs
+from sediment.segment_io.fs import FileEntry, Fs
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -30,7 +32,7 @@ CHUNK_BYTES = 8 << 20
 _ATTEMPTS = 10
 
 _LOCAL = "local"
-_ATOMIC = frozenset({"s3", "gcs", "abfs"})  # where an object shows once it is complete, and renaming copies
+_ATOMIC = frozenset({"s3", "gcs", "abfs"})  # an object becomes visible when complete, and a rename copies it
 _SCHEME = "://"
 _SINGLE_PUTS = "allow_delayed_open"
 _CREDENTIALS = re.compile(r"(?<=://)[^/?]*@|\?.*")
@@ -45,7 +47,7 @@ class StoredFile:
 
 
 class Store:
-    """One directory, by its path or URI; it connects at the first use, and again wherever it is unpickled."""
+    """One directory, by its path or URI; it connects at the first use, and again after unpickling."""
 
     def __init__(self, where: str) -> None:
         self.where = where if _SCHEME in where else str(Path(where).absolute())
@@ -66,28 +68,28 @@ class Store:
             filesystem, base = FileSystem.from_uri(_with_single_puts(self.where))
         except pa.ArrowException as error:
             raise UsageError(
-                f"this URI cannot be used: {_first_line(error)}",
+                f"the URI cannot be used: {_first_line(error)}",
                 path=str(self),
-                advice="name a directory, or one behind file://, s3://, gs://, abfs:// or hdfs://",
+                advice="name a directory by its path or by a file://, s3://, gs://, abfs:// or hdfs:// URI",
             ) from error
         except UnicodeEncodeError as error:
             raise UsageError(
-                "this path is not UTF-8, so it cannot be read or written through pyarrow",
+                "this path is not UTF-8, so pyarrow cannot read or write it",
                 path=str(self),
                 advice="rename the directory, or mount it under another path",
             ) from error
         except OSError as error:
             raise _named(error, str(self)) from error
-        return _patient(filesystem), base.rstrip("/")
+        return _with_retries(filesystem), base.rstrip("/")
 
     @property
     def is_path(self) -> bool:
-        """Whether it was given as a directory of this machine, whose files can be opened where they are."""
+        """True if it was given as a path of this machine, so that its files can be opened in place."""
         return _SCHEME not in self.where
 
     @property
     def local_path(self) -> Path | None:
-        """The directory itself where this machine has it."""
+        """The path of the directory if this machine has it, else None."""
         filesystem, base = self._opened
         return Path(base or "/") if filesystem.type_name == _LOCAL else None
 
@@ -99,14 +101,14 @@ class Store:
 
     # ------------------------------------------------------------------------------------------------------ reading
     def files(self, folder: str = "") -> dict[str, StoredFile]:
-        """Every file below a folder, in the order of names; empty where there is no such folder.
+        """Return every file below a folder, in the order of names; empty if the folder does not exist.
 
-        Files whose path is not UTF-8 are left out: pyarrow cannot name them, and none of Kafka's is called so.
+        Files with a path that is not UTF-8 are left out: pyarrow cannot name them, and Kafka has no such names.
         """
         from pyarrow.fs import FileSelector, FileType
 
         filesystem, base = self._opened
-        with self._telling(folder):
+        with self._named_errors(folder):
             found = filesystem.get_file_info(FileSelector(self._path(folder), allow_not_found=True, recursive=True))
         return {
             info.path[len(base) :].lstrip("/"): StoredFile(info.size, info.mtime_ns or 0)
@@ -115,55 +117,55 @@ class Store:
         }
 
     def folders(self) -> list[str]:
-        """The folders directly in this one; of object stores those that hold an object."""
+        """Return the folders directly in this one; an object store has those with an object."""
         from pyarrow.fs import FileSelector, FileType
 
         filesystem, _ = self._opened
-        with self._telling(""):
+        with self._named_errors(""):
             found = filesystem.get_file_info(FileSelector(self._path(""), allow_not_found=True))
         return sorted(info.base_name for info in found if _has_text_path(info) and info.type == FileType.Directory)
 
     def is_file(self) -> bool:
-        """Whether a file is where the directory should be."""
+        """Return True if the path is a file and not a directory."""
         from pyarrow.fs import FileType
 
         filesystem, base = self._opened
-        with self._telling(""):
+        with self._named_errors(""):
             return bool(filesystem.get_file_info(base or "/").type == FileType.File)
 
     def read(self, name: str) -> bytes | None:
-        """The content of a small file; None where there is none."""
+        """Return the content of a small file; None if it does not exist."""
         try:
             return b"".join(self.chunks(name))
         except FileNotFoundError:
             return None
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of a file, in pieces of at most `CHUNK_BYTES`."""
+        """Yield the content of a file in pieces of at most `CHUNK_BYTES`."""
         filesystem, _ = self._opened
-        with self._telling(name), filesystem.open_input_stream(self._path(name)) as source:
+        with self._named_errors(name), filesystem.open_input_stream(self._path(name)) as source:
             while piece := source.read(CHUNK_BYTES):
                 yield piece
 
     # ------------------------------------------------------------------------------------------------------ writing
     @property
     def shows_incomplete_files(self) -> bool:
-        """Whether a file that is being written is there already."""
+        """True if a file is visible while it is being written."""
         filesystem, _ = self._opened
         return filesystem.type_name not in _ATOMIC
 
     def make_folder(self, folder: str) -> None:
-        """Create a folder and those above it; without effect where folders are nothing but names."""
+        """Create a folder and its parents; without effect in an object store, where folders are only parts of names."""
         filesystem, _ = self._opened
         if self.shows_incomplete_files:
-            with self._telling(folder):
+            with self._named_errors(folder):
                 filesystem.create_dir(self._path(folder), recursive=True)
 
     def write(self, name: str, chunks: Iterable[Buffer]) -> int:
-        """Write `chunks` to a new file or over an old one; returns the bytes written."""
+        """Write `chunks` to a new file or over an old one; return the bytes written."""
         filesystem, _ = self._opened
         written = 0
-        with self._telling(name), filesystem.open_output_stream(self._path(name)) as target:
+        with self._named_errors(name), filesystem.open_output_stream(self._path(name)) as target:
             for chunk in chunks:
                 written += target.write(memoryview(chunk).cast("B"))
         if self.local_path is not None:
@@ -171,7 +173,7 @@ class Store:
         return written
 
     def put(self, name: str, chunks: Iterable[Buffer], *, part: str) -> int:
-        """Write a file that is under its name as a whole or not at all; `part` is its name until then."""
+        """Write a file that gets its name only when it is whole; `part` is its name until then."""
         if not self.shows_incomplete_files:
             return self.write(name, chunks)
         written = self.write(part, chunks)
@@ -179,47 +181,47 @@ class Store:
         return written
 
     def move(self, name: str, target: str) -> None:
-        """Give a file another name, over a file that has it."""
+        """Rename a file, replacing an existing `target`."""
         if self.local_path is not None:
             self._fs.rename(self.local_path / name, self.local_path / target)
             return
         filesystem, _ = self._opened
-        with self._telling(name):
+        with self._named_errors(name):
             if self.shows_incomplete_files:
                 self.delete(target)
             filesystem.move(self._path(name), self._path(target))
 
     def set_mtime_ns(self, name: str, mtime_ns: int) -> None:
-        """Set the modification time, where the store lets us."""
+        """Set the modification time on a local store; other stores do not support it."""
         if self.local_path is not None:
             self._fs.set_mtime_ns(self.local_path / name, mtime_ns)
 
     def delete(self, name: str) -> None:
-        """Remove a file; without effect where it is not there."""
+        """Remove a file; without effect if it does not exist."""
         filesystem, _ = self._opened
         try:
-            with self._telling(name):
+            with self._named_errors(name):
                 filesystem.delete_file(self._path(name))
         except FileNotFoundError:
             return
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder with all that is in it, also where somebody else is removing from it."""
+        """Remove a folder with its content, even while another process removes files in it."""
         filesystem, _ = self._opened
         while folder in self.folders():
             try:
-                with self._telling(folder):
+                with self._named_errors(folder):
                     filesystem.delete_dir(self._path(folder))
             except FileNotFoundError:
                 continue
 
     def sync(self, folder: str = "") -> None:
-        """Make the names in a folder durable, where the store does not do that by itself."""
+        """Make the names in a folder of a local store durable; other stores do so by themselves."""
         if self.local_path is not None:
             self._fs.sync_directory(self.local_path / folder)
 
     def free_bytes(self) -> int:
-        """Bytes that may still be written; more than enough where a store does not tell."""
+        """Return the bytes that may still be written; 2^63 - 1 for a store without a limit."""
         return INT64_MAX if self.local_path is None else shutil.disk_usage(self.local_path).free
 
     # ------------------------------------------------------------------------------------------------------- helpers
@@ -228,7 +230,7 @@ class Store:
         return f"{base}/{name}" if name else base or "/"
 
     @contextmanager
-    def _telling(self, name: str) -> Iterator[None]:
+    def _named_errors(self, name: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -243,31 +245,31 @@ def _has_text_path(info: FileInfo) -> bool:
 
 
 class ListedFs(Fs):
-    """What a store listed of one folder, as `list_log` looks at a directory."""
+    """The listing of one folder of a store, in the form that `list_log` reads."""
 
     def __init__(self, files: Mapping[str, StoredFile]) -> None:
         self._files = files
 
     def is_directory(self, path: Path) -> bool:
-        """It was listed."""
+        """Return True: the folder was listed."""
         return True
 
     def scan(self, directory: Path) -> list[FileEntry]:
-        """The files in the order in which they were listed."""
+        """Return the files in the order of the listing."""
         return [FileEntry(name, file.size_bytes, file.mtime_ns, False) for name, file in self._files.items()]
 
 
 def _with_single_puts(where: str) -> str:
-    """A small object is one request instead of three, and an empty one no upload of a part without bytes."""
+    """Return `where` with an option for one request, not three, per small object and no empty part of an upload."""
     if not where.startswith("s3://") or _SINGLE_PUTS in where:
         return where
     return f"{where}{'&' if '?' in where else '?'}{_SINGLE_PUTS}=true"
 
 
-def _patient(filesystem: FileSystem) -> FileSystem:
-    """The same filesystem; of S3 one that waits longer and longer for a server that is busy or cuts off connections.
+def _with_retries(filesystem: FileSystem) -> FileSystem:
+    """Return the filesystem; for S3 one that retries with growing waits if a server is busy or drops connections.
 
-    pyarrow's own patience with a filesystem of a URI ends after some six seconds.
+    By default pyarrow gives up on a filesystem of a URI after about six seconds.
     """
     if filesystem.type_name != "s3":
         return filesystem
@@ -278,7 +280,7 @@ def _patient(filesystem: FileSystem) -> FileSystem:
 
 
 def _named(error: OSError, name: str) -> OSError:
-    """The same error about `name`: pyarrow tells neither file nor, of a server's answer, a number."""
+    """Return the error with `name`: pyarrow's errors lack the file and, for a server's answer, the error number."""
     if error.filename is not None:
         return error
     number = error.errno or errno.EIO

@@ -17,8 +17,9 @@ from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log_manager import LogManager
 from sediment.engine.live.partition_log import PartitionLog
 from sediment.retention.config import RetentionConfig
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.fs import Buffer, FileMapping, Fs, OpenFile
+from sediment.segment_io.fs import FileMapping, Fs, OpenFile
 from tests.clocks import ManualClock
 from tests.twin.batches import Record, encode_batch
 from tests.twin.segments import file_batches

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from sediment.segment_io.fs import Buffer, Fs, OpenFile
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.fs import Fs, OpenFile
 
 Image = dict[str, tuple[bytes, int]]
 """The files of a directory: name -> content and modification time in nanoseconds."""

@@ -26,7 +26,8 @@ from types import TracebackType
 from typing import Any
 from unittest import mock
 
-from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.stores import Store
 from tests.faults.faulty_fs import Disk
 from tests.faults.inline_spark import ATTEMPTS, ExecutorLostError

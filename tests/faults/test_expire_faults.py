@@ -21,8 +21,9 @@ from sediment.engine.directory.loader import load_log
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.expire import ExpiryRun, expire
 from sediment.jobs.settings.resolve import Settings
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir import read_checkpoints
 from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Image, Kill, Killed, read_image, write_image
 from tests.jobs.test_expire import NAME, make_log

@@ -22,11 +22,12 @@ from sediment.engine.config import LogConfig
 from sediment.engine.live.partition_log import AppendOrigin, PartitionLog
 from sediment.segment_io.errors import StorageError
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch, end_transaction_marker
+from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from tests.engine.live_logs import NOW_MS, Tasks, config
 from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Kill, Killed, read_image, write_image
+from tests.twin.batches import ControlType, encode_marker
 from tests.twin.segments import file_batches
 
 CRASHES = int(os.environ.get("SEDIMENT_CRASHES", "60"))
@@ -118,12 +119,14 @@ class Life:
     def mark(self) -> None:
         if self.history.in_transaction:
             producer_id = self.chance.choice(sorted(self.history.in_transaction))
-            marker = end_transaction_marker(
-                producer_id,
-                self.history.epochs.get(producer_id, 0),
-                commits=self.chance.random() < 0.5,
-                timestamp_ms=NOW_MS,
+            marker = encode_marker(
+                ControlType.COMMIT if self.chance.random() < 0.5 else ControlType.ABORT,
+                offset=0,
+                timestamp=NOW_MS,
                 leader_epoch=1,
+                producer_id=producer_id,
+                producer_epoch=self.history.epochs.get(producer_id, 0),
+                coordinator_epoch=0,
             )
             self._append(marker, 1, AppendOrigin.COORDINATOR)
             self.history.in_transaction.discard(producer_id)

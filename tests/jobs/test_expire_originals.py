@@ -14,8 +14,9 @@ from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.expire import ExpiryRun
 from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.settings.resolve import Settings
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Fail, FaultyFs, Kill, Killed
 from tests.jobs.kept_originals import catalogues, put_back
 from tests.jobs.log_dirs import sediment, tree, write_checkpoint

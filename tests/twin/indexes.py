@@ -221,3 +221,28 @@ def build_indexes(
     for batch in batches:
         builder.append(batch)
     return builder.finish()
+
+
+class TransactionIndexBuilder:
+    """The `.txnindex` of one segment, as Kafka appends to it and cuts it; a file found at the start is not checked.
+
+    Raises:
+        InvalidIndexOffsetError: an entry does not end after the last one appended here.
+    """
+
+    def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
+        self.entries = list(entries)
+        self._last_appended = -1
+
+    def append(self, entry: AbortedTransaction) -> None:
+        if entry.last_offset <= self._last_appended:
+            raise InvalidIndexOffsetError(f"{entry.last_offset} does not follow {self._last_appended}")
+        self._last_appended = entry.last_offset
+        self.entries.append(entry)
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut at the first entry whose last offset is at or above `offset`."""
+        kept = next((i for i, entry in enumerate(self.entries) if entry.last_offset >= offset), len(self.entries))
+        if kept < len(self.entries):
+            self._last_appended = self.entries[kept - 1].last_offset if kept else -1
+            del self.entries[kept:]

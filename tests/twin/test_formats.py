@@ -42,6 +42,7 @@ from tests.twin.indexes import (
     IndexBuilder,
     OffsetEntry,
     TimeEntry,
+    TransactionIndexBuilder,
     build_indexes,
     collect_aborted,
     encode_offset_index,
@@ -632,6 +633,24 @@ def test_collecting_ends_at_the_entry_whose_last_stable_offset_reaches_the_bound
     assert collect_aborted(segments, 0, 12, log_start_offset=0) == FOUR_ABORTED[:2]
     assert collect_aborted(segments, 19, 36, log_start_offset=0) == FOUR_ABORTED
     assert collect_aborted(segments, 20, 36, log_start_offset=0) == FOUR_ABORTED[2:]
+
+
+@pytest.mark.parametrize("last_offset", [15, 10])
+def test_ix_16_aborted_transactions_must_end_in_order(last_offset):
+    builder = TransactionIndexBuilder()
+    builder.append(AbortedTransaction(1, 0, 15, 16))
+    with pytest.raises(InvalidIndexOffsetError, match="does not follow 15"):
+        builder.append(AbortedTransaction(2, 3, last_offset, 17))
+
+
+def test_ix_16_the_order_starts_afresh_with_a_reopened_file_and_goes_back_with_a_truncation():
+    builder = TransactionIndexBuilder(FOUR_ABORTED)
+    builder.append(AbortedTransaction(4, 0, 20, 21))
+    builder.truncate_to(50)
+    with pytest.raises(InvalidIndexOffsetError, match="does not follow 35"):
+        builder.append(AbortedTransaction(5, 30, 33, 34))
+    builder.append(AbortedTransaction(5, 40, 45, 46))
+    assert [entry.last_offset for entry in builder.entries] == [10, 15, 35, 45]
 
 
 def test_ix_18_incomplete_trailing_bytes_of_a_transaction_index_are_ignored():

@@ -12,11 +12,12 @@ import numpy as np
 
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.checkpoints import EpochEntry
-from sediment.segment_io.format.layout import NO_LEADER_EPOCH
+from sediment.segment_io.format.layout import (
+    MAGIC_V2,
+    NO_LEADER_EPOCH,
+)
 
 Epochs = tuple[EpochEntry, ...]
-
-_MAGIC = 2
 
 
 def latest_epoch(entries: Sequence[EpochEntry]) -> int:
@@ -82,7 +83,7 @@ def with_batches(entries: Epochs, rows: np.ndarray) -> Epochs:
         starts = [0, *(np.flatnonzero((found[1:] != found[:-1]) | (rows["magic"][1:] != rows["magic"][:-1])) + 1)]
     for start in starts:
         epoch, offset = int(found[start]), int(rows["base_offset"][start])
-        if rows["magic"][start] < _MAGIC:
+        if rows["magic"][start] < MAGIC_V2:
             entries = () if entries else entries
         elif epoch < 0:
             raise UsageError(f"a batch has leader epoch {epoch}", offset=offset)

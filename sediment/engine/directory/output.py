@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import OwnershipError, SourceChangedError, UsageError
 from sediment.segment_io.format.names import (
     LOCK_FILE,
@@ -28,7 +29,7 @@ from sediment.segment_io.format.names import (
     PartFile,
     parse_segment_file,
 )
-from sediment.segment_io.fs import Buffer, Fs, open_to_read
+from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.log_dir import LOG_DIRECTORY_FILES
 from sediment.segment_io.stores import CHUNK_BYTES, Store
 

@@ -20,11 +20,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sediment.segment_io.units import NS_PER_MS
+
 CHECK_INTERVAL_MS = 300
 
 _LONGEST_SLEEP_SECONDS = 1e9  # of a rate next to nothing; an operating system cannot sleep for ever
 
-_NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _STATE = struct.Struct("=qq")  # start of the window on the system's monotonic clock in ns, bytes observed in it
 
@@ -65,7 +66,7 @@ class Throttle:
             start_ns, observed = _STATE.unpack(os.pread(self._descriptor, _STATE.size, 0))
             observed += used_bytes
             elapsed_ns = self._clock_ns() - start_ns
-            if elapsed_ns > CHECK_INTERVAL_MS * _NS_PER_MS and observed > 0:
+            if elapsed_ns > CHECK_INTERVAL_MS * NS_PER_MS and observed > 0:
                 wait_seconds = observed / self._bytes_per_second - elapsed_ns / _NS_PER_S
                 if wait_seconds > 0:
                     self._sleep(min(wait_seconds, most_seconds, _LONGEST_SLEEP_SECONDS))

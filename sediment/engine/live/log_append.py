@@ -21,11 +21,11 @@ from sediment.engine.live.log_flush import flush_locked
 from sediment.engine.live.log_roll import roll
 from sediment.engine.live.producer_appends import ProducerUpdate, VerificationGuard
 from sediment.engine.live.validation import AppendBuffers, AppendOrigin, Batches, BatchFields, read_batches, validate
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import RecordBatchTooLargeError, SedimentError, UnexpectedAppendOffsetError
 from sediment.segment_io.format import legacy
 from sediment.segment_io.format.decode import OFFSET_DELTA
 from sediment.segment_io.format.layout import CODEC_NONE, INT32_MAX, NO_TIMESTAMP
-from sediment.segment_io.fs import Buffer
 from sediment.segment_io.partition.producer_state import NO_OFFSET, RememberedBatch
 
 _MAGIC = 2

@@ -40,6 +40,7 @@ from sediment.engine.live.log_directory import LogDirectory
 from sediment.engine.live.open_files import open_files_limit
 from sediment.engine.live.partition_log import PartitionLog
 from sediment.engine.live.scheduler import Clock, Scheduler
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import (
     CleaningAbortedError,
     CommitStateUnknownError,
@@ -52,14 +53,14 @@ from sediment.segment_io.errors import (
     StorageError,
 )
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.fs import Buffer, Fs, is_out_of_descriptors
+from sediment.segment_io.fs import Fs, is_out_of_descriptors
 from sediment.segment_io.partition.listing import LogListing
 from sediment.segment_io.partition.log_view import LogView
+from sediment.segment_io.units import NS_PER_MS
 
 _LOGGER = logging.getLogger(__name__)
 
 _UNLIMITED_BYTES_PER_SECOND = 1e18
-_NS_PER_MS = 1_000_000
 _MS_PER_SECOND = 1000
 _SLEEP_SLICE_MS = 100
 
@@ -330,7 +331,7 @@ class LogCleaner:
                 self._clock.sleep_ms(max(min(round(left_ms), _SLEEP_SLICE_MS), 1))
 
         throttle = Throttle(
-            self._throttle_state, rate, clock_ns=lambda: self._clock.monotonic_ms() * _NS_PER_MS, sleep=sleep
+            self._throttle_state, rate, clock_ns=lambda: self._clock.monotonic_ms() * NS_PER_MS, sleep=sleep
         )
         stack.callback(throttle.close)
 

@@ -48,6 +48,7 @@ from sediment.engine.live.log_append import AppendInfo, AppendRequest
 from sediment.engine.live.producer_appends import UNKNOWN_TRANSACTION_VERSION, VerificationGuard
 from sediment.engine.live.validation import AppendOrigin
 from sediment.retention.policy import SegmentState
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import (
     PARTITION_METADATA_FILE,
@@ -55,7 +56,7 @@ from sediment.segment_io.format.names import (
     SegmentFileKind,
     TopicPartition,
 )
-from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_partition_metadata, write_partition_metadata
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints

@@ -19,10 +19,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.units import NS_PER_MS
 
 _LOGGER = logging.getLogger(__name__)
 
-_NS_PER_MS = 1_000_000
 _MS_PER_SECOND = 1000
 _LONGEST_WAIT_SECONDS = 3600.0
 
@@ -32,11 +32,11 @@ class Clock:
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
-        return time.time_ns() // _NS_PER_MS
+        return time.time_ns() // NS_PER_MS
 
     def monotonic_ms(self) -> int:
         """Milliseconds that only ever grow."""
-        return time.monotonic_ns() // _NS_PER_MS
+        return time.monotonic_ns() // NS_PER_MS
 
     def sleep_ms(self, duration_ms: int) -> None:
         """Come back after `duration_ms`."""

@@ -34,6 +34,15 @@ from sediment.segment_io.format.decode import (
     TIMESTAMP_DELTA,
     decode_records,
 )
+from sediment.segment_io.format.index_entries import (
+    INDEXED_TIMESTAMP,
+    LARGEST_TIMESTAMP,
+    LARGEST_TIMESTAMP_OFFSET,
+    OFFSET_INDEX_BYTES,
+    PROGRESS_FIELDS,
+    SINCE_ENTRY_BYTES,
+    TIME_INDEX_BYTES,
+)
 from sediment.segment_io.format.indexes import AbortedTransaction, OffsetPosition, TimestampOffset
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
@@ -41,7 +50,10 @@ from sediment.segment_io.format.layout import (
     CODEC_MASK,
     INT32_MAX,
     LAST_OFFSET_DELTA,
+    LEGACY_ATTRIBUTES,
+    LEGACY_TIMESTAMP,
     MAGIC,
+    MAGIC_V2,
     MAX_TIMESTAMP,
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
@@ -51,23 +63,14 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs, OpenFile
-from sediment.segment_io.segment.append import (
-    INDEXED_TIMESTAMP,
-    LARGEST_TIMESTAMP,
-    LARGEST_TIMESTAMP_OFFSET,
-    PROGRESS_FIELDS,
-    SINCE_ENTRY_BYTES,
-    index_entries,
-)
+from sediment.segment_io.segment.append import index_entries
 from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, MappedTimeIndex, OpenTransactionIndex
 from sediment.segment_io.segment.reader import batch_error, padded_buffer
 from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_LAST_OFFSET, BY_TIMESTAMP, find_batch
+from sediment.segment_io.units import NS_PER_MS
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
-_NS_PER_MS = 1_000_000
 _WINDOW_BYTES = 16 << 10
-_MAGIC = 2
-_LEGACY_TIMESTAMP = MAGIC + 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +200,10 @@ class Segment:
         most = batches.size_bytes // max(self._interval_bytes, 1) + 1
         most = min(most, len(batches.rows))
         offset_room = min(offset_index.max_entries - len(offset_index), most)
-        time_room = min(max(time_index.max_entries - 1 - len(time_index), 0), most)
+        time_room = min(max(time_index.max_entries - len(time_index), 0), most + 1)
         offset_entries = np.empty(offset_room * OFFSET_ENTRY_BYTES, dtype=np.uint8)
         time_entries = np.empty(time_room * TIME_ENTRY_BYTES, dtype=np.uint8)
-        offset_bytes, time_bytes = index_entries(
+        index_entries(
             batches.rows,
             position,
             self.base_offset,
@@ -209,6 +212,7 @@ class Segment:
             offset_entries,
             time_entries,
         )
+        offset_bytes, time_bytes = self._progress[OFFSET_INDEX_BYTES], self._progress[TIME_INDEX_BYTES]
         if offset_bytes:
             offset_index.extend(offset_entries[:offset_bytes].tobytes())
         if time_bytes:
@@ -240,7 +244,7 @@ class Segment:
         if largest_ms >= 0:
             return largest_ms
         entry = self._fs.entry(self.path())
-        return 0 if entry is None else entry.mtime_ns // _NS_PER_MS
+        return 0 if entry is None else entry.mtime_ns // NS_PER_MS
 
     def first_timestamp_ms(self) -> int:
         """The largest timestamp of the first batch, -1 where there is none.
@@ -251,7 +255,7 @@ class Segment:
             if not self.size_bytes:
                 return NO_TIMESTAMP
             header = self.file.read(0, BATCH_HEADER_BYTES)
-            at = MAX_TIMESTAMP if header[MAGIC] >= 2 else _LEGACY_TIMESTAMP
+            at = MAX_TIMESTAMP if header[MAGIC] >= 2 else LEGACY_TIMESTAMP
             has_timestamp = header[MAGIC] > 0
             self._first_timestamp_ms = (
                 int.from_bytes(header[at : at + 8], "big", signed=True) if has_timestamp else NO_TIMESTAMP
@@ -355,7 +359,7 @@ class Segment:
     def _records(self, batch: FoundBatch) -> list[FoundRecord]:
         """Timestamps and offsets of the records of a batch, in order."""
         entry = self.file.read(batch.position, batch.size_bytes)
-        if entry[MAGIC] < _MAGIC:
+        if entry[MAGIC] < MAGIC_V2:
             return self._legacy_records(entry, batch)
         head = BATCH_STRUCT.unpack_from(entry)
         base_offset, _, epoch, _, _, attributes, _, base_timestamp, max_timestamp, *_, count = head
@@ -380,7 +384,7 @@ class Segment:
         ]
 
     def _legacy_records(self, entry: bytes, batch: FoundBatch) -> list[FoundRecord]:
-        if entry[legacy.LEGACY_ATTRIBUTES] & CODEC_MASK:
+        if entry[LEGACY_ATTRIBUTES] & CODEC_MASK:
             records = legacy.unwrap(entry, limit_bytes=INT32_MAX).records
         else:
             buffer = np.frombuffer(entry, dtype=np.uint8)
@@ -439,7 +443,7 @@ class Segment:
                 timestamp_ms = int.from_bytes(header[MAX_TIMESTAMP : MAX_TIMESTAMP + 8], "big", signed=True)
                 delta = int.from_bytes(header[LAST_OFFSET_DELTA : LAST_OFFSET_DELTA + 4], "big", signed=True)
             else:
-                timestamp_ms = int.from_bytes(header[_LEGACY_TIMESTAMP : _LEGACY_TIMESTAMP + 8], "big", signed=True)
+                timestamp_ms = int.from_bytes(header[LEGACY_TIMESTAMP : LEGACY_TIMESTAMP + 8], "big", signed=True)
                 delta = 0
             largest = TimestampOffset(timestamp_ms, batch.base_offset + delta)
             position = batch.position + batch.size_bytes

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.engine.config import LogConfig
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
     BAD_CONTROL_RECORD,
     BAD_LAST_OFFSET,
@@ -63,6 +64,7 @@ from sediment.segment_io.format.layout import (
     CONTROL_BIT,
     INT32_MAX,
     INT64_MAX,
+    MAGIC_V2,
     MIN_RECORD_BYTES,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
@@ -71,14 +73,13 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.rebuild import rebuilt_bound, write_records
 from sediment.segment_io.format.record_batch import BatchHead, NewRecord, batch_of, build_batch
-from sediment.segment_io.fs import Buffer
 from sediment.segment_io.segment.append import (
     KEY_IS_MISSING,
     NO_EPOCH_LIMIT,
     RECORD_IS_GOOD,
     TIMESTAMP_IS_OUT_OF_RANGE,
     TIMESTAMP_TYPE_IS_WRONG,
-    judge_records,
+    check_records,
     read_verified,
     stamp_batch,
 )
@@ -89,7 +90,6 @@ ByteArray = npt.NDArray[np.uint8]
 LOG_APPEND_TIME = "LogAppendTime"
 PRODUCER_CODEC = "producer"
 _UNCOMPRESSED = "uncompressed"
-_MAGIC = 2
 
 _VERDICT_TEXT = {
     KEY_IS_MISSING: "it has no key, and the topic is compacted",
@@ -143,12 +143,12 @@ class BatchFields(NamedTuple):
     @property
     def is_control(self) -> bool:
         """Whether it holds control records."""
-        return self.magic >= _MAGIC and bool(self.attributes & CONTROL_BIT)
+        return self.magic >= MAGIC_V2 and bool(self.attributes & CONTROL_BIT)
 
     @property
     def is_transactional(self) -> bool:
         """Whether it belongs to a transaction."""
-        return self.magic >= _MAGIC and bool(self.attributes & TRANSACTIONAL_BIT)
+        return self.magic >= MAGIC_V2 and bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_append_time(self) -> bool:
@@ -271,7 +271,7 @@ def read_batches(
 
 def _check_no_offsets(rows: Rows) -> None:
     for magic, base_offset in zip(rows["magic"].tolist(), rows["base_offset"].tolist(), strict=True):
-        if magic >= _MAGIC and base_offset != 0:
+        if magic >= MAGIC_V2 and base_offset != 0:
             raise InvalidRecordError(
                 f"the batch of a client has base offset {base_offset}, not 0", advice="let the log assign the offsets"
             )
@@ -326,13 +326,13 @@ def validate(
     """
     first = batches.first()
     source_codec = _source_codec(batches, first)
-    if len(batches.rows) > 1 and (first.magic >= _MAGIC or source_codec != CODEC_NONE):
+    if len(batches.rows) > 1 and (first.magic >= MAGIC_V2 or source_codec != CODEC_NONE):
         raise InvalidRecordError("an append holds more than one batch", advice="append the batches one by one")
     for fields in batches.fields() if len(batches.rows) > 1 else (first,):
         _check_batch(fields, first, origin)
     append_time_ms = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP
     target_codec = _target_codec(config, source_codec)
-    if first.magic < _MAGIC:
+    if first.magic < MAGIC_V2:
         assembled = _convert(batches, config, target_codec, append_time_ms, now_ms)
         return _sealed(assembled, config, buffers, first_offset, leader_epoch, append_time_ms)
     payload = _payload(batches, first, config)
@@ -375,7 +375,7 @@ def _check_batch(fields: BatchFields, first: BatchFields, origin: AppendOrigin) 
     """Source: kafka-log 04 §2.1."""
     if fields.magic != first.magic:
         raise InvalidRecordError(f"batches of magic {first.magic} and {fields.magic} are mixed in one append")
-    if origin is AppendOrigin.CLIENT and fields.magic >= _MAGIC:
+    if origin is AppendOrigin.CLIENT and fields.magic >= MAGIC_V2:
         span = fields.last_offset - fields.base_offset + 1
         if fields.record_count <= 0 or span != fields.record_count:
             raise InvalidRecordError(f"a batch of {fields.record_count} records spans {span} offsets")
@@ -383,7 +383,7 @@ def _check_batch(fields: BatchFields, first: BatchFields, origin: AppendOrigin) 
             raise InvalidRecordError("a client may not write control records")
         if fields.producer_id != NO_PRODUCER_ID and fields.base_sequence < 0:
             raise InvalidRecordError(f"a batch of producer {fields.producer_id} has sequence {fields.base_sequence}")
-    if fields.magic < _MAGIC and fields.producer_id != NO_PRODUCER_ID:
+    if fields.magic < MAGIC_V2 and fields.producer_id != NO_PRODUCER_ID:
         raise UnsupportedForFormatError(f"messages of magic {fields.magic} have no producer")
 
 
@@ -422,7 +422,7 @@ def _judge(
         base_timestamp = fields.max_timestamp
         records[: fields.record_count, TIMESTAMP_DELTA] = 0
     earliest_ms, latest_ms = _time_range(config, now_ms)
-    bad, largest_ms, consecutive = judge_records(
+    bad, largest_ms, consecutive = check_records(
         records,
         fields.record_count,
         base_timestamp,

@@ -26,6 +26,7 @@ from sediment.engine.directory.uncleanable import Uncleanable, uncleanable_after
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.stage_timer import CLEAN, PLAN, VIEW, StageTimer
 from sediment.jobs.spark.task_pool import Pending, completed
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import (
     CorruptBatchError,
     CorruptCheckpointError,
@@ -37,7 +38,7 @@ from sediment.segment_io.errors import (
     SourceChangedError,
 )
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.fs import Buffer, Fs, PretendingFs
+from sediment.segment_io.fs import Fs, PretendingFs
 from sediment.segment_io.partition.listing import LogListing, SegmentRef, list_log
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.partition.slices import INT64_MIN
+from sediment.segment_io.format.layout import INT64_MAX, INT64_MIN
 from sediment.segment_io.segment.columns import WANT_VALUE, BadBatchError, RecordColumns, RecordTable
 from sediment.segment_io.segment.reader import HeaderScan
 

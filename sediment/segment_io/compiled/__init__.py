@@ -1,1 +1,1 @@
-"""Compiled loops: how they are compiled and cached, and the memory they read.  Knows nothing of Kafka."""
+"""Compilation and caching of compiled loops, their memory and their status numbers.  Knows no Kafka formats."""

@@ -1,11 +1,10 @@
-"""Memory in plain and in large pages, and a reserve of it.
+"""Memory in plain and in huge pages, and a reserve of it.
 
-A page of memory costs a fault when it is first touched and an entry of the CPU's address cache for as long as it is
-used; of 2 MiB pages there are 512 times fewer, which pays where memory is looked at everywhere.  A system without them
-gives plain pages.
+The first touch of a page costs a fault, and its use an entry of the TLB.  Pages of 2 MiB are 512 times fewer, which
+pays for memory with random access.  A system without them gives plain pages.
 
-In a virtual machine whose host takes back what is free, a page's first touch may cost twenty times as much as zeroing
-it, a large one's most of all.  A process that cleans one partition after the other therefore uses its memory again.
+In a virtual machine whose host reclaims free memory, the first touch of a page may cost twenty times as much as zeroing
+it; huge pages cost most.  A process that cleans one partition after the other therefore reuses its memory.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ _MAP_NORESERVE = 0x4000  # Linux; Python names it from 3.13 on
 
 
 def anonymous_memory(size_bytes: int, *, in_large_pages: bool) -> npt.NDArray[np.uint8]:
-    """Zeroed uint8[size_bytes], of which only the pages that are touched take room; large ones begin at its start."""
+    """Return zeroed uint8[size_bytes]; only touched pages take memory, and huge pages begin at its start."""
     return _map_pages(max(size_bytes, 1), in_large_pages=in_large_pages).array()
 
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """`size_bytes` of `memory` from `start` on."""
+    """The `size_bytes` of `memory` from `start` on."""
 
     memory: mmap.mmap
     start: int
@@ -46,7 +45,7 @@ def _map_pages(size_bytes: int, *, in_large_pages: bool) -> _Pages:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     memory = mmap.mmap(-1, size_bytes + ahead_bytes, flags=flags)
     if in_large_pages:
-        # Not on every system, and where a kernel was built without them this is an error.
+        # Not every system has the flag, and a kernel built without huge pages answers with an error.
         with suppress(AttributeError, OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
     address = np.frombuffer(memory, dtype=np.uint8).ctypes.data
@@ -54,49 +53,49 @@ def _map_pages(size_bytes: int, *, in_large_pages: bool) -> _Pages:
 
 
 class PageReserve:
-    """Memory that is handed out again once nobody looks into it any more.
+    """Memory that is reused once no array refers to it.
 
-    It comes back by itself, with the last array that looks into it.
+    It returns by itself when the last array that refers to it ends.
 
-    Invariant: what is in use and what is kept together are never more than what was in use at one time.
+    Invariant: memory in use and memory kept are together never more than the most that was in use at one time.
     """
 
     def __init__(self, *, in_large_pages: bool) -> None:
         self._in_large_pages = in_large_pages
         self._lock = threading.Lock()
-        # Arrays end on any thread and in the middle of anything, so what comes back is only noted then.
+        # An array may end on any thread at any moment, so its pages are only noted then.
         self._returned: deque[_Pages] = deque()
         self._kept: list[_Pages] = []
         self._in_use_bytes = 0
         self._most_bytes = 0
 
     def take_zeroed(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Zeroed uint8[size_bytes]; large pages begin where it does."""
+        """Return zeroed uint8[size_bytes]; huge pages begin at its start."""
         memory, is_fresh = self._take(size_bytes, most_bytes=size_bytes)
         if not is_fresh:
             memory[:] = 0
         return memory
 
     def take_any(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """uint8[size_bytes] with any content, whose end is what was touched before if anything was."""
+        """Return uint8[size_bytes] with any content; pages touched earlier, if any, are at its end."""
         memory, _ = self._take(size_bytes, most_bytes=None)
         return memory[memory.size - size_bytes :]
 
     def kept_bytes(self) -> int:
-        """How much is kept, at most: not all of it need have been touched."""
+        """Return the bytes kept, an upper bound: not every page need have been touched."""
         with self._lock:
             self._settle()
             return sum(pages.size_bytes for pages in self._kept)
 
     def clear(self) -> None:
-        """Give back to the system what is kept."""
+        """Return the memory kept to the system."""
         with self._lock:
             self._settle()
             self._kept.clear()
             self._most_bytes = self._in_use_bytes
 
     def _take(self, size_bytes: int, *, most_bytes: int | None) -> tuple[npt.NDArray[np.uint8], bool]:
-        """(memory of at least `size_bytes`, and at most `most_bytes`; whether it is fresh)."""
+        """Return (memory of at least `size_bytes` and at most `most_bytes`, True if it is fresh)."""
         with self._lock:
             self._settle()
             fitting = [
@@ -113,7 +112,7 @@ class PageReserve:
             self._drop_surplus()
         memory = pages.array()
         weakref.finalize(memory, self._returned.append, pages).atexit = False
-        # Views of views look into `memory` itself, which is what the finalizer waits for.
+        # Views of views refer to `memory` itself, so the finalizer waits for all of them.
         return memory.view(), found is None
 
     def _settle(self) -> None:

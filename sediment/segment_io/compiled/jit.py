@@ -1,9 +1,11 @@
-"""How compiled loops are compiled and cached.
+"""Compilation and caching of kernels.
 
-Invariants: a kernel takes arrays, addresses and integers, allocates nothing, never raises and never holds the
-interpreter lock; it answers with a status code.  The cache folder carries a digest of every file that holds a kernel or
-a constant of one, because numba looks only at the file of the function it loads and would miss a change in a helper.
-Constants that a kernel uses stand in a file of kernels, in `layout` or in `status`.
+Invariants
+* A kernel takes arrays, addresses and integers, allocates nothing, never raises and never holds the interpreter lock.
+  It returns a status.
+* The name of the cache folder has a digest of every file with a kernel or with constants of kernels.  numba checks only
+  the file of the function that it loads and would miss a change in a helper.
+* Constants that a kernel uses stand in a file of kernels, in `layout` or in `status`.
 """
 
 from __future__ import annotations
@@ -22,28 +24,28 @@ import platformdirs
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_ALSO = ("layout.py", "status.py", "jit.py")  # constants, and how it is compiled
+_ALSO = ("layout.py", "status.py", "jit.py")  # constants, and the options of the compilation
 _COMPILED = re.compile(r"^@(kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
-"""Value of the variable: cache beside the sources, which moves with them and so serves an environment that is shipped.
+"""Value of the variable for a cache beside the sources, which moves with them if an environment is shipped.
 
-Where sources came with such a cache, it is used unless the variable names a folder.
+If the sources came with such a cache, it is used unless the variable names a folder.
 """
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile `function` at first use, without the interpreter lock, from the cache where one can be written."""
+    """Compile `function` at first use, without the interpreter lock; use a cache if one can be written."""
     folder = _cache_folder()
     config: Any = numba.config
-    njit: Any = numba.njit  # whose stub does not know all of its options
+    njit: Any = numba.njit  # its stub does not know all options
     before = config.CACHE_DIR
     try:
         if folder is not None:
-            # numba's own folder is named after where the sources lie; without one it looks beside them.
+            # numba names its own folder after the path of the sources; without a folder it looks beside them.
             config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
-        # Without numba's runtime: references to arrays are not counted, which at every call of one kernel by another
-        # would take an atomic instruction for each array, and whoever calls the outermost one holds them all anyway.
+        # Without numba's runtime, references to arrays are not counted.  Counting would take an atomic instruction for
+        # each array at every call from kernel to kernel, and the caller of the outermost one holds all arrays anyway.
         compiled: Any = njit(nogil=True, cache=folder is not None, error_model="numpy", _nrt=False)(function)
     finally:
         config.CACHE_DIR = before
@@ -70,7 +72,7 @@ def _cache_folder() -> Path | None:
 
 
 def _in_tree_mark() -> Path:
-    """Where this file is, the cache beside the sources is one of these sources."""
+    """Return the path of the file whose existence says that the cache beside the sources belongs to these sources."""
     return Path(__file__).resolve().parent / "__pycache__" / f"kernels-{_digest()}"
 
 
@@ -94,7 +96,7 @@ def _digest() -> str:
 
 
 def kernel_files() -> list[Path]:
-    """The files that compiled code depends on."""
+    """Return the files that compiled code depends on."""
     root = Path(__file__).resolve().parents[2]
     sources = sorted(source for package in ("segment_io", "compaction") for source in (root / package).rglob("*.py"))
     return [source for source in sources if source.name in _ALSO or _COMPILED.search(source.read_text("utf-8"))]

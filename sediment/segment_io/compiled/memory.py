@@ -1,7 +1,9 @@
 """Unaligned loads and stores by address, for compiled loops.
 
-Invariants: an address is an int64 and the caller has bounded it; big-endian fields arrive sign-extended in an int64;
-words for hashing are uint64.  Mixing int64 with uint64 makes numba compute in float64: never do.
+Invariants
+* An address is an int64, and the caller has checked its bounds.
+* Big-endian fields arrive sign-extended in an int64; words for hashing are uint64.
+* int64 and uint64 are never mixed: numba would compute in float64.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from numba.extending import intrinsic
 
 
 def _intrinsic(typed: Callable[..., Any]) -> Any:
-    """Numba's decorator, untyped as it is: callers pass addresses and words, not numba's types."""
+    """Return the intrinsic of `typed`; without types, because callers pass addresses and words, not numba's types."""
     return intrinsic(typed)
 
 
@@ -76,7 +78,7 @@ store_i64 = _storer(_I64)
 
 @_intrinsic
 def copy_bytes(_typing: Any, _target: Any, _source: Any, _count: Any) -> Any:
-    """`copy_bytes(target, source, count)`: regions must not overlap."""
+    """Copy `count` bytes: `copy_bytes(target, source, count)`; the regions must not overlap."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         target, source, count = arguments
@@ -93,7 +95,7 @@ def copy_bytes(_typing: Any, _target: Any, _source: Any, _count: Any) -> Any:
 
 @_intrinsic
 def prefetch(_typing: Any, _address: Any) -> Any:
-    """Ask for the cache line at an address; any address is allowed."""
+    """Request the cache line at an address; any address is allowed."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         byte = _I8.as_pointer()
@@ -109,7 +111,7 @@ def prefetch(_typing: Any, _address: Any) -> Any:
 
 @_intrinsic
 def swap_word64(_typing: Any, _word: Any) -> Any:
-    """A uint64 with its bytes reversed."""
+    """Return a uint64 with its bytes reversed."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.bswap(arguments[0])
@@ -119,7 +121,7 @@ def swap_word64(_typing: Any, _word: Any) -> Any:
 
 @_intrinsic
 def multiply_high(_typing: Any, _left: Any, _right: Any) -> Any:
-    """The upper 64 bits of the 128-bit product of two uint64."""
+    """Return the upper 64 bits of the 128-bit product of two uint64."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         left, right = (builder.zext(argument, _I128) for argument in arguments)
@@ -165,7 +167,7 @@ def call_for_status(_typing: Any, _function: Any, _a: Any, _b: Any, _c: Any, _d:
 
 
 def _crc_instruction() -> str | None:
-    """The LLVM name of this CPU's CRC-32C step over eight bytes, if it has one."""
+    """Return the LLVM name of this CPU's CRC-32C step over eight bytes, or None."""
     features = llvmlite.binding.get_host_cpu_features()
     machine = llvmlite.binding.get_process_triple().split("-")[0]
     if machine == "x86_64" and features.get("sse4.2"):
@@ -180,7 +182,7 @@ CRC_INSTRUCTION = _crc_instruction()
 
 @_intrinsic
 def crc32c_word(_typing: Any, _crc: Any, _word: Any) -> Any:
-    """One hardware step: the CRC-32C state (uint64) after eight more bytes.  Only where CRC_INSTRUCTION is set."""
+    """Return the CRC-32C state (uint64) after eight more bytes; only for a CPU with CRC_INSTRUCTION."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         crc, word = arguments

@@ -1,9 +1,9 @@
-"""The C functions of the codecs' packages, by address, for compiled loops to call.
+"""Addresses of C functions in the codecs' packages, for compiled loops to call.
 
-    tools, int64[registers]   | function | context of it | function | …
+    tools, int64[registers]   | function | its context | function | …
 
-Invariants: a register is 0 where its library, or a function that belongs to it, is not there; a context lives as long
-as the array that names it, and serves one thread at a time.
+Invariants: a register is 0 if its library lacks the function or one that belongs to it.  A context lives as long as the
+array that names it and serves one thread at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Tools = npt.NDArray[np.int64]
 
 @cache
 def _library(module: str) -> ctypes.CDLL | None:
-    """The shared object of an extension module, without importing it."""
+    """Load the shared object of an extension module without importing the module."""
     try:
         found = importlib.util.find_spec(module)
         return ctypes.CDLL(found.origin) if found is not None and found.origin else None
@@ -35,7 +35,7 @@ def _library(module: str) -> ctypes.CDLL | None:
 
 
 def address_of(module: str, name: str) -> int:
-    """Where a function of an extension module's library is; 0 if there is none."""
+    """Return the address of a function of an extension module's library; 0 if there is none."""
     function = getattr(_library(module), name, None)
     return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
 
@@ -51,9 +51,9 @@ def take_tool(
     arguments: tuple[int, ...] = (),
     prepare: Callable[[ctypes.CDLL, ctypes.c_void_p], bool] = lambda _library, _context: True,
 ) -> None:
-    """Set a function's register, and the one behind it to a context that `make` gives for `arguments`.
+    """Set a function's register, and the next one to a context that `make` creates from `arguments`.
 
-    Both stay 0 where `prepare` says that the context will not do.
+    Both stay 0 if `prepare` returns False for the context.
     """
     library = _library(module)
     if library is None or not all(address_of(module, name) for name in (function, make, free)):

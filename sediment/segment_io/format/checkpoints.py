@@ -1,12 +1,10 @@
-"""The small files beside the segments (kafka-log 01 §9–12).
+"""Formats of the small files beside the segments (kafka-log 01 §9–12).
 
 Offset checkpoints, leader epochs, partition.metadata, meta.properties and the clean-shutdown marker.  A checkpoint is
-text: a version line, a line with the number of entries, one line an entry.
+text: a version line, a line with the number of entries, then one line per entry.
 
-Invariants: reading changes nothing and accepts what a broker accepts; an entry that a broker could not read again is
-refused before a file is touched; writing replaces the whole file through `Fs.replace_file`, so that a crash leaves the
-old content or the new one.  An absent file is None, never an empty value, because the two mean different things to a
-loader.
+Invariants: parsing accepts every file that a broker accepts; formatting refuses an entry that a broker could not read
+again.  `partition.checkpoint_files` reads and replaces the files.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ def _corrupt(what: str, path: str | None, advice: str) -> CorruptCheckpointError
 
 
 def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
-    """Lines as Java's BufferedReader splits them: a line end after the last line makes no further one."""
+    """Return lines as Java's BufferedReader splits them: a line end after the last line does not start another one."""
     try:
         lines = _LINE_END.split(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -46,7 +44,7 @@ def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
 
 
 def _integer(text: str, bits: int) -> int:
-    """A decimal number that fits `bits` signed bits, else ValueError; int() alone would take `1_0` and ` 1`."""
+    """Parse a decimal number of `bits` signed bits, else raise ValueError; int() alone would take `1_0` and ` 1`."""
     if not _INTEGER.fullmatch(text):
         raise ValueError(text)
     value = int(text)
@@ -89,7 +87,7 @@ def _line_integer(line: str, path: str | None) -> int:
     try:
         return _integer(line, 32)
     except ValueError as error:
-        raise _corrupt(f"checkpoint line {line!r} is no number", path, _CHECKPOINT_ADVICE) from error
+        raise _corrupt(f"checkpoint line {line!r} is not a number", path, _CHECKPOINT_ADVICE) from error
 
 
 def _format_checkpoint(entries: list[str]) -> bytes:
@@ -97,7 +95,7 @@ def _format_checkpoint(entries: list[str]) -> bytes:
 
 
 def parse_offset_checkpoint(content: bytes, *, path: str | None = None) -> dict[TopicPartition, int]:
-    """Offsets by partition, in file order; a partition listed twice has its last offset.
+    """Return offsets by partition, in file order; a partition listed twice has its last offset.
 
     Raises:
         CorruptCheckpointError: another version, a malformed line, or a wrong count.  An empty file has no entries.
@@ -116,7 +114,7 @@ def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
     """Return the file of `entries`, in their order.
 
     Raises:
-        UsageError: a broker could not read the entry of a partition again.  One bad line costs it the whole file.
+        UsageError: a broker could not read the entry of a partition again.  It rejects a whole file for one bad line.
     """
     for partition, offset in entries.items():
         if not _is_readable(partition, offset):
@@ -128,7 +126,7 @@ def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
 
 
 def _is_readable(partition: TopicPartition, offset: int) -> bool:
-    """True if a line of these reads back as it was; a file that a broker wrote may name any topic without spaces."""
+    """Return True if the line reads back unchanged; a broker's file may name any topic without white space."""
     try:
         partition.topic.encode()
     except UnicodeEncodeError:
@@ -149,7 +147,7 @@ class EpochEntry:
 
 
 def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[EpochEntry, ...]:
-    """Entries by ascending epoch; an epoch listed twice has its last start offset.
+    """Return entries by ascending epoch; an epoch listed twice has its last start offset.
 
     Raises:
         CorruptCheckpointError: as `parse_offset_checkpoint`.
@@ -187,15 +185,15 @@ _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}(==)?", re.ASCII)
 
 
 def format_uuid(raw: bytes) -> str:
-    """16 bytes as Kafka writes ids: URL-safe base64, 22 characters, no padding."""
+    """Format 16 bytes as Kafka writes ids: URL-safe base64, 22 characters, no padding."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
 def parse_uuid(text: str) -> bytes:
-    """The 16 bytes of an id.
+    """Return the 16 bytes of an id.
 
     Raises:
-        ValueError: `text` is no such id.
+        ValueError: `text` is not an id.
     """
     if not _UUID_TEXT.fullmatch(text):
         raise ValueError(f"{text!r} is not an id of 22 base64 characters")
@@ -208,10 +206,10 @@ _METADATA_ADVICE = "restore the file from another replica of this partition"
 
 
 def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
-    """The topic id, 22 characters.
+    """Return the topic id, 22 characters.
 
     Raises:
-        CorruptCheckpointError: a line is not `name: value`, the version is negative or the id is no id or all zero.
+        CorruptCheckpointError: a line is not `name: value`, the version is negative, the id is malformed or all zero.
 
     Source: kafka-log 01 §10.
     """
@@ -231,7 +229,7 @@ def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
 
 
 def format_partition_metadata(topic_id: str) -> bytes:
-    """The file of `topic_id`, 22 characters; it has no final line end."""
+    """Return the file of `topic_id`, 22 characters; it has no final line end."""
     return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
@@ -242,7 +240,7 @@ _META_ADVICE = "restore the file, or format the directory again with the broker'
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Whose directory it is.  `node_id` is `broker.id` in version 0; ids are None where the file has none."""
+    """The owner of a log directory.  `node_id` is `broker.id` in version 0; an id absent from the file is None."""
 
     version: int
     cluster_id: str | None
@@ -251,11 +249,11 @@ class MetaProperties:
 
 
 def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaProperties:
-    """The properties of a log directory.
+    """Return the properties of a log directory.
 
     Raises:
-        CorruptCheckpointError: no Java properties, an unknown version, a malformed id, or in version 1 no `node.id` or
-            no `cluster.id`.
+        CorruptCheckpointError: the content is not Java properties, the version is unknown, an id is malformed, or
+            version 1 lacks `node.id` or `cluster.id`.
 
     Source: kafka-log 01 §11.
     """
@@ -279,7 +277,7 @@ def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaPro
 
 
 def format_meta_properties(meta: MetaProperties) -> bytes:
-    """The file of `meta`, as `parse_meta_properties` reads it."""
+    """Return the file of `meta`, as `parse_meta_properties` reads it."""
     import javaproperties
 
     values = {
@@ -297,13 +295,13 @@ def format_meta_properties(meta: MetaProperties) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
-    """The marker of a clean stop; `broker_epoch` is None where the file does not tell it."""
+    """The marker of a clean stop; `broker_epoch` is None if the file does not hold one."""
 
     broker_epoch: int | None
 
 
 def parse_clean_shutdown(content: bytes) -> CleanShutdown:
-    """The marker's content; whatever it is, the stop was clean.
+    """Return the content of the marker; the stop was clean whatever it is.
 
     Source: kafka-log 01 §12.
     """
@@ -315,5 +313,5 @@ def parse_clean_shutdown(content: bytes) -> CleanShutdown:
 
 
 def format_clean_shutdown(broker_epoch: int) -> bytes:
-    """The marker that a broker of `broker_epoch` writes."""
+    """Return the marker that a broker of `broker_epoch` writes."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()

@@ -1,8 +1,8 @@
 """CRC-32C as a compiled loop; the crc32c library is its twin.
 
-Three streams run interleaved because the instruction has a latency of three cycles and a throughput of one; their
-states are joined by advancing one state over as many zero bytes as the next stream is long, which is linear and so
-a table look-up.  A CPU without the instruction takes eight table look-ups a word.
+Three streams run interleaved, because the instruction has a latency of three cycles and a throughput of one.  To join
+two states, the first is advanced over as many zero bytes as the second stream is long; that is linear, so a table
+look-up does it.  A CPU without the instruction takes eight table look-ups per word.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _byte_table() -> list[int]:
 
 
 def _slicing_tables() -> npt.NDArray[np.uint64]:
-    """uint64[8, 256]: row k advances a byte over k further zero bytes."""
+    """Return uint64[8, 256]; row k advances a byte over k further zero bytes."""
     rows = [_byte_table()]
     for _ in range(7):
         rows.append([rows[0][value & 0xFF] ^ (value >> 8) for value in rows[-1]])
@@ -38,7 +38,7 @@ def _slicing_tables() -> npt.NDArray[np.uint64]:
 
 
 def _zero_tables(count: int) -> npt.NDArray[np.uint64]:
-    """uint64[4, 256]: what `count` zero bytes make of each byte of a state."""
+    """Return uint64[4, 256]: each byte of a state after `count` zero bytes."""
     table = _byte_table()
 
     def advance(crc: int) -> int:
@@ -103,7 +103,7 @@ def _three_streams(crc: np.uint64, address: int, stream_bytes: int, zeros: npt.N
 
 @kernel
 def crc32c(address: int, count: int) -> int:
-    """CRC-32C of `count` bytes at `address`, as a non-negative int64."""
+    """Return the CRC-32C of `count` bytes at `address` as a non-negative int64."""
     crc = _MASK
     end = address + count
     while end - address >= 3 * LONG_STREAM_BYTES:

@@ -1,8 +1,9 @@
 """gzip, snappy, lz4 and zstd as Kafka frames them: one compressed stream of records per batch (kafka-log 01 §6).
 
-Invariants: whatever the bytes say, decompression ends, allocates no more than `limit_bytes` and one block, and answers
-with the records or with a SedimentError; sizes that a stream claims for itself are never trusted.  Compression uses
-Kafka's framing and the codec's default level, so that any Kafka client reads the result.
+Invariants
+* For any bytes, decompression ends, allocates at most `limit_bytes` and one block, and returns the records or raises a
+  SedimentError.  The sizes that a stream claims are never trusted.
+* Compression uses Kafka's framing and the codec's default level, so that every Kafka client reads the result.
 
 Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
 
@@ -29,6 +30,7 @@ import zstandard
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
 from sediment.segment_io.format.layout import (
     CODEC_GZIP,
@@ -40,10 +42,9 @@ from sediment.segment_io.format.layout import (
     LZ4_FRAME_HEADER,
     LZ4_STORED,
 )
-from sediment.segment_io.fs import Buffer
 
-GZIP_LEVEL = 6  # what deflate's default, Kafka's level -1, stands for
-LZ4_LEVEL = 9  # Kafka's name for the fast compressor; other levels are those of the high compressor
+GZIP_LEVEL = 6  # the level of deflate's default, Kafka's level -1
+LZ4_LEVEL = 9  # Kafka's number for the fast compressor; other levels select the high compressor
 ZSTD_LEVEL = 3
 SNAPPY_BLOCK_BYTES = 32 << 10
 
@@ -51,17 +52,17 @@ _ADVICE = "restore the segment from a replica or a backup, or leave this partiti
 
 
 def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2) -> Buffer:
-    """The records of a batch whose attributes name `codec`; `payload` itself where it is CODEC_NONE.
+    """Return the records of a batch whose attributes name `codec`; `payload` itself for CODEC_NONE.
 
-    `payload` is what follows the batch header (magic 2) or the wrapper's value (`magic` 0 and 1).  The result may be a
-    read-only view of `payload`.
+    `payload` is the bytes after the batch header (magic 2) or the wrapper's value (`magic` 0 and 1).  The result may be
+    a read-only view of `payload`.
 
     Raises:
         CorruptBatchError: the stream is malformed, ends early, fails a checksum or expands beyond `limit_bytes`; zstd
             in a wrapper of magic 0 or 1.
         UnsupportedDataError: codec 5 to 7.
 
-    Source: kafka-log 01 §6; what Kafka's readers tolerate is tolerated.
+    Source: kafka-log 01 §6; streams that Kafka's readers tolerate are tolerated.
     """
     view = memoryview(payload).cast("B")
     if codec == CODEC_NONE:
@@ -80,7 +81,7 @@ def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2)
 
 
 def compress(codec: int, payload: Buffer, *, level: int | None = None) -> bytes:
-    """`payload`, the records of a batch of magic 2, as one stream of `codec`.
+    """Compress `payload`, the records of a batch of magic 2, to one stream of `codec`.
 
     `level` is the value of Kafka's `compression.<codec>.level`, None its default; snappy has none.
 
@@ -124,7 +125,7 @@ def _joined(parts: list[Buffer]) -> Buffer:
 _GZIP_WBITS = 31  # a gzip header and trailer around 32 KiB windows
 _GZIP_MEMBER_START = b"\x1f\x8b\x08"
 _GZIP_HEADER_AND_TRAILER_BYTES = 18
-# Each member costs a copy of what follows it in its window; windows keep many small members linear.
+# Each member costs a copy of the rest of its window; windows keep the cost of many small members linear.
 _GZIP_WINDOW_BYTES = 64 << 10
 
 
@@ -147,7 +148,7 @@ def _decompress_gzip(payload: memoryview, limit_bytes: int) -> Buffer:
             parts.append(part)
             room -= len(part)
             position += len(window) - len(inflater.unused_data)
-        # Java's reader takes what is no further member for the end of the stream.
+        # Java's reader takes bytes that are not a member for the end of the stream.
         rest = payload[position:]
         if len(rest) <= _GZIP_HEADER_AND_TRAILER_BYTES or rest[:3] != _GZIP_MEMBER_START:
             return _joined(parts)
@@ -180,7 +181,7 @@ def _decompress_snappy(payload: memoryview, limit_bytes: int) -> Buffer:
 
 
 def _xerial_chunks(payload: memoryview) -> list[memoryview]:
-    """The raw snappy blocks of one or several concatenated streams; fewer than four bytes at the end are ignored."""
+    """Return the raw snappy blocks of concatenated streams; fewer than four bytes at the end are ignored."""
     chunks = []
     position = len(_XERIAL_HEADER)
     while position + _CHUNK_LENGTH.size <= len(payload):
@@ -228,7 +229,7 @@ _BD_RESERVED = 0x8F
 
 
 def _decompress_lz4(payload: memoryview, limit_bytes: int, *, verify_header: bool) -> Buffer:
-    """`verify_header` is off for magic 0, whose writers computed the header checksum wrongly."""
+    """Decompress a frame; `verify_header` is False for magic 0, whose writers computed the header checksum wrongly."""
     flags, max_block_bytes, position = _lz4_header(payload, verify_header=verify_header)
     parts: list[Buffer] = []
     room = limit_bytes
@@ -254,12 +255,12 @@ def _decompress_lz4(payload: memoryview, limit_bytes: int, *, verify_header: boo
         parts.append(part)
         room -= len(part)
     if flags & _FLG_CONTENT_CHECKSUM:
-        _lz4_word(payload, position)  # Kafka needs it to be there and does not compare it
+        _lz4_word(payload, position)  # Kafka requires the checksum and does not compare it
     return _joined(parts)
 
 
 def _lz4_header(payload: memoryview, *, verify_header: bool) -> tuple[int, int, int]:
-    """Frame flags, largest block in bytes, and where the first block begins."""
+    """Return (frame flags, largest block in bytes, position of the first block)."""
     if len(payload) < len(LZ4_FRAME_HEADER):
         raise _lz4_ends_early()
     if payload[: len(_LZ4_MAGIC)] != _LZ4_MAGIC:
@@ -304,7 +305,7 @@ def _compress_lz4(payload: memoryview, level: int) -> bytes:
     parts: list[Buffer] = [LZ4_FRAME_HEADER]
     for start in range(0, len(payload), LZ4_BLOCK_BYTES):
         raw = payload[start : start + LZ4_BLOCK_BYTES]
-        # The lz4 package compresses by its streaming interface, whose blocks are larger than Kafka's; these equal them.
+        # The streaming interface of the lz4 package writes larger blocks than Kafka; these are as large as Kafka's.
         if level == LZ4_LEVEL:
             block = memoryview(cramjam.lz4.compress_block(raw, store_size=False))
         else:
@@ -320,7 +321,7 @@ def _compress_lz4(payload: memoryview, level: int) -> bytes:
 # ------------------------------------------------------------------------------------------------------- zstd (§6.4)
 
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
-_ZSTD_SKIPPABLE_MAGIC = bytes.fromhex("2a4d18")  # behind a first byte of 50 to 5f
+_ZSTD_SKIPPABLE_MAGIC = bytes.fromhex("2a4d18")  # after a first byte of 50 to 5f
 _ZSTD_SKIPPABLE_HEADER_BYTES = 8
 _ZSTD_BLOCK_HEADER_BYTES = 3
 _ZSTD_MAX_BLOCK_BYTES = 128 << 10
@@ -329,7 +330,7 @@ _ZSTD_RAW, _ZSTD_RLE, _ZSTD_COMPRESSED = range(3)
 
 
 class _ZstdContexts(threading.local):
-    """Contexts are costly to make and serve one stream at a time."""
+    """Contexts of one thread: they are costly to create and serve one stream at a time."""
 
     def __init__(self) -> None:
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}
@@ -349,7 +350,7 @@ def _decompress_zstd(payload: memoryview, limit_bytes: int) -> Buffer:
                 filled += count
             if filled > limit_bytes:
                 raise _too_large(limit_bytes)
-            # The last frame's checksum is compared when more is asked for than there is.
+            # The library compares the last frame's checksum only if more bytes are requested than remain.
             if reader.read(1):
                 raise _corrupt("zstd stream holds more than its blocks")
     except zstandard.ZstdError as error:
@@ -358,9 +359,9 @@ def _decompress_zstd(payload: memoryview, limit_bytes: int) -> Buffer:
 
 
 def _zstd_bound(payload: memoryview) -> int:
-    """The most bytes that the frames of `payload` can hold, by their block headers; every frame must be whole.
+    """Return the most bytes that the frames of `payload` can hold, by their block headers; every frame must be whole.
 
-    The library's reader takes a truncated frame for a short one, so the blocks are walked first.
+    The library's reader takes a truncated frame for a short one, so the block headers are scanned first.
     """
     bound = 0
     position = 0
@@ -395,7 +396,7 @@ def _zstd_advance(payload: memoryview, position: int, count: int) -> int:
 
 
 def _compress_zstd(payload: memoryview, level: int) -> bytes:
-    """As Kafka's stream does it: flushed before it is closed, so that an empty block is the last one."""
+    """Compress as Kafka's stream does: flush before the end, so that the last block is empty."""
     compressor = _zstd.compressors.get(level)
     if compressor is None:
         compressor = zstandard.ZstdCompressor(level=level, write_content_size=False, write_checksum=False)

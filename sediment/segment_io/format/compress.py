@@ -1,10 +1,10 @@
 """A compiled function that compresses the records of one batch, as `codecs.compress` does at Kafka's levels.
 
-It calls the C libraries that the codecs' packages bring along, by address.  Snappy, which none exports, and whatever
-finds no library here is left to `codecs.compress`.
+It calls functions of the codecs' C libraries by address.  Snappy, which no library exports, and codecs without a
+library are left to `codecs.compress`.
 
-Invariants: what comes out is byte for byte what `codecs.compress` makes of the same records; nothing is written outside
-the room that is given.
+Invariants: the result is byte for byte that of `codecs.compress` for the same records.  Nothing is written outside the
+target.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ZSTD_INPUT = 8
 COMPRESSOR_REGISTERS = 11
 
 _WORD_BYTES = 8
-_LZ4_HEADER = tuple(LZ4_FRAME_HEADER)  # numbers, which is what a loop can store
+_LZ4_HEADER = tuple(LZ4_FRAME_HEADER)  # a loop can store numbers only
 _LZ4_FRAME_BYTES = len(_LZ4_HEADER) + 4
 _ZSTD_C_LEVEL = 100
 _ZSTD_C_CONTENT_SIZE = 200
@@ -48,9 +48,9 @@ _ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END = range(3)
 
 
 def find_compressors() -> Tools:
-    """The libraries' functions with contexts of their own, which serve one thread at a time.
+    """Return the libraries' functions with new contexts, int64[COMPRESSOR_REGISTERS].
 
-    The contexts live as long as the array.
+    The contexts live as long as the array and serve one thread at a time.
     """
     tools = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
     tools[_LZ4_COMPRESS] = address_of(LZ4, "LZ4_compress_default")
@@ -65,20 +65,20 @@ def _prepare_zstd(library: ctypes.CDLL, context: ctypes.c_void_p) -> bool:
     set_parameter = getattr(library, "ZSTD_CCtx_setParameter", None)
     if set_parameter is None:
         return False
-    set_parameter.restype = ctypes.c_ssize_t  # an error is a size_t near its end
+    set_parameter.restype = ctypes.c_ssize_t  # an error is a size_t near the largest value
     wanted = {_ZSTD_C_LEVEL: ZSTD_LEVEL, _ZSTD_C_CONTENT_SIZE: 0, _ZSTD_C_CHECKSUM: 0}
     return all(set_parameter(context, name, value) >= 0 for name, value in wanted.items())
 
 
 @kernel
 def compressed_bound(size_bytes: int) -> int:
-    """Room in which records of that size can be compressed by each codec."""
+    """Return the bytes that every codec needs at most to compress records of that size."""
     return size_bytes + (size_bytes >> 7) + 1024
 
 
 @kernel
 def compress_records(codec: int, source: int, size_bytes: int, target: int, room_bytes: int, tools: Tools) -> int:
-    """Compress [source, source + size_bytes) to `target`; returns the bytes there, or NOT_COMPRESSED."""
+    """Compress [source, source + size_bytes) to `target`; return the bytes written, or NOT_COMPRESSED."""
     if codec == CODEC_LZ4:
         return _lz4(source, size_bytes, target, room_bytes, tools)
     if codec == CODEC_ZSTD:
@@ -97,7 +97,7 @@ def _store_little_u32(address: int, word: int) -> None:
 
 @kernel
 def _lz4(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tools) -> int:
-    """One frame of independent blocks without checksums; a block that would not shrink is stored."""
+    """Write one frame of independent blocks without checksums; store a block that would not shrink."""
     if tools[_LZ4_COMPRESS] == 0 or room_bytes < _LZ4_FRAME_BYTES:
         return NOT_COMPRESSED
     for index in range(len(_LZ4_HEADER)):
@@ -125,7 +125,7 @@ def _lz4(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tool
 
 @kernel
 def _zstd(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tools) -> int:
-    """As Kafka's stream does it: flushed before it is closed, so that an empty block is the last one."""
+    """Compress as Kafka's stream does: flush before the end, so that the last block is empty."""
     if tools[_ZSTD_COMPRESS] == 0:
         return NOT_COMPRESSED
     tools[_ZSTD_OUTPUT], tools[_ZSTD_OUTPUT + 1], tools[_ZSTD_OUTPUT + 2] = target, room_bytes, 0
@@ -133,10 +133,10 @@ def _zstd(source: int, size_bytes: int, target: int, room_bytes: int, tools: Too
     output = tools.ctypes.data + _WORD_BYTES * _ZSTD_OUTPUT
     given = tools.ctypes.data + _WORD_BYTES * _ZSTD_INPUT
     for step in (_ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END):
-        # The function takes four words; a fifth is for no one.
+        # The function takes four words and ignores a fifth.
         left = call_for_size(tools[_ZSTD_COMPRESS], tools[_ZSTD_CONTEXT], output, given, step, 0)
         if left < 0 or tools[_ZSTD_INPUT + 2] != size_bytes or (step != _ZSTD_CONTINUE and left != 0):
-            # The context holds half a frame now.
+            # The context holds an unfinished frame.
             tools[_ZSTD_COMPRESS] = 0
             return NOT_COMPRESSED
     return tools[_ZSTD_OUTPUT + 2]

@@ -1,9 +1,9 @@
-"""Compiled loops that walk batches and bound and decode records.  No policy; they answer with a status and never raise.
+"""Compiled loops that scan batches and decode records.  No policy; they return a status and never raise.
 
 Invariants
-* Every length, count and position is checked against the end it must not pass before it is used.
-* A buffer is followed by at least PADDING_BYTES readable bytes, so that a varint may be read before its end is checked:
-  a varint of at most ten bytes that starts inside the buffer cannot leave the padding.
+* Every length, count and position is checked against its end before it is used.
+* At least PADDING_BYTES readable bytes follow a buffer, so that a varint may be read before its end is checked.  A
+  varint has at most ten bytes; one that starts inside the buffer ends inside the padding.
 * Positions are int64, relative to `base`, the address of the buffer.
 """
 
@@ -80,7 +80,7 @@ STATUS_TEXT = {
     BAD_VALUE_LENGTH: "a value is longer than its record",
     BAD_HEADERS: "the headers do not fit their record",
     RECORD_LENGTH_MISMATCH: "a record's fields do not fill its length",
-    RECORDS_REMAIN: "bytes remain behind the last record",
+    RECORDS_REMAIN: "bytes remain after the last record",
     BAD_CONTROL_RECORD: "the control record is malformed",
     NESTED_COMPRESSION: "a compressed message holds compressed messages",
     OFFSET_OUTSIDE_SEGMENT: "the offsets of the batch are not those of its segment",
@@ -110,14 +110,14 @@ BATCH_ROW = np.dtype(
 )
 """Header fields as stored, with `position` in the file and `last_offset` absolute.
 
-`control_type` is NO_CONTROL_RECORD for data batches and emptied control batches; `coordinator_epoch` and
-`control_timestamp` are those of a transaction marker, else -1.  Legacy rows carry only position, size, magic,
+`control_type` is NO_CONTROL_RECORD for data batches and emptied control batches.  `coordinator_epoch` and
+`control_timestamp` are those of a transaction marker, else -1.  Rows of magic 0 and 1 have only position, size, magic,
 attributes, max_timestamp and the wrapper's offset as both offsets.
 """
 
 # -------------------------------------------------------------------------------------------------- one row per record
 RECORD_START = 0  # the length varint
-RECORD_TAIL = 1  # the key length varint: what a rebuilt record copies from
+RECORD_TAIL = 1  # the key length varint, from which a rebuilt record is copied
 RECORD_END = 2
 KEY_START = 3
 KEY_BYTES = 4  # -1: null
@@ -131,7 +131,7 @@ RECORD_FIELDS = 10
 
 @kernel
 def read_varlong(address: int) -> tuple[int, int]:
-    """A zig-zag varlong: (value, address behind it), or (0, 0) if it does not end within ten bytes."""
+    """Read a zig-zag varlong: (value, address after it), or (0, 0) if it does not end within ten bytes."""
     byte = load_u8(address)
     if byte < 128:
         return (byte >> 1) ^ -(byte & 1), address + 1
@@ -148,7 +148,7 @@ def read_varlong(address: int) -> tuple[int, int]:
 
 @kernel
 def read_varint(address: int) -> tuple[int, int]:
-    """A zig-zag varint of 32 bits: (value, address behind it), or (0, 0) if it does not end within five bytes."""
+    """Read a zig-zag varint of 32 bits: (value, address after it), or (0, 0) if it does not end within five bytes."""
     byte = load_u8(address)
     if byte < 128:
         return (byte >> 1) ^ -(byte & 1), address + 1
@@ -166,7 +166,7 @@ def read_varint(address: int) -> tuple[int, int]:
 
 @kernel
 def _skip_headers(address: int, end: int) -> int:
-    """The address behind the header count and headers that start at `address`, or 0 if they do not fit `end`."""
+    """Return the address after the header count and headers at `address`, or 0 if they go past `end`."""
     count, address = read_varint(address)
     if address == 0 or count < 0 or count > end - address:
         return 0
@@ -193,7 +193,7 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
     """
     address = base + start
     limit = base + end
-    # No row is taken as an array of its own: numba would count references to it, record by record.
+    # A row is never an array of its own: numba would count references to it for every record.
     for index in range(count):
         if address >= limit:
             return RECORD_ENDS_EARLY
@@ -232,20 +232,20 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
         if address >= record_end:
             return BAD_VALUE_LENGTH
         records[index, HEADERS_START] = address - base
-        behind = _skip_headers(address, record_end)
-        if behind == 0:
+        headers_end = _skip_headers(address, record_end)
+        if headers_end == 0:
             return BAD_HEADERS
-        if behind != record_end:
+        if headers_end != record_end:
             return RECORD_LENGTH_MISMATCH
         records[index, RECORD_END] = record_end - base
-        # Equal to `behind`, but known as soon as the length is: the CPU can begin the next record meanwhile.
+        # Equal to `headers_end`, but known earlier, so that the CPU can begin the next record.
         address = record_end
     return OK if address == limit else RECORDS_REMAIN
 
 
 @kernel
 def check_header(address: int, size_bytes: int) -> int:
-    """Bounds of a batch of magic 2 that lies whole at `address`: the counts that later loops rely on."""
+    """Check the counts that later loops rely on, of a whole batch of magic 2 at `address`."""
     if load_i32(address + LAST_OFFSET_DELTA) < 0:
         return BAD_LAST_OFFSET
     codec = load_i16(address + ATTRIBUTES) & CODEC_MASK
@@ -259,7 +259,7 @@ def check_header(address: int, size_bytes: int) -> int:
 
 @kernel
 def check_crc(address: int, size_bytes: int) -> int:
-    """OK or BAD_CRC for a batch of magic 2 that lies whole at `address`."""
+    """Return OK or BAD_CRC for a whole batch of magic 2 at `address`."""
     if crc32c(address + ATTRIBUTES, size_bytes - ATTRIBUTES) != load_u32(address + CRC):
         return BAD_CRC
     return OK
@@ -267,10 +267,10 @@ def check_crc(address: int, size_bytes: int) -> int:
 
 @kernel
 def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
-    """(status, size in bytes) of the batch at `position` of a buffer that ends at `end`.
+    """Return (status, size in bytes) of the batch at `position` of a buffer that ends at `end`.
 
-    INCOMPLETE also where so few bytes remain that a file iterator stops (kafka-log 01 §2.2); a size is given as soon as
-    the length field is readable.  LEGACY_MAGIC comes with a valid size.
+    The status is INCOMPLETE also if too few bytes remain for a file iterator to go on (kafka-log 01 §2.2).  The size is
+    known if the length field is there, else 0; with LEGACY_MAGIC it is valid.
     """
     remaining = end - position
     if remaining < LOG_OVERHEAD_BYTES:
@@ -293,7 +293,7 @@ def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 
 @kernel
 def _decode_control(base: int, position: int, size_bytes: int, row: npt.NDArray[np.void]) -> int:
-    """Fill the control fields of `row` from the single record of an uncompressed control batch."""
+    """Fill the control fields of `row` from the only record of an uncompressed control batch."""
     address = base + position + BATCH_HEADER_BYTES
     end = base + position + size_bytes
     length, address = read_varint(address)
@@ -324,13 +324,13 @@ def _decode_control(base: int, position: int, size_bytes: int, row: npt.NDArray[
 def read_headers(
     base: int, position: int, end: int, file_position: int, rows: npt.NDArray[np.void]
 ) -> tuple[int, int, int, int]:
-    """Header rows of the whole batches in [position, end).
+    """Fill `rows`, BATCH_ROW[n], with the headers of the whole batches in [position, end).
 
-    `rows` is BATCH_ROW[n]; `file_position` is where the buffer's byte 0 lies in its file.
+    `file_position` is the position of the buffer's byte 0 in its file.
 
     Returns:
-        (status, rows filled, position behind the last of them, size of the batch there or 0).  The status is INCOMPLETE
-        at the end of the buffer, ROWS_FULL, or what is wrong with the batch at the position.
+        (status, rows filled, position after the last of them, size of the batch there or 0).  The status is INCOMPLETE
+        at the end of the buffer, ROWS_FULL, or that of a bad batch at the position.
     """
     filled = 0
     while filled < rows.size:

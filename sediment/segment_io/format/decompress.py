@@ -1,14 +1,15 @@
 """Compiled loops that decompress many batches at once, as Kafka's producers frame them (kafka-log 01 §6).
 
     area      | records of a batch | records of the next | …        | padding |
-    payloads  (address, bytes) of each batch's records; bytes is NOT_HERE where they are not in the area
+    payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if they are not in the area
 
-They call the C libraries that the codecs' packages bring along, by address; snappy's, which none exports, is a loop of
-its own.  Whatever is framed in another way, is malformed, or finds no library here is left out: `codecs.decompress`
-reads it, or tells what is wrong with it.
+They call functions of the codecs' C libraries by address; snappy, which no library exports, is a loop here.  A batch
+that is framed in another way, is malformed or has no library is left out; `codecs.decompress` reads or reports it.
 
-Invariants: a payload counts only if `codecs.decompress` makes the same bytes of it; nothing is written outside the area
-and its padding, nothing read behind a payload and the PADDING_BYTES behind the buffer that holds it.
+Invariants
+* A payload counts only if `codecs.decompress` returns the same bytes.
+* Nothing is written outside the area and its padding.
+* Nothing is read beyond a payload and the PADDING_BYTES after its buffer.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ from sediment.segment_io.format.layout import (
     LZ4_STORED,
 )
 
-NOT_HERE = -1
+NOT_DECOMPRESSED = -1
 _NO_ROOM = -2
 
 # ---------------------------------------------------------------- C functions and their contexts, int64[TOOL_REGISTERS]
-_LZ4_DECOMPRESS = 0  # addresses; 0: there is no such library
+_LZ4_DECOMPRESS = 0  # addresses; 0: the library is missing
 _ZSTD_DECOMPRESS = 1
 _ZSTD_CONTEXT = 2
 _GZIP_DECOMPRESS = 3
 _GZIP_CONTEXT = 4
-_SIZES = 5  # two words that a function answers in
+_SIZES = 5  # two words for the results of a function
 TOOL_REGISTERS = 7
 
 _WORD_BYTES = 8
@@ -72,13 +73,13 @@ _SNAPPY_MAX_COPY_BYTES = 64
 _ZSTD_MIN_BYTES = 6
 _ZSTD_START = 0xFD2FB528
 _ZSTD_SINGLE_SEGMENT = 0x20
-_ZSTD_MAX_WINDOW_EXPONENT = 17  # of a window of 128 MiB, the largest that streaming readers take
+_ZSTD_MAX_WINDOW_EXPONENT = 17  # of a window of 128 MiB, the largest for streaming readers
 
 
 def find_tools() -> Tools:
-    """The libraries' functions with contexts of their own, int64[TOOL_REGISTERS], which serve one thread at a time.
+    """Return the libraries' functions with new contexts, int64[TOOL_REGISTERS].
 
-    The contexts live as long as the array.
+    The contexts live as long as the array and serve one thread at a time.
     """
     tools = np.zeros(TOOL_REGISTERS, dtype=np.int64)
     tools[_LZ4_DECOMPRESS] = address_of(LZ4, "LZ4_decompress_safe")
@@ -99,10 +100,10 @@ def decompress_batches(
     area_bytes: int,
     payloads: npt.NDArray[np.int64],
 ) -> int:
-    """Decompress the batches whose ordinals are `wanted`, in that order, until one finds no room in the area.
+    """Decompress the batches with the ordinals `wanted`, in that order, until one does not fit the area.
 
-    `positions`, int64[batches], are where batches of magic 2 lie from `base` on; `area` is followed by PADDING_BYTES.
-    Rows of `payloads`, int64[batches, 2], are set for those that came out.  Returns the bytes of the area in use.
+    `positions`, int64[batches], are those of batches of magic 2, relative to `base`; PADDING_BYTES follow the area.
+    Rows of `payloads`, int64[batches, 2], are set for the batches decompressed.  Returns the bytes of the area in use.
     """
     used = 0
     for ordinal in wanted:
@@ -111,7 +112,7 @@ def decompress_batches(
         start = header + BATCH_HEADER_BYTES
         end = header + LOG_OVERHEAD_BYTES + load_i32(header + BATCH_LENGTH)
         room = min(area_bytes - used, limit_bytes)
-        size = NOT_HERE
+        size = NOT_DECOMPRESSED
         if codec == CODEC_LZ4:
             size = _lz4(start, end, area + used, room, tools)
         elif codec == CODEC_ZSTD:
@@ -132,50 +133,50 @@ def decompress_batches(
 @kernel
 def _gzip(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     if tools[_GZIP_DECOMPRESS] == 0 or end - start < _GZIP_MIN_BYTES or load_little_u32(start) != _GZIP_START:
-        return NOT_HERE
+        return NOT_DECOMPRESSED
     sizes = tools.ctypes.data + _WORD_BYTES * _SIZES
     status = call_for_status(
         tools[_GZIP_DECOMPRESS], tools[_GZIP_CONTEXT], start, end - start, target, room, sizes, sizes + _WORD_BYTES
     )
     if status == _LIBDEFLATE_INSUFFICIENT_SPACE:
         return _NO_ROOM
-    # What follows the first member is for a reader that knows what Java's does.
+    # Bytes after the first member are left to `codecs.decompress`, which reads them as Java does.
     if status != _LIBDEFLATE_SUCCESS or tools[_SIZES] != end - start:
-        return NOT_HERE
+        return NOT_DECOMPRESSED
     return tools[_SIZES + 1]
 
 
 @kernel
 def _zstd(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     if tools[_ZSTD_DECOMPRESS] == 0 or end - start < _ZSTD_MIN_BYTES or load_little_u32(start) != _ZSTD_START:
-        return NOT_HERE
+        return NOT_DECOMPRESSED
     if load_u8(start + 4) & _ZSTD_SINGLE_SEGMENT == 0 and load_u8(start + 5) >> 3 > _ZSTD_MAX_WINDOW_EXPONENT:
-        return NOT_HERE
+        return NOT_DECOMPRESSED
     size = call_for_size(tools[_ZSTD_DECOMPRESS], tools[_ZSTD_CONTEXT], target, room, start, end - start)
     if size == _ZSTD_TOO_SMALL:
         return _NO_ROOM
-    return max(size, NOT_HERE)
+    return max(size, NOT_DECOMPRESSED)
 
 
 @kernel
 def _lz4(start: int, end: int, target: int, room: int, tools: Tools) -> int:
-    """Frames of independent blocks of 64 KiB at most without checksums, as Kafka and librdkafka write them."""
+    """Read frames of independent blocks of 64 KiB at most without checksums, as Kafka and librdkafka write them."""
     if tools[_LZ4_DECOMPRESS] == 0 or end - start < _LZ4_MIN_BYTES or load_little_u32(start) != _LZ4_START:
-        return NOT_HERE
+        return NOT_DECOMPRESSED
     if load_u8(start + 4) != 0x60 or load_u8(start + 5) != 0x40 or load_u8(start + 6) != 0x82:
-        return NOT_HERE
+        return NOT_DECOMPRESSED
     position = start + 7
     size = 0
     while True:
         if end - position < 4:
-            return NOT_HERE
+            return NOT_DECOMPRESSED
         word = load_little_u32(position)
         position += 4
         length = word & ~LZ4_STORED
         if length == 0:
             return size
         if length > LZ4_BLOCK_BYTES or length > end - position:
-            return NOT_HERE
+            return NOT_DECOMPRESSED
         if word & LZ4_STORED:
             if length > room - size:
                 return _NO_ROOM
@@ -187,14 +188,14 @@ def _lz4(start: int, end: int, target: int, room: int, tools: Tools) -> int:
                 return _NO_ROOM
             block = call_for_int(tools[_LZ4_DECOMPRESS], position, target + size, length, most)
             if block < 0:
-                return NOT_HERE
+                return NOT_DECOMPRESSED
             size += block
         position += length
 
 
 @kernel
 def _snappy(start: int, end: int, target: int, room: int) -> int:
-    """Raw snappy, or one stream of chunks as xerial's library frames them."""
+    """Read raw snappy, or one stream of chunks in the framing of xerial's library."""
     if end - start < _SNAPPY_HEADER_BYTES or load_word64(start) != np.uint64(_SNAPPY_START):
         return _snappy_block(start, end, target, room)
     position = start + _SNAPPY_HEADER_BYTES
@@ -203,7 +204,7 @@ def _snappy(start: int, end: int, target: int, room: int) -> int:
         length = load_i32(position)
         position += 4
         if length <= 0 or length > end - position:
-            return NOT_HERE
+            return NOT_DECOMPRESSED
         block = _snappy_block(position, position + length, target + size, room - size)
         if block < 0:
             return block
@@ -214,12 +215,12 @@ def _snappy(start: int, end: int, target: int, room: int) -> int:
 
 @kernel
 def _snappy_block(source: int, end: int, target: int, room: int) -> int:
-    """The size of what a raw snappy block holds, NOT_HERE if it is malformed."""
+    """Return the uncompressed size of a raw snappy block, NOT_DECOMPRESSED if it is malformed."""
     size = 0
     shift = 0
     while True:
         if source >= end or shift > 28:
-            return NOT_HERE
+            return NOT_DECOMPRESSED
         byte = load_u8(source)
         source += 1
         size |= (byte & 127) << shift
@@ -246,7 +247,7 @@ def _snappy_block(source: int, end: int, target: int, room: int) -> int:
                 length = (load_little_u32(source) & ((1 << (8 * extra)) - 1)) + 1
                 source += extra
             if length > end - source or length > limit - out:
-                return NOT_HERE
+                return NOT_DECOMPRESSED
             copy_bytes(out, source, length)
             source += length
             out += length
@@ -264,13 +265,13 @@ def _snappy_block(source: int, end: int, target: int, room: int) -> int:
             distance = load_little_u32(source)
             source += 4
         if source > end or distance == 0 or distance > out - target or length > limit - out:
-            return NOT_HERE
+            return NOT_DECOMPRESSED
         if distance >= 16:
-            # Whole words, beyond the copy's end too: what comes there is written later, or is padding.
+            # Whole words, past the end of the copy too: the bytes there are written later or are padding.
             for at in range(0, length, 16):
                 copy_bytes(out + at, out + at - distance, 16)
         else:
             for at in range(length):
                 store_i8(out + at, load_u8(out + at - distance))
         out += length
-    return size if out == limit else NOT_HERE
+    return size if out == limit else NOT_DECOMPRESSED

@@ -1,8 +1,7 @@
 """XXH3 with 128 bits and a seed as a compiled loop, for record keys; the xxhash library is its twin.
 
-The seed is drawn anew for every run, so that keys cannot be prepared to collide; results do not depend on it.
-Layout of `secrets`, uint8[384]: XXH3's own 192 bytes, then the 192 derived from the seed, which only inputs above 240
-bytes use.
+Every run draws a new seed, so that keys cannot be prepared to collide; results do not depend on it.  `secrets`,
+uint8[384], holds XXH3's own 192 bytes, then 192 derived from the seed for inputs above 240 bytes.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _LONG_BYTES = 240
 
 
 def _words(offset: int) -> np.uint64:
-    """The secret's words at `offset` and 8 bytes on, combined as XXH3 combines them for short inputs."""
+    """Return the secret's words at `offset` and at `offset` + 8, combined as XXH3 does for short inputs."""
     first, second = np.frombuffer(_SECRET.tobytes()[offset : offset + 16], dtype="<u8")
     return np.uint64(first ^ second)
 
@@ -60,12 +59,12 @@ _FLIP_0_HIGH = _words(80)
 
 
 def draw_seed() -> int:
-    """A seed for one run, below 2^63."""
+    """Return a random seed for one run, below 2^63."""
     return entropy.randbits(63)
 
 
 def hash_secrets(seed: int) -> npt.NDArray[np.uint8]:
-    """The `secrets` array, uint8[384], that goes with `seed`."""
+    """Return the `secrets` array, uint8[384], of `seed`."""
     own = np.frombuffer(_SECRET.tobytes(), dtype="<u8").reshape(-1, 2)
     derived = own.copy()
     with np.errstate(over="ignore"):
@@ -274,7 +273,7 @@ def _hash_long(address: int, length: int, secret: int) -> tuple[np.uint64, np.ui
 
 @kernel
 def hash_key(address: int, length: int, seed: np.uint64, secrets: int) -> tuple[np.uint64, np.uint64]:
-    """XXH3-128 of `length` bytes at `address`, as (low, high); `secrets` is the address of `hash_secrets(seed)`."""
+    """Return the XXH3-128 of `length` bytes as (low, high); `secrets` is the address of `hash_secrets(seed)`."""
     if length <= 16:
         if length > 8:
             return _hash_9_to_16(address, length, seed)

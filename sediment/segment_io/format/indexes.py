@@ -1,12 +1,12 @@
-"""Offset, time and transaction index: parse, search, check, append, rebuild, collect aborted ranges (kafka-log 01 §7).
+"""Offset, time and transaction index: parsing, searching, checking and encoding (kafka-log 01 §7).
 
     offset index, 8 bytes an entry     relative offset i32 | position i32
     time index, 12 bytes               timestamp i64 | relative offset i32
     transaction index, 34 bytes        version i16 = 0 | producer id i64 | first offset i64 | last offset i64 | lso i64
 
-Invariants: a parsed index is a value; its offsets and timestamps ascend, so that every search is a binary one.
-Relative offsets count from the segment's base offset and fit 0 … 2^31 − 1.  An index only ever answers with a place to
-scan forward from, so one with fewer entries than it could have is still right.
+Invariants: a parsed index is a value; its offsets and timestamps ascend, so that every search is a binary search.
+Relative offsets count from the segment's base offset and fit 0 … 2^31 − 1.  A look-up returns a position to scan
+forward from, so an index with fewer entries than possible is still correct.
 """
 
 from __future__ import annotations
@@ -17,23 +17,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import (
     CorruptIndexError,
-    IndexFullError,
-    IndexOffsetOverflowError,
-    IndexOrderError,
-    SettingsError,
     UnsupportedDataError,
 )
 from sediment.segment_io.format.layout import (
-    INT32_MAX,
     NO_TIMESTAMP,
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
     TRANSACTION_ENTRY_BYTES,
     TRANSACTION_ENTRY_STRUCT,
 )
-from sediment.segment_io.fs import Buffer
 
 Int64s = npt.NDArray[np.int64]
 
@@ -59,7 +54,7 @@ class OffsetPosition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TimestampOffset:
-    """A timestamp in ms and the last offset of the first batch that has it."""
+    """A timestamp in ms and the last offset of the first batch with that timestamp."""
 
     timestamp_ms: int
     offset: int
@@ -84,11 +79,11 @@ class OffsetIndex:
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last entry, the base offset where there is none."""
+        """Offset of the last entry; the base offset if the index is empty."""
         return self[-1].offset if len(self) else self.base_offset
 
     def lookup(self, target_offset: int) -> OffsetPosition:
-        """The entry with the largest offset ≤ `target_offset`; (base offset, 0) where there is none.
+        """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none.
 
         Source: kafka-log 01 §7.1.
         """
@@ -96,7 +91,7 @@ class OffsetIndex:
         return self[slot] if slot >= 0 else OffsetPosition(self.base_offset, 0)
 
     def fetch_upper_bound(self, start: OffsetPosition, size_bytes: int) -> OffsetPosition | None:
-        """The first entry at or above `start.position + size_bytes`: no offset of that fetch is larger.
+        """Return the first entry at or above `start.position + size_bytes`: every offset of that fetch is below it.
 
         Source: kafka-log 01 §7.1 (fetchUpperBoundOffset).
         """
@@ -104,7 +99,7 @@ class OffsetIndex:
         return self[slot] if slot < len(self) else None
 
     def to_bytes(self) -> bytes:
-        """The trimmed file."""
+        """Return the trimmed file."""
         entries = np.empty(len(self), dtype=_OFFSET_ENTRY)
         entries["relative_offset"] = self.relative_offsets
         entries["position"] = self.positions
@@ -114,13 +109,13 @@ class OffsetIndex:
 def parse_offset_index(
     data: Buffer, base_offset: int, *, path: str | None = None, preallocated: bool = False
 ) -> OffsetIndex:
-    """An offset index from the bytes of its file.
+    """Parse an offset index.
 
-    `preallocated` says that the file may be longer than its entries, as an active segment's is after a crash: entries
-    then end before the zero tail, or where offsets or positions stop ascending.
+    With `preallocated` the file may be longer than its entries, as an active segment's is after a crash.  Entries then
+    end before the zero tail, or before an offset or position that does not ascend.
 
     Raises:
-        CorruptIndexError: the length is no multiple of 8, an entry is negative, offsets do not strictly ascend or
+        CorruptIndexError: the length is not a multiple of 8, an entry is negative, offsets do not strictly ascend or
             positions descend; with `preallocated` never.
 
     Source: kafka-log 01 §7, §7.1.
@@ -135,12 +130,12 @@ def parse_offset_index(
 
 
 def _entries(data: Buffer, dtype: np.dtype[np.void], *, path: str | None, preallocated: bool) -> npt.NDArray[np.void]:
-    """The whole entries of an index file, without the zero tail of a preallocated one."""
+    """Return the whole entries of an index file, without the zero tail of a preallocated one."""
     view = memoryview(data).cast("B")
     count, trailing = divmod(len(view), dtype.itemsize)
     if trailing and not preallocated:
         raise CorruptIndexError(
-            f"index of {len(view)} bytes is no multiple of {dtype.itemsize} bytes",
+            f"index of {len(view)} bytes is not a multiple of {dtype.itemsize} bytes",
             path=path,
             position=count * dtype.itemsize,
             advice=_REBUILD,
@@ -155,14 +150,14 @@ def _entries(data: Buffer, dtype: np.dtype[np.void], *, path: str | None, preall
 def _checked_count(
     good: npt.NDArray[np.bool_], entry_bytes: int, base_offset: int, *, path: str | None, preallocated: bool
 ) -> int:
-    """How many entries come before the first that is not `good`."""
+    """Return the number of entries before the first that is not `good`."""
     if good.all():
         return len(good)
     first_bad = int(good.argmin())
     if preallocated:
         return first_bad
     raise CorruptIndexError(
-        f"index entry {first_bad} is negative or does not follow the one before it",
+        f"index entry {first_bad} is negative or does not follow the entry before it",
         path=path,
         position=first_bad * entry_bytes,
         offset=base_offset,
@@ -189,11 +184,11 @@ class TimeIndex:
 
     @property
     def last_entry(self) -> TimestampOffset:
-        """The entry with the largest timestamp; (−1, base offset) where there is none."""
+        """The entry with the largest timestamp; (−1, base offset) if the index is empty."""
         return self[-1] if len(self) else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def lookup(self, target_ms: int) -> TimestampOffset:
-        """The entry with the largest timestamp ≤ `target_ms`; (−1, base offset) where there is none.
+        """Return the entry with the largest timestamp ≤ `target_ms`; (−1, base offset) if there is none.
 
         Source: kafka-log 01 §7.2.
         """
@@ -201,7 +196,7 @@ class TimeIndex:
         return self[slot] if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def to_bytes(self) -> bytes:
-        """The trimmed file."""
+        """Return the trimmed file."""
         entries = np.empty(len(self), dtype=_TIME_ENTRY)
         entries["timestamp"] = self.timestamps
         entries["relative_offset"] = self.relative_offsets
@@ -211,11 +206,11 @@ class TimeIndex:
 def parse_time_index(
     data: Buffer, base_offset: int, *, path: str | None = None, preallocated: bool = False
 ) -> TimeIndex:
-    """A time index from the bytes of its file; `preallocated` as for `parse_offset_index`.
+    """Parse a time index; `preallocated` as for `parse_offset_index`.
 
     Raises:
-        CorruptIndexError: the length is no multiple of 12, an entry is negative, timestamps do not strictly ascend or
-            offsets descend; with `preallocated` never.
+        CorruptIndexError: the length is not a multiple of 12, an entry is negative, timestamps do not strictly ascend
+            or offsets descend; with `preallocated` never.
 
     Source: kafka-log 01 §7, §7.2.
     """
@@ -228,221 +223,6 @@ def parse_time_index(
     return TimeIndex(base_offset, timestamps[:count], relative_offsets[:count])
 
 
-# ---------------------------------------------------------------------------------------------------------- builders
-
-
-class _GrowingColumns:
-    """Two int64 columns that grow at the end.
-
-    Columns handed out stay as they were: appending writes behind them, or elsewhere once a cut left no room.
-    """
-
-    def __init__(self, first: Int64s, second: Int64s) -> None:
-        self._first = first
-        self._second = second
-        self._count = len(first)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def append(self, first: int, second: int) -> None:
-        if self._count == len(self._first):
-            room = max(64, 2 * self._count)
-            self._first = np.concatenate([self._first, np.empty(room - self._count, dtype=np.int64)])
-            self._second = np.concatenate([self._second, np.empty(room - self._count, dtype=np.int64)])
-        self._first[self._count] = first
-        self._second[self._count] = second
-        self._count += 1
-
-    def cut(self, count: int) -> None:
-        self._first = self._first[:count]
-        self._second = self._second[:count]
-        self._count = count
-
-    def columns(self) -> tuple[Int64s, Int64s]:
-        return self._first[: self._count], self._second[: self._count]
-
-
-def _max_entries(max_bytes: int, entry_bytes: int) -> int:
-    if max_bytes < entry_bytes:
-        raise SettingsError(
-            f"an index of {max_bytes} bytes holds no entry", advice="raise segment.index.bytes to at least 12"
-        )
-    return max_bytes // entry_bytes
-
-
-def _relative_offset(offset: int, base_offset: int) -> int:
-    relative_offset = offset - base_offset
-    if not 0 <= relative_offset <= INT32_MAX:
-        raise IndexOffsetOverflowError(
-            f"offset is not within 2^31 of the segment's base offset {base_offset}",
-            offset=offset,
-            advice="split the segment",
-        )
-    return relative_offset
-
-
-def _index_full(entries: int) -> IndexFullError:
-    return IndexFullError(f"index is full with {entries} entries", advice="raise segment.index.bytes")
-
-
-class OffsetIndexBuilder:
-    """An offset index that grows, with Kafka's refusals (kafka-log 01 §7.1).
-
-    `max_bytes` is `segment.index.bytes`; it is rounded down to whole entries.
-    """
-
-    def __init__(self, base_offset: int, max_bytes: int) -> None:
-        self.base_offset = base_offset
-        self.max_entries = _max_entries(max_bytes, OFFSET_ENTRY_BYTES)
-        self._columns = _GrowingColumns(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-
-    @classmethod
-    def resume(cls, index: OffsetIndex, max_bytes: int) -> OffsetIndexBuilder:
-        """A builder that goes on behind the entries of `index`."""
-        builder = cls(index.base_offset, max_bytes)
-        builder._columns = _GrowingColumns(index.relative_offsets.copy(), index.positions.copy())
-        return builder
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    @property
-    def is_full(self) -> bool:
-        """No entry may follow: a reason to roll the segment."""
-        return len(self) >= self.max_entries
-
-    def append(self, offset: int, position: int) -> None:
-        """Add an entry for the batch at byte `position` whose last offset is `offset`.
-
-        Raises:
-            IndexFullError: there is no room.
-            IndexOrderError: `offset` does not exceed the last entry's.
-            IndexOffsetOverflowError: `offset` is out of the segment's range.
-        """
-        if self.is_full:
-            raise _index_full(len(self))
-        relative_offset = _relative_offset(offset, self.base_offset)
-        if len(self) and offset <= self.index().last_offset:
-            raise IndexOrderError(
-                f"offset does not follow the last one indexed, {self.index().last_offset}", offset=offset
-            )
-        self._columns.append(relative_offset, position)
-
-    def truncate_to(self, offset: int) -> None:
-        """Keep the entries below `offset`."""
-        relative_offsets, _ = self._columns.columns()
-        self._columns.cut(int(np.searchsorted(relative_offsets, offset - self.base_offset, side="left")))
-
-    def index(self) -> OffsetIndex:
-        """The index as it is now; later appends and truncations do not change it."""
-        return OffsetIndex(self.base_offset, *self._columns.columns())
-
-    def to_bytes(self, *, preallocated: bool = False) -> bytes:
-        """The trimmed file, or with `preallocated` the active segment's, zeros up to the full size."""
-        full_bytes = self.max_entries * OFFSET_ENTRY_BYTES if preallocated else 0
-        return self.index().to_bytes().ljust(full_bytes, b"\0")
-
-
-class TimeIndexBuilder:
-    """A time index that grows, with Kafka's refusals (kafka-log 01 §7.2).
-
-    The last slot is reserved for the entry that is appended when the segment is rolled or closed.
-    """
-
-    def __init__(self, base_offset: int, max_bytes: int) -> None:
-        self.base_offset = base_offset
-        self.max_entries = _max_entries(max_bytes, TIME_ENTRY_BYTES)
-        self._columns = _GrowingColumns(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-
-    @classmethod
-    def resume(cls, index: TimeIndex, max_bytes: int) -> TimeIndexBuilder:
-        """A builder that goes on behind the entries of `index`."""
-        builder = cls(index.base_offset, max_bytes)
-        builder._columns = _GrowingColumns(index.timestamps.copy(), index.relative_offsets.copy())
-        return builder
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    @property
-    def is_full(self) -> bool:
-        """Only the reserved slot is left: a reason to roll the segment."""
-        return len(self) >= self.max_entries - 1
-
-    def maybe_append(self, timestamp_ms: int, offset: int, *, skip_full_check: bool = False) -> None:
-        """Add an entry unless `timestamp_ms` equals the last one; −1 is never written.
-
-        Raises:
-            IndexFullError: there is no room; `skip_full_check` opens the reserved slot.
-            IndexOrderError: `offset` or `timestamp_ms` is below the last entry's.
-            IndexOffsetOverflowError: `offset` is out of the segment's range.
-        """
-        if len(self) >= self.max_entries or (self.is_full and not skip_full_check):
-            raise _index_full(len(self))
-        last = self.index().last_entry
-        if len(self) and offset < last.offset:
-            raise IndexOrderError(f"offset is below the last one indexed, {last.offset}", offset=offset)
-        if len(self) and timestamp_ms < last.timestamp_ms:
-            raise IndexOrderError(
-                f"timestamp {timestamp_ms} is below the last one indexed, {last.timestamp_ms}", offset=offset
-            )
-        if timestamp_ms > last.timestamp_ms:
-            self._columns.append(timestamp_ms, _relative_offset(offset, self.base_offset))
-
-    def truncate_to(self, offset: int) -> None:
-        """Keep the entries whose offset is below `offset`."""
-        _, relative_offsets = self._columns.columns()
-        self._columns.cut(int(np.searchsorted(relative_offsets, offset - self.base_offset, side="left")))
-
-    def index(self) -> TimeIndex:
-        """The index as it is now; later appends and truncations do not change it."""
-        return TimeIndex(self.base_offset, *self._columns.columns())
-
-    def to_bytes(self, *, preallocated: bool = False) -> bytes:
-        """The trimmed file, or with `preallocated` the active segment's, zeros up to the full size."""
-        full_bytes = self.max_entries * TIME_ENTRY_BYTES if preallocated else 0
-        return self.index().to_bytes().ljust(full_bytes, b"\0")
-
-
-def build_indexes(
-    last_offsets: Int64s,
-    positions: Int64s,
-    sizes_bytes: Int64s,
-    max_timestamps: Int64s,
-    *,
-    base_offset: int,
-    index_interval_bytes: int,
-    max_index_bytes: int,
-) -> tuple[bytes, bytes]:
-    """The `.index` and `.timeindex` of a segment by its batches, each argument int64[batches] in file order.
-
-    A batch gets an entry when more than `index_interval_bytes` were written since the last one, never the first batch;
-    the largest timestamp comes last.
-
-    Raises:
-        IndexFullError, IndexOrderError, IndexOffsetOverflowError: as the builders.
-
-    Source: kafka-log 01 §7.5, 05 §4.
-    """
-    offset_index = OffsetIndexBuilder(base_offset, max_index_bytes)
-    time_index = TimeIndexBuilder(base_offset, max_index_bytes)
-    largest = TimestampOffset(NO_TIMESTAMP, NO_TIMESTAMP)
-    bytes_since_entry = 0
-    batches = zip(last_offsets.tolist(), positions.tolist(), sizes_bytes.tolist(), max_timestamps.tolist(), strict=True)
-    for last_offset, position, size_bytes, max_timestamp in batches:
-        _relative_offset(last_offset, base_offset)
-        if max_timestamp > largest.timestamp_ms:
-            largest = TimestampOffset(max_timestamp, last_offset)
-        if bytes_since_entry > index_interval_bytes:
-            offset_index.append(last_offset, position)
-            time_index.maybe_append(largest.timestamp_ms, largest.offset)
-            bytes_since_entry = 0
-        bytes_since_entry += size_bytes
-    time_index.maybe_append(largest.timestamp_ms, largest.offset, skip_full_check=True)
-    return offset_index.to_bytes(), time_index.to_bytes()
-
-
 # ------------------------------------------------------------------------------------------------- transaction index
 
 
@@ -450,7 +230,7 @@ def build_indexes(
 class AbortedTransaction:
     """One aborted transaction; offsets are absolute.
 
-    `last_offset` is that of its ABORT marker, `last_stable_offset` the log's when the marker was appended.
+    `last_offset` is that of its ABORT marker; `last_stable_offset` is the log's at the append of the marker.
     """
 
     producer_id: int
@@ -461,7 +241,7 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class CollectedAborted:
-    """Aborted transactions of a range; `is_complete`: no later segment can hold another one."""
+    """Aborted transactions of a range; `is_complete` is True if later segments cannot hold another one."""
 
     transactions: tuple[AbortedTransaction, ...]
     is_complete: bool
@@ -480,13 +260,13 @@ class TransactionIndex:
         return len(self.producer_ids)
 
     def transactions(self) -> tuple[AbortedTransaction, ...]:
-        """All entries as values."""
+        """Return all entries as values."""
         return self._take(np.ones(len(self), dtype=np.bool_))
 
     def collect(self, fetch_offset: int, upper_bound: int) -> CollectedAborted:
-        """The aborted transactions that touch [fetch_offset, upper_bound), by Kafka's rule.
+        """Return the aborted transactions that touch [fetch_offset, upper_bound), by Kafka's rule.
 
-        The walk ends behind the first entry whose last stable offset reaches `upper_bound`: every later marker belongs
+        The search ends after the first entry whose last stable offset reaches `upper_bound`: every later marker belongs
         to a transaction that began above it.
 
         Source: kafka-log 01 §7.4 (collectAbortedTxns).
@@ -499,7 +279,7 @@ class TransactionIndex:
         return CollectedAborted(self._take(wanted), is_complete)
 
     def check(self, base_offset: int, *, path: str | None = None) -> None:
-        """The check that Kafka runs when it loads a segment.
+        """Run the check of Kafka's loader for a segment.
 
         Raises:
             CorruptIndexError: an entry ends below the segment's base offset.
@@ -522,7 +302,7 @@ class TransactionIndex:
 
 
 def parse_transaction_index(data: Buffer, *, path: str | None = None) -> TransactionIndex:
-    """A transaction index from the bytes of its file; trailing bytes that make no entry are ignored.
+    """Parse a transaction index; trailing bytes of an incomplete entry are ignored.
 
     Raises:
         UnsupportedDataError: an entry has a newer version.  As in Kafka only the version's first byte counts.
@@ -541,7 +321,7 @@ def parse_transaction_index(data: Buffer, *, path: str | None = None) -> Transac
 
 
 def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """The bytes of the entries of `transactions`: a whole `.txnindex`, or what is appended to one."""
+    """Return the bytes of the entries of `transactions`: a whole `.txnindex`, or an extension of one."""
     return b"".join(
         TRANSACTION_ENTRY_STRUCT.pack(
             0, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset
@@ -550,53 +330,13 @@ def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> byte
     )
 
 
-class TransactionIndexBuilder:
-    """A transaction index that grows, with Kafka's refusals (kafka-log 01 §7.4).
-
-    The order of `last_offset` is checked among the entries appended here, not against `transactions` found in a file.
-    """
-
-    def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
-        self._transactions = list(transactions)
-        self._last_appended = -1
-
-    def __len__(self) -> int:
-        return len(self._transactions)
-
-    def append(self, transaction: AbortedTransaction) -> None:
-        """Add an entry.
-
-        Raises:
-            IndexOrderError: its last offset does not exceed the last appended one.
-        """
-        if transaction.last_offset <= self._last_appended:
-            raise IndexOrderError(
-                f"aborted transaction does not end behind the last one indexed, {self._last_appended}",
-                offset=transaction.last_offset,
-            )
-        self._last_appended = transaction.last_offset
-        self._transactions.append(transaction)
-
-    def truncate_to(self, offset: int) -> None:
-        """Cut at the first entry whose last offset is at or above `offset`."""
-        for kept, entry in enumerate(self._transactions):
-            if entry.last_offset >= offset:
-                self._last_appended = self._transactions[kept - 1].last_offset if kept else -1
-                del self._transactions[kept:]
-                return
-
-    def to_bytes(self) -> bytes:
-        """The whole file."""
-        return encode_transaction_index(self._transactions)
-
-
 def collect_aborted(
     indexes: Iterable[TransactionIndex], fetch_offset: int, upper_bound: int
 ) -> tuple[AbortedTransaction, ...]:
-    """The aborted transactions that touch [fetch_offset, upper_bound).
+    """Return the aborted transactions that touch [fetch_offset, upper_bound).
 
-    `indexes` are those of all segments from the one that holds `fetch_offset` to the end of the log, in that order,
-    the active one included: the marker that decides can lie far above the range.  It is consumed only as far as needed.
+    `indexes` are those of all segments from the one with `fetch_offset` to the active one, in that order, because the
+    marker of a transaction can be far above the range.  It is consumed only as far as needed.
 
     Source: kafka-log 01 §7.4, 04 §8 step 7.
     """

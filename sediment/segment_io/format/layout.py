@@ -1,4 +1,4 @@
-"""Every layout of Kafka's log files, as field tables that readers and writers share.
+"""Layouts of Kafka's log files, as field offsets that readers and writers share.
 
 A record batch of magic 2 (kafka-log 01 §3), integers big-endian:
 
@@ -13,8 +13,16 @@ A record batch of magic 2 (kafka-log 01 §3), integers big-endian:
     +-----------+-----------+----------+----------+----------+--------+--------------+
               `crc` covers byte 21 to the end; `length` counts from byte 12.
 
-Offsets below are byte positions from the start of the structure.  Units last: `_BYTES` is a size.
-This module is constants only, so that compiled kernels freeze them.
+A message of magic 0 or 1 (§5):
+
+    +--------+--------+-----+-------+------------+------------------+------------+-----+--------------+-------+
+    | offset | length | crc | magic | attributes | timestamp        | key length | key | value length | value |
+    | 0      | 8      | 12  | 16    | 17         | 18, magic 1 only | 18 or 26   |     |              |       |
+    +--------+--------+-----+-------+------------+------------------+------------+-----+--------------+-------+
+              `crc` is CRC-32 (IEEE) and covers byte 16 to the end; `length` counts from byte 12.
+
+The constants are byte positions from the start of the structure; `_BYTES` is a size.  The module has constants only,
+so that kernels freeze them.
 """
 
 from __future__ import annotations
@@ -25,11 +33,19 @@ import struct
 BASE_OFFSET = 0
 BATCH_LENGTH = 8
 MAGIC = 16
-LOG_OVERHEAD_BYTES = 12  # what `length` does not count
-MAGIC_PREFIX_BYTES = 17  # the header up to and including magic: what a file iterator needs to go on
+LOG_OVERHEAD_BYTES = 12  # `length` does not count these
+MAGIC_PREFIX_BYTES = 17  # the header up to and including magic; a file iterator needs these to go on
 LEGACY_MIN_LENGTH = 14  # a smaller `length` is corrupt whatever the magic
 
+# -------------------------------------------------------------------------------------- message of magic 0 or 1 (§5)
+LEGACY_CRC = 12
+LEGACY_CRC_START = 16
+LEGACY_ATTRIBUTES = 17
+LEGACY_TIMESTAMP = 18  # magic 1 only
+LEGACY_MIN_ENTRY_BYTES = LOG_OVERHEAD_BYTES + LEGACY_MIN_LENGTH
+
 # ------------------------------------------------------------------------------------------------- batch of magic 2
+MAGIC_V2 = 2
 LEADER_EPOCH = 12
 CRC = 17
 ATTRIBUTES = 21
@@ -52,10 +68,10 @@ DELETE_HORIZON_BIT = 0x40  # set: baseTimestamp is the delete horizon
 
 CODEC_NONE, CODEC_GZIP, CODEC_SNAPPY, CODEC_LZ4, CODEC_ZSTD = range(5)
 
-# Frames of lz4 as Kafka writes them (kafka-log 01 §6.3): version 1, independent blocks, no checksums but the header's
+# Frames of lz4 as Kafka writes them (kafka-log 01 §6.3): version 1, independent blocks, only the header's checksum
 LZ4_FRAME_HEADER = bytes.fromhex("04224d18604082")
 LZ4_BLOCK_BYTES = 64 << 10
-LZ4_STORED = 1 << 31  # of a block's length: its bytes are as they were
+LZ4_STORED = 1 << 31  # bit of a block's length for a block that is not compressed
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
 NO_TIMESTAMP = -1
@@ -65,9 +81,10 @@ NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 INT32_MAX = 2147483647
 INT64_MAX = 9223372036854775807
+INT64_MIN = -INT64_MAX - 1
 
 # A record is: length varint, attributes i8, timestamp delta varlong, offset delta varint, key length varint, key,
-# value length varint, value, header count varint, headers (§3.4).  Seven one-byte fields are the least.
+# value length varint, value, header count varint, headers (§3.4).  The smallest has seven fields of one byte.
 MIN_RECORD_BYTES = 7
 MAX_VARINT_BYTES = 5
 MAX_VARLONG_BYTES = 10
@@ -100,4 +117,4 @@ assert SNAPSHOT_HEADER_STRUCT.size == 10
 assert SNAPSHOT_ENTRY_STRUCT.size == SNAPSHOT_ENTRY_BYTES
 
 MAX_SEGMENT_BYTES = INT32_MAX  # FileRecords refuses to open a larger file
-FIRST_MAGIC_WITH_PRODUCERS = 2  # older formats have no producers, transactions or markers
+FIRST_MAGIC_WITH_PRODUCERS = MAGIC_V2  # older formats have no producers, transactions or markers

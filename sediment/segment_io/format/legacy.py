@@ -1,18 +1,11 @@
-"""Messages of magic 0 and 1, plain and in compressed wrappers, as the record rows that `decode` makes of magic 2.
+"""Decoding of messages of magic 0 and 1, plain and in compressed wrappers, to the record rows of `decode`.
 
-An entry of a log (kafka-log 01 §5), integers big-endian:
-
-    +--------+------+-----+-------+------------+------------------+------------+-----+--------------+-------+
-    | offset | size | crc | magic | attributes | timestamp        | key length | key | value length | value |
-    | 0      | 8    | 12  | 16    | 17         | 18, magic 1 only | 18 or 26   |     |              |       |
-    +--------+------+-----+-------+------------+------------------+------------+-----+--------------+-------+
-              `crc` is CRC-32 (IEEE) over byte 16 to the end; `size` counts from byte 12.
-
+`layout` has the fields of a message (kafka-log 01 §5).  A message with its offset and length is an entry of the log.
 A row is int64[RECORD_FIELDS] as `decode.decode_records` fills it, but OFFSET_DELTA and TIMESTAMP_DELTA are absolute and
-HEADERS_START is 0, because there are no headers.
+HEADERS_START is 0, because messages lack headers.
 
-Invariants: as in `decode`, every length is checked before it is used and kernels answer with a status.  The checksum of
-an entry of the log is checked; those inside of a wrapper are not, as in Kafka.
+Invariants: as in `decode`, every length is checked before it is used and kernels return a status.  The checksum of an
+entry of the log is checked; the checksums inside a wrapper are not, as in Kafka.
 """
 
 from __future__ import annotations
@@ -55,18 +48,17 @@ from sediment.segment_io.format.layout import (
     BATCH_LENGTH,
     CODEC_MASK,
     INT64_MAX,
+    LEGACY_ATTRIBUTES,
+    LEGACY_CRC,
+    LEGACY_CRC_START,
+    LEGACY_MIN_ENTRY_BYTES,
     LEGACY_MIN_LENGTH,
+    LEGACY_TIMESTAMP,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
 )
-
-LEGACY_CRC = 12
-LEGACY_CRC_START = 16
-LEGACY_ATTRIBUTES = 17
-LEGACY_TIMESTAMP = 18  # magic 1 only
-MIN_ENTRY_BYTES = LOG_OVERHEAD_BYTES + LEGACY_MIN_LENGTH
 
 _ADVICE = "restore the segment from a replica or a backup, or leave this partition out"
 
@@ -74,7 +66,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 def _crc32_tables() -> npt.NDArray[np.uint64]:
-    """uint64[8, 256]: row k advances a byte over k further zero bytes, for the polynomial of zip."""
+    """Return uint64[8, 256]; row k advances a byte over k further zero bytes, for the IEEE polynomial."""
     rows = [[0] * 256 for _ in range(8)]
     for byte in range(256):
         crc = byte
@@ -92,7 +84,7 @@ _MASK = np.uint64(0xFFFFFFFF)
 
 @kernel
 def crc32(address: int, count: int) -> int:
-    """CRC-32 (IEEE) of `count` bytes at `address`, as a non-negative int64."""
+    """Return the CRC-32 (IEEE) of `count` bytes at `address` as a non-negative int64."""
     crc = _MASK
     low = np.uint64(0xFF)
     end = address + count
@@ -110,8 +102,8 @@ def crc32(address: int, count: int) -> int:
 
 @kernel
 def check_legacy_crc(address: int, size_bytes: int) -> int:
-    """OK or BAD_CRC for an entry that lies whole at `address`."""
-    if size_bytes < MIN_ENTRY_BYTES:
+    """Return OK or BAD_CRC for a whole entry at `address`, or BAD_LENGTH for one shorter than its header."""
+    if size_bytes < LEGACY_MIN_ENTRY_BYTES:
         return BAD_LENGTH
     if crc32(address + LEGACY_CRC_START, size_bytes - LEGACY_CRC_START) != load_u32(address + LEGACY_CRC):
         return BAD_CRC
@@ -165,7 +157,7 @@ def decode_entry(base: int, position: int, size_bytes: int, row: npt.NDArray[np.
 def decode_entries(base: int, end: int, records: npt.NDArray[np.int64]) -> tuple[int, int]:
     """Decode the entries in [0, end) of a decompressed wrapper; an incomplete last one is left out.
 
-    `records` is int64[>= end // MIN_ENTRY_BYTES + 1, RECORD_FIELDS].
+    `records` is int64[>= end // LEGACY_MIN_ENTRY_BYTES + 1, RECORD_FIELDS].
 
     Returns:
         (status, entries).
@@ -195,7 +187,7 @@ def decode_entries(base: int, end: int, records: npt.NDArray[np.int64]) -> tuple
 class Unwrapped:
     """The messages of one wrapper: `records`, int64[n, RECORD_FIELDS] with n > 0, point into `buffer`.
 
-    Offsets and timestamps are those that a reader is given.
+    Offsets and timestamps are those that readers see.
     """
 
     buffer: ByteArray
@@ -203,11 +195,11 @@ class Unwrapped:
 
 
 def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
-    """The messages inside of a compressed entry, whose checksum was checked; `wrapper` is the whole entry.
+    """Return the messages inside a compressed entry, whose checksum was checked; `wrapper` is the whole entry.
 
     Raises:
-        CorruptBatchError: the value is null, no stream, expands beyond `limit_bytes`, or its messages are malformed,
-            compressed themselves, none, or contradict the wrapper's offset.
+        CorruptBatchError: the value is null, is not a stream, or expands beyond `limit_bytes`; or its messages are
+            missing, malformed, compressed themselves, or contradict the wrapper's offset.
 
     Source: kafka-log 01 §5.1.
     """
@@ -222,7 +214,7 @@ def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
     content = decompress(attributes & CODEC_MASK, value, limit_bytes=limit_bytes, magic=magic)
     buffer = _padded(content)
     size_bytes = buffer.size - PADDING_BYTES
-    records = np.empty((size_bytes // MIN_ENTRY_BYTES + 1, RECORD_FIELDS), dtype=np.int64)
+    records = np.empty((size_bytes // LEGACY_MIN_ENTRY_BYTES + 1, RECORD_FIELDS), dtype=np.int64)
     status, count = decode_entries(buffer.ctypes.data, size_bytes, records)
     _check(status)
     if not count:
@@ -237,7 +229,10 @@ def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
 
 
 def _make_absolute(records: npt.NDArray[np.int64], wrapper_offset: int) -> None:
-    """Offsets inside of magic 1 are relative, and the wrapper's is that of the last; 0 is what old librdkafka wrote."""
+    """Make the relative offsets inside a wrapper of magic 1 absolute.
+
+    The wrapper has the offset of its last message.  Old versions of librdkafka wrote 0 and absolute offsets inside.
+    """
     if wrapper_offset == 0:
         return
     base_offset = wrapper_offset - int(records[-1, OFFSET_DELTA])

@@ -1,6 +1,6 @@
-"""File and directory names <-> offsets, topic partitions and states (kafka-log 01 §1).
+"""Conversion of file and directory names to offsets, topic partitions and states, and back (kafka-log 01 §1).
 
-Invariant: names with a state suffix (`.cleaned`, `.swap`, `.deleted`) and our own `.part` names are never mistaken
+Invariant: names with a state suffix (`.cleaned`, `.swap`, `.deleted`) and Sediment's `.part` names are never mistaken
 for live segment files.
 """
 
@@ -47,7 +47,7 @@ class SegmentFileKind(StrEnum):
 
 
 class DirectoryState(StrEnum):
-    """What the suffix of a partition directory says."""
+    """The state that the suffix of a partition directory names."""
 
     LIVE = ""
     DELETE = "-delete"
@@ -78,15 +78,15 @@ _NUMBER = re.compile(r"\+?[0-9]{1,255}")
 
 
 def is_topic_name(name: str) -> bool:
-    """True if Kafka allows a topic of this name (Topic.isValid)."""
+    """Return True if Kafka allows a topic of this name (Topic.isValid)."""
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState]:
     """Return the topic partition and the state of a directory name.
 
-    Exactly one live name belongs to a partition: `str()` of it.  A broker also reads `t-00` and `t-+0` as t-0, and
-    takes topics that Kafka does not allow; its checkpoint files cannot hold some of them.
+    A partition has exactly one live name, its `str()`.  A broker also reads `t-00` and `t-+0` as t-0 and accepts topics
+    that Kafka does not allow; its checkpoint files cannot hold some of them.
 
     Raises:
         UsageError: no partition has that name (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`, `t-2147483648`).
@@ -124,12 +124,12 @@ def _not_a_partition(name: str) -> UsageError:
 
 
 def segment_file_name(base_offset: int, kind: SegmentFileKind) -> str:
-    """`base_offset` in 20 digits, then the suffix of `kind`."""
+    """Return `base_offset` in 20 digits, then the suffix of `kind`."""
     return f"{base_offset:020d}{kind}"
 
 
 def part_file_name(base_offset: int, kind: SegmentFileKind, run_id: str, attempt: str) -> str:
-    """The attempt-unique name under which a task writes; loaders ignore it."""
+    """Return the attempt-unique name under which a task writes; loaders ignore it."""
     return f"{segment_file_name(base_offset, kind)}.{run_id}-{attempt}{PART_SUFFIX}"
 
 
@@ -149,9 +149,9 @@ _SEGMENT_FILE = re.compile(
 
 
 def parse_segment_file(name: str) -> SegmentFileName | None:
-    """The parts of a segment file's name, or None for any other file; offsets end at 2^63 - 1.
+    """Return the parts of a segment file's name, or None for any other file; offsets end at 2^63 - 1.
 
-    A broker opens a segment by the name that `segment_file_name` gives, so more or fewer digits name no file of it.
+    A broker opens a segment by the name of `segment_file_name`; a name with more or fewer digits is another file.
     """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or int(match[1]) > INT64_MAX:
@@ -162,7 +162,7 @@ def parse_segment_file(name: str) -> SegmentFileName | None:
 
 @dataclass(frozen=True, slots=True)
 class PartFile:
-    """A synced file under its attempt-unique `part_name`, which is to become `final_name`."""
+    """A synced file under its attempt-unique `part_name`; the commit renames it to `final_name`."""
 
     part_name: str
     final_name: str

@@ -1,8 +1,8 @@
 """Compiled loops that rebuild a batch from its kept records.  No policy.
 
-What a rebuilt batch keeps and recomputes: kafka-log 02 §6.4.  The loops take the rows of the kept records, packed.
-A record is written as length, attributes 0, timestamp delta, offset delta, then everything from its key length on as
-it was.  Callers have bounded the target: a rebuilt batch never exceeds `rebuilt_bound`.
+kafka-log 02 §6.4 lists the fields that a rebuilt batch keeps and recomputes.  The loops take the packed rows of the
+kept records.  A record is written as length, attributes 0, timestamp delta and offset delta; the bytes from its key
+length on are unchanged.  Callers provide `rebuilt_bound` bytes at the target.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from sediment.segment_io.format.layout import (
 
 NO_HORIZON = -1
 _ROW_BYTES = 8 * RECORD_FIELDS
-_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most) and what it adds to the length varint
+_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), and a longer length varint for it
 
 
 @kernel
 def rebuilt_bound(payload_bytes: int, records: int) -> int:
-    """No batch rebuilt from `records` in `payload_bytes` is larger, uncompressed."""
+    """Return the largest size of an uncompressed batch rebuilt from `records` in `payload_bytes`."""
     return BATCH_HEADER_BYTES + payload_bytes + records * _GROWTH_PER_RECORD_BYTES
 
 
 @kernel
 def varlong_bytes(value: int) -> int:
-    """Encoded size of a zig-zag varlong or varint."""
+    """Return the encoded size of a zig-zag varlong or varint."""
     raw = np.uint64((value << 1) ^ (value >> 63))
     size = 1
     while raw >= np.uint64(128):
@@ -60,7 +60,7 @@ def varlong_bytes(value: int) -> int:
 
 @kernel
 def write_varlong(address: int, value: int) -> int:
-    """Write a zig-zag varlong or varint; returns the address behind it."""
+    """Write a zig-zag varlong or varint; return the address after it."""
     raw = np.uint64((value << 1) ^ (value >> 63))
     while raw >= np.uint64(128):
         store_i8(address, np.int64((raw & np.uint64(127)) | np.uint64(128)))
@@ -72,18 +72,18 @@ def write_varlong(address: int, value: int) -> int:
 
 @kernel
 def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> None:
-    """Move the rows of the kept of `count` records to the front, in order."""
+    """Move the rows of the kept ones of `count` records to the front, in order."""
     first = records.ctypes.data
     packed = 0
     for index in range(count):
-        # Copied in any case: which of them are kept is a branch that no CPU foresees.
+        # Every row is copied: a branch on `kept` would be unpredictable.
         copy_bytes(first + packed * _ROW_BYTES, first + index * _ROW_BYTES, _ROW_BYTES)
         packed += kept[index]
 
 
 @kernel
 def kept_timestamps(header: int, records: npt.NDArray[np.int64], count: int) -> tuple[int, int]:
-    """(timestamp of the first of `count` > 0 kept records, maxTimestamp of a batch of them).
+    """Return (timestamp of the first of `count` > 0 kept records, maxTimestamp of their batch).
 
     LogAppendTime records all have the batch's append time.
     """
@@ -107,7 +107,7 @@ def _timestamp_of(header: int, delta: int) -> int:
 
 @kernel
 def records_size(header: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int) -> int:
-    """Bytes that `write_records` will write."""
+    """Return the bytes that `write_records` will write."""
     total = 0
     for index in range(count):
         body = (
@@ -125,8 +125,8 @@ def records_size(header: int, records: npt.NDArray[np.int64], count: int, base_t
 def write_records(
     target: int, header: int, payload: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int
 ) -> int:
-    """Write `count` kept records of `payload` at `target`; returns the address behind them."""
-    # No row is taken as an array of its own: numba would count references to it, record by record.
+    """Write `count` kept records of `payload` at `target`; return the address after them."""
+    # A row is never an array of its own: numba would count references to it for every record.
     for index in range(count):
         delta = _timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
         tail_bytes = records[index, RECORD_END] - records[index, RECORD_TAIL]
@@ -144,7 +144,7 @@ def write_records(
 def write_header(
     target: int, header: int, size_bytes: int, count: int, base_timestamp: int, max_timestamp: int, has_horizon: bool
 ) -> None:
-    """The header of a rebuilt batch of `size_bytes`, whose records are already in place, and its CRC."""
+    """Write the header of a rebuilt batch of `size_bytes` with its CRC; its records are in place already."""
     copy_bytes(target, header, BATCH_HEADER_BYTES)
     attributes = load_i16(header + ATTRIBUTES) & 0xFF
     attributes = attributes | DELETE_HORIZON_BIT if has_horizon else attributes & ~DELETE_HORIZON_BIT
@@ -158,7 +158,7 @@ def write_header(
 
 @kernel
 def write_empty_batch(target: int, header: int) -> None:
-    """The 61 bytes of an emptied batch: codec and delete horizon gone, base timestamp -1, the rest kept."""
+    """Write the 61 bytes of an emptied batch: no codec and no delete horizon, base timestamp -1, the rest kept."""
     copy_bytes(target, header, BATCH_HEADER_BYTES)
     attributes = load_i16(header + ATTRIBUTES) & 0xFF & ~(CODEC_MASK | DELETE_HORIZON_BIT)
     store_i32(target + BATCH_LENGTH, BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES)

@@ -1,6 +1,6 @@
-"""Record batches of magic 2 made from values: for who appends a few records, and for what has to be made anew.
+"""Record batches of magic 2 built from values: for appends of a few records and for batches that are rewritten.
 
-Invariant: the offset deltas of a batch made here are 0, 1, 2 …, its base timestamp is that of its first record.
+Invariant: the offset deltas of a batch built here are 0, 1, 2 …; its base timestamp is that of its first record.
 
 Source: kafka-log 01 §3, §4.
 """
@@ -12,18 +12,16 @@ from dataclasses import dataclass
 
 import crc32c
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.codecs import compress
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,
     BATCH_STRUCT,
     CODEC_NONE,
-    CONTROL_ABORT,
     CONTROL_BIT,
-    CONTROL_COMMIT,
-    CONTROL_KEY_STRUCT,
-    END_TXN_MARKER_STRUCT,
     LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -31,10 +29,6 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.fs import Buffer
-
-_MAGIC = 2
-_MARKER_VERSION = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +43,7 @@ class NewRecord:
 
 @dataclass(frozen=True, slots=True)
 class BatchHead:
-    """What the header of a batch says beside what follows from its records."""
+    """The header fields of a batch that do not follow from its records."""
 
     base_offset: int = 0
     leader_epoch: int = NO_LEADER_EPOCH
@@ -65,7 +59,7 @@ class BatchHead:
 
 
 def build_batch(records: Sequence[NewRecord], head: BatchHead | None = None) -> bytes:
-    """One batch of `records`, of which there is at least one."""
+    """Return one batch of `records`, which is not empty."""
     base_timestamp_ms = records[0].timestamp_ms
     payload = b"".join(_record(record, delta, base_timestamp_ms) for delta, record in enumerate(records))
     largest_ms = max(record.timestamp_ms for record in records)
@@ -73,7 +67,7 @@ def build_batch(records: Sequence[NewRecord], head: BatchHead | None = None) -> 
 
 
 def batch_of(payload: Buffer, count: int, base_timestamp_ms: int, largest_ms: int, head: BatchHead) -> bytes:
-    """A batch of `count` encoded records."""
+    """Return a batch of `count` encoded records."""
     content = compress(head.codec, payload, level=head.level)
     attributes = (
         head.codec
@@ -85,7 +79,7 @@ def batch_of(payload: Buffer, count: int, base_timestamp_ms: int, largest_ms: in
         head.base_offset,
         BATCH_HEADER_BYTES + len(content) - LOG_OVERHEAD_BYTES,
         head.leader_epoch,
-        _MAGIC,
+        MAGIC_V2,
         0,
         attributes,
         count - 1,
@@ -98,30 +92,6 @@ def batch_of(payload: Buffer, count: int, base_timestamp_ms: int, largest_ms: in
     )
     crc = crc32c.crc32c(content, crc32c.crc32c(header[ATTRIBUTES:]))
     return b"".join((header[: ATTRIBUTES - 4], crc.to_bytes(4, "big"), header[ATTRIBUTES:], content))
-
-
-def end_transaction_marker(
-    producer_id: int,
-    producer_epoch: int,
-    *,
-    commits: bool,
-    timestamp_ms: int,
-    coordinator_epoch: int = 0,
-    leader_epoch: int = NO_LEADER_EPOCH,
-) -> bytes:
-    """The control batch that ends a transaction.  Source: kafka-log 01 §4."""
-    key = CONTROL_KEY_STRUCT.pack(_MARKER_VERSION, CONTROL_COMMIT if commits else CONTROL_ABORT)
-    value = END_TXN_MARKER_STRUCT.pack(_MARKER_VERSION, coordinator_epoch)
-    return build_batch(
-        [NewRecord(timestamp_ms, key, value)],
-        BatchHead(
-            leader_epoch=leader_epoch,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            is_transactional=True,
-            is_control=True,
-        ),
-    )
 
 
 def _record(record: NewRecord, delta: int, base_timestamp_ms: int) -> bytes:
@@ -145,7 +115,7 @@ def _sized(content: bytes | None) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """A zig-zag varint or varlong."""
+    """Encode a zig-zag varint or varlong."""
     raw = value << 1 if value >= 0 else (-value << 1) - 1
     encoded = bytearray()
     while raw >= 128:

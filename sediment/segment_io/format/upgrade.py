@@ -1,13 +1,13 @@
-"""Messages of magic 0 and 1 -> batches of magic 2 with the same offsets, timestamps, keys and values.
+"""Conversion of messages of magic 0 and 1 to batches of magic 2 with the same offsets, timestamps, keys and values.
 
     message                     | offset | size | crc | magic | … | key | value |
     batch of one record         | header, 61 bytes | record |
-    wrapper of n messages       | header, 61 bytes |             its n records are an uncompressed payload of their own
+    wrapper of n messages       | header, 61 bytes |             its n records are a separate uncompressed payload
 
-A batch keeps the codec and the timestamp type of its message; magic 0 has neither timestamp nor type, which is -1 and
-CreateTime.  Leader epoch and producer are unknown, as Kafka writes them (kafka-log 02 §6.4).
+A batch keeps the codec and the timestamp type of its message; for magic 0 the timestamp is -1 and its type CreateTime.
+Leader epoch and producer are unknown, as Kafka writes them (kafka-log 02 §6.4).
 
-Invariant: the batches are read by nobody but a cleaner that rebuilds each of them: they carry no checksum.
+Invariant: the batches have no checksum; only a cleaner that rebuilds each of them reads them.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ from sediment.segment_io.format.layout import (
     INT32_MAX,
     LAST_OFFSET_DELTA,
     LEADER_EPOCH,
+    LEGACY_ATTRIBUTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
+    MAGIC_V2,
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
     PRODUCER_EPOCH,
@@ -53,14 +55,13 @@ from sediment.segment_io.format.layout import (
     RECORD_COUNT,
     TIMESTAMP_TYPE_BIT,
 )
-from sediment.segment_io.format.legacy import LEGACY_ATTRIBUTES, decode_entry, unwrap
+from sediment.segment_io.format.legacy import decode_entry, unwrap
 from sediment.segment_io.format.rebuild import varlong_bytes, write_varlong
 
-_MAGIC = 2
 # A record of magic 2 takes at most 32 bytes beside key and value, a message of magic 0 at least 26.
 _RECORD_GROWTH_BYTES = 6
 
-# Columns of what is known of a wrapper, int64[messages, WRAPPER_FIELDS]
+# Facts about wrappers, int64[messages, WRAPPER_FIELDS]
 FIRST_OFFSET = 0
 LAST_OFFSET = 1
 FIRST_TIMESTAMP = 2
@@ -85,7 +86,7 @@ def _write_header(
     store_i64(target + BASE_OFFSET, first_offset)
     store_i32(target + BATCH_LENGTH, size_bytes - LOG_OVERHEAD_BYTES)
     store_i32(target + LEADER_EPOCH, -1)
-    store_i8(target + MAGIC, _MAGIC)
+    store_i8(target + MAGIC, MAGIC_V2)
     store_i32(target + CRC, 0)
     store_i16(target + ATTRIBUTES, attributes)
     store_i32(target + LAST_OFFSET_DELTA, last_offset - first_offset)
@@ -106,7 +107,7 @@ def _field_bytes(size_bytes: int) -> int:
 def _write_record(
     target: int, source: int, record: npt.NDArray[np.int64], timestamp_delta: int, offset_delta: int
 ) -> int:
-    """Write a message as a record; returns the address behind it."""
+    """Write a message as a record; return the address after it."""
     key_bytes = record[KEY_BYTES]
     value_bytes = record[VALUE_BYTES]
     body = 2 + varlong_bytes(timestamp_delta) + varlong_bytes(offset_delta)
@@ -146,10 +147,10 @@ def _upgrade_batches(
     upgraded: npt.NDArray[np.int64],
     record: npt.NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Write the batches at `positions` one after another to `target`; returns (status, where it ended).
+    """Write the batches at `positions` one after another to `target`; return (status, bytes written).
 
-    `upgraded` receives where each begins; `record`, int64[RECORD_FIELDS], is room to work in.  With a status other than
-    OK the second is the index of the bad message.
+    `upgraded` receives the start of each batch; `record`, int64[RECORD_FIELDS], is scratch.  With a status other than
+    OK the second value is the index of the bad message.
     """
     start = target
     for index in range(positions.size):
@@ -157,7 +158,7 @@ def _upgrade_batches(
         if skipped[index]:
             continue
         address = base + positions[index]
-        if load_i8(address + MAGIC) >= _MAGIC:
+        if load_i8(address + MAGIC) >= MAGIC_V2:
             copy_bytes(target, address, sizes[index])
             target += sizes[index]
             continue
@@ -191,18 +192,18 @@ def _upgrade_batches(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpgradedWrapper:
-    """The messages of a wrapper: `known`, int64[WRAPPER_FIELDS], and `payload`, the records of magic 2."""
+    """The messages of a wrapper: `known`, int64[WRAPPER_FIELDS], and `payload`, their records in magic 2."""
 
     known: npt.NDArray[np.int64]
     payload: bytes
 
 
 def upgrade_wrapper(wrapper: bytes, *, limit_bytes: int) -> UpgradedWrapper:
-    """The records of a compressed message, whose checksum was checked.
+    """Return the records of a compressed message, whose checksum was checked.
 
     Raises:
-        CorruptBatchError: as `unwrap`; or offsets inside of it do not increase, or span more than 2^31.
-        UnsupportedDataError: a codec that no version knows.
+        CorruptBatchError: as `unwrap`; or the offsets inside do not increase or span more than 2^31.
+        UnsupportedDataError: the codec is unknown to every version of Kafka.
     """
     unwrapped = unwrap(wrapper, limit_bytes=limit_bytes)
     records = unwrapped.records
@@ -210,12 +211,12 @@ def upgrade_wrapper(wrapper: bytes, *, limit_bytes: int) -> UpgradedWrapper:
     first, last = int(offsets[0]), int(offsets[-1])
     if first < 0 or last - first > INT32_MAX or np.any(offsets[1:] <= offsets[:-1]):
         raise CorruptBatchError(
-            "the offsets inside of a compressed message do not increase, or are too far apart",
+            "the offsets inside a compressed message do not increase, or are too far apart",
             advice="restore the segment from a replica or a backup, or leave this partition out",
         )
     is_append_time = wrapper[MAGIC] > 0 and bool(wrapper[LEGACY_ATTRIBUTES] & TIMESTAMP_TYPE_BIT)
     first_timestamp = int(timestamps[0])
-    # The records of a batch of LogAppendTime have its time, whatever an inner message of magic 0 lacks.
+    # Records of a LogAppendTime batch have its time, even inner messages of magic 0, which have none.
     largest = int(timestamps.max())
     known = np.array([first, last, largest if is_append_time else first_timestamp, largest, len(records)])
     bound_bytes = unwrapped.buffer.size + len(records) * _RECORD_GROWTH_BYTES
@@ -233,13 +234,13 @@ def upgrade_batches(
     skipped: npt.NDArray[np.bool_],
     wrappers: npt.NDArray[np.int64],
 ) -> tuple[ByteArray, npt.NDArray[np.int64]]:
-    """All batches in the first `size_bytes` of `buffer` as magic 2: (a padded buffer, where each begins in it).
+    """Return the batches in the first `size_bytes` of `buffer` as magic 2: (padded buffer, start of each batch in it).
 
-    `positions`, `sizes` and `skipped` are int64[n], int64[n] and bool[n]; a skipped batch becomes nothing.
-    `wrappers`, int64[n, WRAPPER_FIELDS], tells of those that are compressed messages.
+    `positions`, `sizes` and `skipped` are int64[n], int64[n] and bool[n]; a skipped batch is left out.  `wrappers`,
+    int64[n, WRAPPER_FIELDS], has the facts of compressed messages.
 
     Raises:
-        CorruptBatchError: a message is malformed; `position` is where it lies in `buffer`.
+        CorruptBatchError: a message is malformed; `position` is its position in `buffer`.
     """
     upgraded = np.empty(positions.size, dtype=np.int64)
     growth_bytes = positions.size * (BATCH_HEADER_BYTES + _RECORD_GROWTH_BYTES)
@@ -260,5 +261,5 @@ def upgrade_batches(
 
 
 def no_wrappers(count: int) -> npt.NDArray[np.int64]:
-    """Room for what is known of `count` messages."""
+    """Return int64[count, WRAPPER_FIELDS] for messages that are not compressed."""
     return np.full((count, WRAPPER_FIELDS), NO_TIMESTAMP, dtype=np.int64)

@@ -25,7 +25,11 @@ import numpy as np
 
 from sediment.segment_io.compiled.status import BAD_CRC
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError
-from sediment.segment_io.format.layout import CONTROL_BIT, INT64_MAX
+from sediment.segment_io.format.layout import (
+    CONTROL_BIT,
+    INT64_MAX,
+    INT64_MIN,
+)
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, METADATA_PARTITION, SegmentFileKind, parse_segment_file
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_records import (
@@ -49,7 +53,6 @@ ALL_BROKERS = ""
 
 _SNAPSHOT_NAME = re.compile(r"([0-9]{20,})-([0-9]{10,})\.checkpoint")
 _SNAPSHOT_FOOTER = 4  # type of the control record that ends a snapshot
-_INT64_MIN = -INT64_MAX - 1
 _ATTEMPTS = 5
 _ADVICE = (
     "restore the directory from a backup, or work on a copy without __cluster_metadata-0 and say the topics' settings "
@@ -165,7 +168,7 @@ def _missing(offset: int, path: Path) -> CorruptBatchError:
 
 def _read_snapshot(path: Path, state: _State) -> None:
     walk = _VerifiedWalk(path, 0, None)
-    walk.apply(state, _INT64_MIN, in_order=False)
+    walk.apply(state, INT64_MIN, in_order=False)
     if walk.stopped is not None:
         raise walk.stopped
     if walk.last_control_type != _SNAPSHOT_FOOTER:
@@ -180,7 +183,7 @@ class _VerifiedWalk:
 
     def __init__(self, path: Path, start_position: int, end_position: int | None) -> None:
         self.stopped: CorruptBatchError | None = None
-        self.next_offset = _INT64_MIN
+        self.next_offset = INT64_MIN
         self.last_control_type = -1
         self._path = path
         self._size_bytes = path.stat().st_size if end_position is None else end_position
@@ -236,7 +239,7 @@ class _VerifiedWalk:
 
     def _apply_records(self, span: BatchSpan, state: _State, first_offset: int) -> None:
         is_control = span.rows["attributes"] & CONTROL_BIT != 0
-        bounds = np.array([first_offset, INT64_MAX, _INT64_MIN, INT64_MAX], dtype=np.int64)
+        bounds = np.array([first_offset, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.int64)
         gathered = RecordColumns(WANT_VALUE)
         done = 0
         while done < len(span.rows):

@@ -29,7 +29,7 @@ from sediment.segment_io.fs import Fs
 
 
 def read_offset_checkpoint(fs: Fs, path: Path) -> dict[TopicPartition, int] | None:
-    """Offsets by partition; None where the file is absent.  Raises as `parse_offset_checkpoint`."""
+    """Return offsets by partition; None if the file is absent.  Raises as `parse_offset_checkpoint`."""
     content = _read(fs, path)
     return None if content is None else parse_offset_checkpoint(content, path=str(path))
 
@@ -53,10 +53,10 @@ def update_offset_checkpoint(
     *,
     like: Path | None = None,
 ) -> None:
-    """Set `entries` and drop `remove`, keep every other entry; the file is left alone where that changes nothing.
+    """Set `entries`, drop `remove` and keep every other entry; do not write a file that would not change.
 
-    Unlike a broker, which forgets partitions that it does not know, nothing else is dropped.  A new file gets the
-    owner, group and mode of `like`.
+    A broker also drops partitions that it does not know; this does not.  A new file gets the owner, group and mode of
+    `like`.
 
     Raises:
         CorruptCheckpointError: the file is there and malformed.
@@ -70,7 +70,7 @@ def update_offset_checkpoint(
 
 
 def read_leader_epochs(fs: Fs, path: Path) -> tuple[EpochEntry, ...] | None:
-    """Entries by ascending epoch; None where the file is absent.  Raises as `parse_leader_epochs`."""
+    """Return entries by ascending epoch; None if the file is absent.  Raises as `parse_leader_epochs`."""
     content = _read(fs, path)
     return None if content is None else parse_leader_epochs(content, path=str(path))
 
@@ -81,7 +81,7 @@ def write_leader_epochs(fs: Fs, path: Path, entries: Iterable[EpochEntry]) -> No
 
 
 def read_partition_metadata(fs: Fs, path: Path) -> str | None:
-    """The topic id; None where the file is absent.  Raises as `parse_partition_metadata`."""
+    """Return the topic id; None if the file is absent.  Raises as `parse_partition_metadata`."""
     content = _read(fs, path)
     return None if content is None else parse_partition_metadata(content, path=str(path))
 
@@ -92,7 +92,7 @@ def write_partition_metadata(fs: Fs, path: Path, topic_id: str) -> None:
 
 
 def read_meta_properties(fs: Fs, path: Path) -> MetaProperties | None:
-    """The properties of a log directory; None where the file is absent.  Raises as `parse_meta_properties`."""
+    """Return the properties of a log directory; None if the file is absent.  Raises as `parse_meta_properties`."""
     content = _read(fs, path)
     return None if content is None else parse_meta_properties(content, path=str(path))
 
@@ -103,7 +103,7 @@ def write_meta_properties(fs: Fs, path: Path, meta: MetaProperties) -> None:
 
 
 def read_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
-    """The clean-shutdown marker of a log directory; None where the last stop was not clean."""
+    """Return the clean-shutdown marker of a log directory; None if the last stop was not clean."""
     content = _read(fs, log_dir / CLEAN_SHUTDOWN_FILE)
     return None if content is None else parse_clean_shutdown(content)
 

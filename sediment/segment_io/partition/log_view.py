@@ -35,6 +35,7 @@ from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     INT32_MAX,
     INT64_MAX,
+    LEGACY_TIMESTAMP,
     MAGIC,
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
@@ -51,9 +52,7 @@ from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, load_producer_state, replay
 from sediment.segment_io.segment.reader import HeaderScan, Rows
-
-_NS_PER_MS = 1_000_000
-_LEGACY_TIMESTAMP = MAGIC + 2  # in a message of magic 1, behind magic and attributes
+from sediment.segment_io.units import NS_PER_MS
 
 
 # ------------------------------------------------------------------------------------------------------------ view
@@ -324,7 +323,7 @@ def _high_watermark(checkpoints: PartitionCheckpoints, log_start: int, log_end: 
 
 
 def _or_mtime(timestamp_ms: int, segment: SegmentRef) -> int:
-    return timestamp_ms if timestamp_ms >= 0 else segment.mtime_ns // _NS_PER_MS
+    return timestamp_ms if timestamp_ms >= 0 else segment.mtime_ns // NS_PER_MS
 
 
 def _last_entry(path: Path, entry: struct.Struct) -> tuple[int, int] | None:
@@ -336,7 +335,7 @@ def _first_batch_timestamp_ms(log: Path) -> int:
     """The largest timestamp of the batch at the start of a segment file; -1 where there is no batch or no timestamp."""
     with open(open_to_read(log), "rb", buffering=0) as file:
         header = file.read(BATCH_HEADER_BYTES)
-    position = {1: _LEGACY_TIMESTAMP, 2: MAX_TIMESTAMP}.get(header[MAGIC] if len(header) > MAGIC else 0)
+    position = {1: LEGACY_TIMESTAMP, 2: MAX_TIMESTAMP}.get(header[MAGIC] if len(header) > MAGIC else 0)
     if position is None or len(header) < position + 8:
         return NO_TIMESTAMP
     return int.from_bytes(header[position : position + 8], "big", signed=True)

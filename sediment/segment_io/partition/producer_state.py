@@ -24,6 +24,7 @@ import crc32c
 import numpy as np
 import numpy.typing as npt
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import NO_MARKER, OK
 from sediment.segment_io.errors import CorruptBatchError, CorruptSnapshotError
 from sediment.segment_io.format.indexes import AbortedTransaction
@@ -40,7 +41,7 @@ from sediment.segment_io.format.layout import (
     SNAPSHOT_VERSION,
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
-from sediment.segment_io.fs import Buffer, Fs
+from sediment.segment_io.fs import Fs
 
 NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1

@@ -35,6 +35,10 @@ from sediment.segment_io.format.layout import (
     CODEC_MASK,
     CRC,
     INT64_MAX,
+    INT64_MIN,
+    LEGACY_ATTRIBUTES,
+    LEGACY_CRC,
+    LEGACY_CRC_START,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     OFFSET_ENTRY_BYTES,
@@ -49,13 +53,8 @@ from sediment.segment_io.partition.index_files import read_entries
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
 from sediment.segment_io.partition.sources import Source
 
-INT64_MIN = -INT64_MAX - 1
 SLICE_BYTES = 128 << 20
 LARGEST_VERIFIED_BYTES = 64 << 20
-
-_LEGACY_CRC = 12
-_LEGACY_CRC_START = 16
-_LEGACY_ATTRIBUTES = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +266,7 @@ def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int,
     batch_bytes = LOG_OVERHEAD_BYTES + length
     magic = header[MAGIC]
     legacy = magic < 2
-    shortest = _LEGACY_ATTRIBUTES + 1 if legacy else BATCH_HEADER_BYTES
+    shortest = LEGACY_ATTRIBUTES + 1 if legacy else BATCH_HEADER_BYTES
     if not shortest <= batch_bytes <= min(size_bytes - position, LARGEST_VERIFIED_BYTES) or magic > 2:
         return None
     base_offset = int.from_bytes(header[:8], "big", signed=True)
@@ -275,9 +274,9 @@ def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int,
         return None
     batch = os.pread(descriptor, batch_bytes, position)
     if legacy:
-        stored = int.from_bytes(batch[_LEGACY_CRC : _LEGACY_CRC + 4], "big")
-        good = zlib.crc32(memoryview(batch)[_LEGACY_CRC_START:]) == stored
-        return base_offset if good and not batch[_LEGACY_ATTRIBUTES] & CODEC_MASK else None
+        stored = int.from_bytes(batch[LEGACY_CRC : LEGACY_CRC + 4], "big")
+        good = zlib.crc32(memoryview(batch)[LEGACY_CRC_START:]) == stored
+        return base_offset if good and not batch[LEGACY_ATTRIBUTES] & CODEC_MASK else None
     stored = int.from_bytes(batch[CRC : CRC + 4], "big")
     return base_offset if crc32c.crc32c(memoryview(batch)[ATTRIBUTES:]) == stored else None
 

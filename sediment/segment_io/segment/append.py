@@ -1,7 +1,7 @@
-"""Compiled loops over what is about to be appended: verify, judge records, stamp, index.  No policy.
+"""Compiled loops for an append: verify batches, check records, stamp batches, index them.  No policy.
 
-Invariants: as in `decode`: what comes from outside is bounded before it is used, and the answer is a status.  The
-buffer belongs to the caller and is followed by PADDING_BYTES; only `stamp_batch` changes it.
+Invariants: as in `decode`, untrusted lengths are checked before they are used, and the result is a status.  The buffer
+belongs to the caller, and PADDING_BYTES follow it; only `stamp_batch` changes it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from sediment.segment_io.compiled.memory import load_i16, load_i32, load_i64, st
 from sediment.segment_io.compiled.status import INCOMPLETE, LEGACY_MAGIC, OK, ROWS_FULL
 from sediment.segment_io.format.checksum import crc32c
 from sediment.segment_io.format.decode import KEY_BYTES, OFFSET_DELTA, TIMESTAMP_DELTA, read_headers
+from sediment.segment_io.format.index_entries import add_batch, start_entry_arrays
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
     CRC,
     LEADER_EPOCH,
     MAX_TIMESTAMP,
-    OFFSET_ENTRY_BYTES,
-    TIME_ENTRY_BYTES,
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.segment.recovery_scan import verified_batch_at
 
 NO_EPOCH_LIMIT = -2
 
-# What is wrong with one record
+# ----------------------------------------------------------------------------------- results for one record, uint8
 RECORD_IS_GOOD = 0
 KEY_IS_MISSING = 1
 TIMESTAMP_IS_OUT_OF_RANGE = 2
@@ -37,13 +36,13 @@ TIMESTAMP_TYPE_IS_WRONG = 3
 
 @kernel
 def read_verified(base: int, end: int, epoch_limit: int, rows: npt.NDArray[np.void]) -> tuple[int, int, int, int]:
-    """Header rows of the whole batches in [0, end), each with its checksum verified.
+    """Fill `rows`, BATCH_ROW[n], with the headers of the whole batches in [0, end), with their checksums verified.
 
-    With an `epoch_limit` the first batch of a later leader epoch ends them, as if nothing followed.
+    With an `epoch_limit` the batches end before the first one of a later leader epoch.
 
     Returns:
-        (status, rows filled, position behind the last of them, size of the batch there or 0).  The status is INCOMPLETE
-        at the end, ROWS_FULL, or what is wrong with the batch at the position.
+        (status, rows filled, position after the last of them, size of the batch there or 0).  The status is INCOMPLETE
+        at the end, ROWS_FULL, or that of a bad batch at the position.
     """
     filled = 0
     position = 0
@@ -63,7 +62,7 @@ def read_verified(base: int, end: int, epoch_limit: int, rows: npt.NDArray[np.vo
 
 
 @kernel
-def judge_records(
+def check_records(
     records: npt.NDArray[np.int64],
     count: int,
     base_timestamp: int,
@@ -72,31 +71,31 @@ def judge_records(
     is_append_time: bool,
     earliest_ms: int,
     latest_ms: int,
-    verdicts: npt.NDArray[np.uint8],
+    results: npt.NDArray[np.uint8],
 ) -> tuple[int, int, bool]:
-    """Judge decoded records by the rules of a topic.
+    """Check decoded records against the rules of a topic.
 
-    `verdicts`, uint8[>= count], is set to what is wrong with each record.  A timestamp is in range within
-    [earliest_ms, latest_ms], or where it is -1; `is_append_time` is what the batch says of itself.
+    `results`, uint8[>= count], gets a result for each record.  A timestamp is valid within [earliest_ms, latest_ms],
+    or if it is -1; `is_append_time` is the timestamp type of the batch.
 
     Returns:
-        (how many are not good, largest timestamp or -1, whether offset deltas are 0, 1, 2 …).
+        (number of bad records, largest timestamp or -1, True if offset deltas are 0, 1, 2 …).
     """
     bad = 0
     largest = -1
     consecutive = True
     for index in range(count):
-        verdict = RECORD_IS_GOOD
+        result = RECORD_IS_GOOD
         timestamp = base_timestamp + records[index, TIMESTAMP_DELTA]
         if needs_key and records[index, KEY_BYTES] < 0:
-            verdict = KEY_IS_MISSING
+            result = KEY_IS_MISSING
         elif checks_create_time and timestamp != -1:
             if timestamp < earliest_ms or timestamp > latest_ms:
-                verdict = TIMESTAMP_IS_OUT_OF_RANGE
+                result = TIMESTAMP_IS_OUT_OF_RANGE
         elif is_append_time:
-            verdict = TIMESTAMP_TYPE_IS_WRONG
-        verdicts[index] = verdict
-        bad += verdict != RECORD_IS_GOOD
+            result = TIMESTAMP_TYPE_IS_WRONG
+        results[index] = result
+        bad += result != RECORD_IS_GOOD
         largest = max(largest, timestamp)
         consecutive = consecutive and records[index, OFFSET_DELTA] == index
     return bad, largest, consecutive
@@ -106,7 +105,7 @@ def judge_records(
 def stamp_batch(
     address: int, size_bytes: int, base_offset: int, leader_epoch: int, is_append_time: bool, max_timestamp: int
 ) -> None:
-    """Give a batch of magic 2 its place in the log; the checksum changes only with timestamp type or maximum."""
+    """Set offset, leader epoch, timestamp type and maximum of a batch of magic 2; the checksum covers the last two."""
     store_i64(address + BASE_OFFSET, base_offset)
     store_i32(address + LEADER_EPOCH, leader_epoch)
     before = load_i16(address + ATTRIBUTES)
@@ -115,14 +114,6 @@ def stamp_batch(
         store_i16(address + ATTRIBUTES, attributes)
         store_i64(address + MAX_TIMESTAMP, max_timestamp)
         store_i32(address + CRC, crc32c(address + ATTRIBUTES, size_bytes - ATTRIBUTES))
-
-
-# What one call of `index_entries` hands to the next, int64[PROGRESS_FIELDS]
-SINCE_ENTRY_BYTES = 0
-LARGEST_TIMESTAMP = 1
-LARGEST_TIMESTAMP_OFFSET = 2
-INDEXED_TIMESTAMP = 3
-PROGRESS_FIELDS = 4
 
 
 @kernel
@@ -134,37 +125,26 @@ def index_entries(
     progress: npt.NDArray[np.int64],
     offset_entries: npt.NDArray[np.uint8],
     time_entries: npt.NDArray[np.uint8],
-) -> tuple[int, int]:
-    """Entries for batches appended at byte `position` of a segment.
+) -> None:
+    """Append the entries of the batches `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
 
-    They fill `offset_entries` and `time_entries`, which have the room that is left; what does not fit is left out.
-
-    Returns:
-        (bytes of offset entries, bytes of time entries).
+    `offset_entries` and `time_entries` are the free parts of the indexes, the reserved slot of the time index included.
+    `progress`, int64[PROGRESS_FIELDS], continues from one call to the next; it has the bytes that a call filled.
 
     Source: kafka-log 01 §7.5.
     """
-    offset_bytes = 0
-    time_bytes = 0
+    start_entry_arrays(progress)
     for row in rows:
-        last_offset = row["last_offset"]
-        if row["max_timestamp"] > progress[LARGEST_TIMESTAMP]:
-            progress[LARGEST_TIMESTAMP] = row["max_timestamp"]
-            progress[LARGEST_TIMESTAMP_OFFSET] = last_offset
-        if progress[SINCE_ENTRY_BYTES] > interval_bytes:
-            if offset_bytes + OFFSET_ENTRY_BYTES <= offset_entries.size:
-                store_i32(offset_entries.ctypes.data + offset_bytes, last_offset - base_offset)
-                store_i32(offset_entries.ctypes.data + offset_bytes + 4, position)
-                offset_bytes += OFFSET_ENTRY_BYTES
-            if (
-                time_bytes + TIME_ENTRY_BYTES <= time_entries.size
-                and progress[LARGEST_TIMESTAMP] > progress[INDEXED_TIMESTAMP]
-            ):
-                store_i64(time_entries.ctypes.data + time_bytes, progress[LARGEST_TIMESTAMP])
-                store_i32(time_entries.ctypes.data + time_bytes + 8, progress[LARGEST_TIMESTAMP_OFFSET] - base_offset)
-                progress[INDEXED_TIMESTAMP] = progress[LARGEST_TIMESTAMP]
-                time_bytes += TIME_ENTRY_BYTES
-            progress[SINCE_ENTRY_BYTES] = 0
-        progress[SINCE_ENTRY_BYTES] += row["size_bytes"]
-        position += row["size_bytes"]
-    return offset_bytes, time_bytes
+        size_bytes = row["size_bytes"]
+        add_batch(
+            row["last_offset"],
+            row["max_timestamp"],
+            position,
+            size_bytes,
+            base_offset,
+            interval_bytes,
+            progress,
+            offset_entries,
+            time_entries,
+        )
+        position += size_bytes

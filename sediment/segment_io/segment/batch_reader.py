@@ -1,8 +1,8 @@
-"""Record batches of a fetch as values: the counterpart of `batches.build_batch`.
+"""Record batches of a fetch as values: the counterpart of `record_batch.build_batch`.
 
     bytes of a slice -> ReadBatch, ReadBatch, …        whole batches only; a torn last one is left out
 
-Batches of magic 0 and 1 are read too.  Checksums are verified.
+Batches may have any magic.  Checksums are verified.
 
 Source: Kafka's MemoryRecords.batches, DefaultRecordBatch and AbstractLegacyRecordBatch.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, INCOMPLETE, OK, ROWS_FULL
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy
@@ -40,7 +41,9 @@ from sediment.segment_io.format.layout import (
     CODEC_MASK,
     CONTROL_BIT,
     INT32_MAX,
+    LEGACY_ATTRIBUTES,
     MAGIC,
+    MAGIC_V2,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -48,10 +51,8 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.fs import Buffer
 from sediment.segment_io.segment.append import NO_EPOCH_LIMIT, read_verified
 
-_MAGIC = 2
 _ROWS = 256
 
 ByteArray = npt.NDArray[np.uint8]
@@ -71,7 +72,7 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """A batch of any magic.  Cleaning can leave a batch without records, whose offsets are taken all the same."""
+    """A batch of any magic.  Cleaning can leave a batch without records; it still takes its offsets."""
 
     base_offset: int
     last_offset: int
@@ -105,7 +106,7 @@ def parse_batches(data: Buffer, *, limit_bytes: int = INT32_MAX) -> Iterator[Rea
 
 
 def _batch(entry: bytes, position: int, limit_bytes: int) -> ReadBatch:
-    if entry[MAGIC] < _MAGIC:
+    if entry[MAGIC] < MAGIC_V2:
         records = _legacy_records(entry, position, limit_bytes)
         return ReadBatch(records[0].offset, records[-1].offset, records)
     head = BATCH_STRUCT.unpack_from(entry)
@@ -146,7 +147,7 @@ def _batch(entry: bytes, position: int, limit_bytes: int) -> ReadBatch:
 
 
 def _legacy_records(entry: bytes, position: int, limit_bytes: int) -> tuple[ReadRecord, ...]:
-    if entry[legacy.LEGACY_ATTRIBUTES] & CODEC_MASK:
+    if entry[LEGACY_ATTRIBUTES] & CODEC_MASK:
         unwrapped = legacy.unwrap(entry, limit_bytes=limit_bytes)
         buffer, fields = unwrapped.buffer, unwrapped.records
     else:
@@ -167,7 +168,7 @@ def _legacy_records(entry: bytes, position: int, limit_bytes: int) -> tuple[Read
 
 
 def _headers(buffer: ByteArray, start: int) -> tuple[Header, ...]:
-    """Decode the headers from their count on; the decoder has checked them, and 0 stands for none."""
+    """Decode the headers from their count on; the decoder has checked them, and a `start` of 0 means none."""
     if start == 0:
         return ()
     base = buffer.ctypes.data

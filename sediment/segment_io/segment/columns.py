@@ -1,12 +1,15 @@
-"""Record batches -> columns in Arrow's layout, by compiled loops; a pyarrow array is made of each without a copy.
+"""Gathering of record batches into columns in Arrow's layout, by compiled loops; pyarrow wraps them without a copy.
 
     chunk of a segment  --decode-->  record rows (scratch)  --gather-->  keys, values, headers: offsets and bytes
          |                                                                offsets, timestamps, sizes, sequences
          +-- header rows -------------- repeated by records per batch --> codec, producer, leader epoch, …
 
-Invariants: a batch's CRC is checked before anything of it is shown; a batch goes into one table whole; what a kernel
-cannot do itself (decompress, unwrap, grow, hand a full table on) it asks for by its status, with nothing half done.
-pyarrow is imported when the first table is taken, not before: a process that is still to be forked must not load it.
+Invariants
+* A batch's CRC is checked before any of its records is used.
+* A batch goes into one table as a whole.
+* A kernel requests work that it cannot do itself by its status, with no batch half done: decompress, unwrap, enlarge an
+  array, take a full table.
+* pyarrow is imported when the first table is taken, not before: a process must not load it before it forks.
 """
 
 from __future__ import annotations
@@ -46,11 +49,12 @@ from sediment.segment_io.format.layout import (
     CRC,
     INT32_MAX,
     INT64_MAX,
+    LEGACY_CRC,
     MIN_RECORD_BYTES,
     NO_SEQUENCE,
     TIMESTAMP_TYPE_BIT,
 )
-from sediment.segment_io.format.legacy import LEGACY_CRC, check_legacy_crc, decode_entry, unwrap
+from sediment.segment_io.format.legacy import check_legacy_crc, decode_entry, unwrap
 from sediment.segment_io.segment.reader import BatchSpan, Rows
 
 if TYPE_CHECKING:
@@ -64,17 +68,16 @@ Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 ByteArray = npt.NDArray[np.uint8]
 
-INT64_MIN = -INT64_MAX - 1
 _LARGEST_MS = INT64_MAX // 1000
 
-# ------------------------------------------------------------------------------------------------------ what is wanted
+# ------------------------------------------------------------------------------------------------------ wanted columns
 WANT_KEY = 1
 WANT_VALUE = 2
 WANT_HEADERS = 4
 
 # ------------------------------------------------------------------------------------------ bounds, int64[BOUND_FIELDS]
 FIRST_OFFSET = 0
-END_OFFSET = 1  # exclusive, as all ends, but that 2^63 - 1 is no bound
+END_OFFSET = 1  # exclusive, as all ends; 2^63 - 1 means none
 FIRST_TIMESTAMP_MS = 2
 END_TIMESTAMP_MS = 3
 BOUND_FIELDS = 4
@@ -105,7 +108,7 @@ HEADERS = 3
 HEADER_KEY_USED = 4
 HEADER_VALUE_USED = 5
 USED_REGISTERS = 6
-NEEDED = 6  # what a batch adds to each of the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
+NEEDED = 6  # the addition of a batch to each of the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
 RECORDS_NEEDED = 12  # rows of scratch that the batch needs
 STATE_REGISTERS = 13
 
@@ -144,7 +147,7 @@ def gather_records(
 ) -> int:
     """Append the records within `bounds` of the batch with header `row`; the buffer of `records` starts at `base`.
 
-    OK, or NEEDS_TABLE_ROOM with nothing appended.
+    Returns OK, or NEEDS_TABLE_ROOM with nothing appended.
     """
     absolute = row["magic"] < 2
     base_offset = np.int64(0) if absolute else row["base_offset"]
@@ -255,7 +258,7 @@ def _gather_headers(
     header_value_data: ByteArray,
     state: Int64s,
 ) -> None:
-    """Append the headers at `address`, which `decode_records` has bounded."""
+    """Append the headers at `address`; `decode_records` has checked their bounds."""
     _, address = read_varint(address)
     to = state[HEADERS]
     key_used = state[HEADER_KEY_USED]
@@ -301,12 +304,12 @@ def gather_batches(
     header_value_data: ByteArray,
     state: Int64s,
 ) -> tuple[int, int]:
-    """Append the batches headers[first:] that are not in `skip`; `shift` leads from a file position to the buffer's.
+    """Append the batches headers[first:] that are not in `skip`; a file position plus `shift` is one in the buffer.
 
-    `counts`, int64[batches], receives the records that each added.
+    `counts`, int64[batches], receives the number of records that each batch added.
 
     Returns:
-        (status, batch): OK and the number of batches, or what the batch needs or is wrong with it.
+        (status, batch): OK and the number of batches, or a request or an error and its batch.
     """
     for index in range(first, headers.size):
         counts[index] = 0
@@ -367,7 +370,7 @@ def gather_batches(
 def check_batches(
     base: int, shift: int, headers: npt.NDArray[np.void], valid: npt.NDArray[np.bool_], crcs: Int64s
 ) -> None:
-    """Whether the CRC of each batch is right, and the stored one."""
+    """Set `valid` to True for each batch with a correct CRC, and `crcs` to the stored CRCs."""
     for index in range(headers.size):
         address = base + headers[index]["position"] + shift
         size_bytes = headers[index]["size_bytes"]
@@ -380,8 +383,8 @@ def check_batches(
 
 
 # ----------------------------------------------------------------------------------------------------- growing a table
-class _Room:
-    """The arrays of one table; `rows` and `sizes` are how much they hold."""
+class _TableArrays:
+    """The arrays of one table, with room for `rows` and `sizes`."""
 
     def __init__(self, rows: int, sizes: tuple[int, int, int, int, int]) -> None:
         key_bytes, value_bytes, headers, header_key_bytes, header_value_bytes = sizes
@@ -399,7 +402,7 @@ class _Room:
         self.state = np.zeros(STATE_REGISTERS, dtype=np.int64)
 
     def arrays(self) -> tuple[Any, ...]:
-        """In the order in which the kernels take them."""
+        """Return the arrays in the order of the kernels' parameters."""
         return (
             self.longs,
             self.ints,
@@ -414,7 +417,7 @@ class _Room:
         )
 
     def capacities(self) -> tuple[int, ...]:
-        """By used register."""
+        """Return the sizes of the arrays, in the order of the used registers."""
         return (
             self.longs.shape[1],
             self.key_data.size,
@@ -447,22 +450,22 @@ class RecordColumns:
         self._start()
 
     def _start(self) -> None:
-        self._room = _Room(TABLE_ROWS, self._usual)
+        self._arrays = _TableArrays(TABLE_ROWS, self._usual)
         self._headers: list[Rows] = []
         self._counts: list[Int64s] = []
 
     def __len__(self) -> int:
         """Records gathered since the last `take`."""
-        return int(self._room.state[ROWS])
+        return int(self._arrays.state[ROWS])
 
     def add(self, span: BatchSpan, first: int, skip: npt.NDArray[np.bool_], bounds: Int64s) -> int:
-        """Gather the batches span.rows[first:], those in `skip` left out; returns the number of batches done.
+        """Gather the batches span.rows[first:] that are not in `skip`; return the index after the last one done.
 
-        `bounds` is int64[BOUND_FIELDS].  Fewer are done than there are: the table is full, `take` it and call again
-        from there.
+        `bounds` is int64[BOUND_FIELDS].  If the result is below the number of batches, the table is full: `take` it and
+        call again from there.
 
         Raises:
-            BadBatchError: a batch is corrupt or of an unknown kind; those before it were gathered.
+            BadBatchError: a batch is corrupt or of an unknown kind; earlier batches were gathered.
         """
         shift = span.start - span.position
         counts = np.zeros(len(span.rows), dtype=np.int64)
@@ -479,18 +482,18 @@ class RecordColumns:
                     self._records,
                     self._want,
                     bounds,
-                    *self._room.arrays(),
+                    *self._arrays.arrays(),
                 )
                 done = at
                 if status == NEEDS_PAYLOAD:
                     counts[at], status = self._gather_compressed(span, at, shift, bounds)
                     done += status == OK
                 if status == NEEDS_RECORD_ROOM:
-                    self._grow_records(int(self._room.state[RECORDS_NEEDED]))
+                    self._grow_records(int(self._arrays.state[RECORDS_NEEDED]))
                 elif status == NEEDS_TABLE_ROOM:
                     if len(self):
                         break
-                    self._grow_room()
+                    self._grow_table()
                 elif status != OK:
                     raise BadBatchError(at, CorruptBatchError(STATUS_TEXT[status]))
         finally:
@@ -501,31 +504,31 @@ class RecordColumns:
     def _grow_records(self, count: int) -> None:
         self._records = np.empty((count, RECORD_FIELDS), dtype=np.int64)
 
-    def _grow_room(self) -> None:
-        needed = self._room.state[NEEDED : NEEDED + USED_REGISTERS].tolist()
-        rows, *sizes = (max(pair) for pair in zip(needed, self._room.capacities(), strict=True))
-        self._room = _Room(rows, tuple(sizes))
+    def _grow_table(self) -> None:
+        needed = self._arrays.state[NEEDED : NEEDED + USED_REGISTERS].tolist()
+        rows, *sizes = (max(pair) for pair in zip(needed, self._arrays.capacities(), strict=True))
+        self._arrays = _TableArrays(rows, tuple(sizes))
 
     def _gather_compressed(self, span: BatchSpan, index: int, shift: int, bounds: Int64s) -> tuple[int, int]:
-        """(records added, status) of a compressed batch whose CRC is right."""
+        """Gather a compressed batch with a correct CRC; return (records added, status)."""
         row = span.rows[index]
         at, size_bytes = int(row["position"]) + shift, int(row["size_bytes"])
         try:
             if row["magic"] < 2:
                 unwrapped = unwrap(span.buffer[at : at + size_bytes].tobytes(), limit_bytes=MAX_RECORDS_BYTES)
                 buffer, records, count = unwrapped.buffer, unwrapped.records, len(unwrapped.records)
-                row["base_offset"] = records[0, OFFSET_DELTA]  # the header has the last one
+                row["base_offset"] = records[0, OFFSET_DELTA]  # the header has the last offset
             else:
                 buffer, count = self._decompressed(span, row, at, size_bytes), int(row["record_count"])
                 records = self._records
         except SedimentError as error:
             raise BadBatchError(index, error) from error
         before = len(self)
-        status = gather_records(buffer.ctypes.data, records, count, row, self._want, bounds, *self._room.arrays())
+        status = gather_records(buffer.ctypes.data, records, count, row, self._want, bounds, *self._arrays.arrays())
         return len(self) - before, status
 
     def _decompressed(self, span: BatchSpan, row: np.void, at: int, size_bytes: int) -> ByteArray:
-        """The records of a batch, decoded into the scratch; positions there are of the buffer returned."""
+        """Decode the records of a batch into the scratch; return the buffer that their positions refer to."""
         payload = span.buffer[at + BATCH_HEADER_BYTES : at + size_bytes].data
         content = decompress(int(row["attributes"]) & CODEC_MASK, payload, limit_bytes=MAX_RECORDS_BYTES)
         size = len(content)
@@ -543,16 +546,16 @@ class RecordColumns:
         return buffer
 
     def take(self) -> RecordTable:
-        """What was gathered; the next table starts empty."""
+        """Return the gathered records and start an empty table."""
         headers = np.concatenate(self._headers) if self._headers else np.zeros(0, dtype=np.void)
         counts = np.concatenate(self._counts) if self._counts else np.zeros(0, dtype=np.int64)
-        table = RecordTable(self._room, headers, counts)
+        table = RecordTable(self._arrays, headers, counts)
         self._start()
         return table
 
 
 class BadBatchError(Exception):
-    """Batch number `index` of the span being gathered cannot be read; `error` says why."""
+    """Batch `index` of the span cannot be read; `error` is the reason."""
 
     def __init__(self, index: int, error: SedimentError) -> None:
         super().__init__(index, error)
@@ -564,58 +567,58 @@ class BadBatchError(Exception):
 class RecordTable:
     """Gathered records; `headers` are BATCH_ROW rows and `counts` the records of each.  Columns are pyarrow arrays."""
 
-    _room: _Room
+    _arrays: _TableArrays
     headers: Rows
     counts: Int64s
 
     def __len__(self) -> int:
-        return int(self._room.state[ROWS])
+        return int(self._arrays.state[ROWS])
 
     def per_batch(self, name: str) -> npt.NDArray[np.generic]:
-        """A header field, repeated for the records of its batch."""
+        """Return a header field, repeated for the records of its batch."""
         return np.repeat(self.headers[name], self.counts)
 
     def offsets(self) -> Int64s:
-        """int64[records]."""
-        return self._room.longs[OFFSET, : len(self)]
+        """Return int64[records]."""
+        return self._arrays.longs[OFFSET, : len(self)]
 
     def timestamps_us(self) -> Int64s:
-        """int64[records], microseconds since the epoch."""
-        return self._room.longs[TIMESTAMP_US, : len(self)]
+        """Return int64[records], microseconds since the epoch."""
+        return self._arrays.longs[TIMESTAMP_US, : len(self)]
 
     def sizes(self) -> Int32s:
-        """int32[records]: bytes as encoded, uncompressed."""
-        return self._room.ints[SIZE, : len(self)]
+        """Return int32[records]: encoded bytes, uncompressed."""
+        return self._arrays.ints[SIZE, : len(self)]
 
     def sequences(self) -> Int32s:
-        """int32[records], -1 without."""
-        return self._room.ints[SEQUENCE, : len(self)]
+        """Return int32[records]; -1 without a sequence."""
+        return self._arrays.ints[SEQUENCE, : len(self)]
 
     def keys(self) -> pa.Array:
-        """Binary, null where the key is."""
-        room = self._room
-        return _binary(room.ints[KEY_OFFSETS], room.key_data, room.flags[KEY_VALID], len(self))
+        """Return binary, null for null keys."""
+        arrays = self._arrays
+        return _binary(arrays.ints[KEY_OFFSETS], arrays.key_data, arrays.flags[KEY_VALID], len(self))
 
     def values(self) -> pa.Array:
-        """Binary, null where the value is."""
-        room = self._room
-        return _binary(room.ints[VALUE_OFFSETS], room.value_data, room.flags[VALUE_VALID], len(self))
+        """Return binary, null for null values."""
+        arrays = self._arrays
+        return _binary(arrays.ints[VALUE_OFFSETS], arrays.value_data, arrays.flags[VALUE_VALID], len(self))
 
     def headers_of_records(self) -> pa.Array:
-        """list<element: struct<key: string, value: binary>>, null where there are none.
+        """Return list<element: struct<key: string, value: binary>>, null for records without headers.
 
-        Keys that are no UTF-8 have its replacement character, as a Java client shows them.
+        Bytes of keys that are not UTF-8 become the replacement character, as in a Java client.
         """
         import pyarrow as pa
 
-        room = self._room
-        count = int(room.state[HEADERS])
-        keys = _utf8(room.header_ints[HEADER_KEY_OFFSETS], room.header_key_data, count)
-        values = _binary(room.header_ints[HEADER_VALUE_OFFSETS], room.header_value_data, room.header_flags, count)
+        arrays = self._arrays
+        count = int(arrays.state[HEADERS])
+        keys = _utf8(arrays.header_ints[HEADER_KEY_OFFSETS], arrays.header_key_data, count)
+        values = _binary(arrays.header_ints[HEADER_VALUE_OFFSETS], arrays.header_value_data, arrays.header_flags, count)
         pairs = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
         kind = pa.list_(pa.field("element", pairs.type))
-        missing, bitmap = _bitmap(room.flags[HEADERS_VALID], len(self))
-        offsets = pa.py_buffer(room.ints[HEADER_OFFSETS, : len(self) + 1])
+        missing, bitmap = _bitmap(arrays.flags[HEADERS_VALID], len(self))
+        offsets = pa.py_buffer(arrays.ints[HEADER_OFFSETS, : len(self) + 1])
         return pa.Array.from_buffers(kind, len(self), [bitmap, offsets], missing, children=[pairs])
 
 
@@ -628,7 +631,7 @@ def _binary(offsets: Int32s, data: ByteArray, valid: ByteArray, count: int) -> p
 
 
 def _bitmap(valid: ByteArray, count: int) -> tuple[int, pa.Buffer | None]:
-    """(nulls, validity bitmap or None where there are none)."""
+    """Return (number of nulls, validity bitmap or None without nulls)."""
     import pyarrow as pa
 
     missing = count - int(valid[:count].sum(dtype=np.int64))

@@ -1,18 +1,18 @@
-"""The indexes of an open segment: appended to as files, searched where the file lies in memory.
+"""Indexes of an open segment: appended to as files, searched in a memory mapping.
 
-Entries are written with ordinary writes behind those that are there, so that a full disk is an error and not a signal,
-and are looked up in a read-only mapping of the same file, which shows them at once.
+Entries are appended with ordinary writes, so that a full disk is an error and not a signal.  Look-ups use a read-only
+mapping of the same file, which shows new entries at once.
 
-Most look-ups ask for the end of the log.  The last 8192 bytes of entries are therefore searched on their own first
-(the warm section of Kafka's AbstractIndex): they stay in the page cache, while a binary search over the whole file
-would touch pages that nobody needed for hours.
+Most look-ups are for the end of the log.  Therefore the last 8192 bytes of entries are searched first (the warm section
+of Kafka's AbstractIndex): they stay in the page cache.  A binary search over the whole file would touch pages that have
+been cold for hours.
 
 Invariants
-* A file is created beside its `.log` when its index is first needed; one that grows has its full size, zeros behind the
-  last entry.
+* A file is created beside its `.log` when its index is first needed.  An index that grows has its full size, with zeros
+  after the last entry.
 * Only an index that grows keeps a descriptor; one that is only searched is mapped and closed.
-* Only bytes below the entries are read from a mapping, and nothing here cuts a file below its entries.
-* Offsets and timestamps ascend, so that every search is a binary one.
+* Only the bytes of entries are read from a mapping, and nothing here cuts a file below its entries.
+* Offsets and timestamps ascend, so that every search is a binary search.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _WARM_BYTES = 8192
 
 @kernel
 def last_at_most_i32(address: int, entry_bytes: int, field: int, entries: int, warm: int, target: int) -> int:
-    """The last of `entries` whose 32-bit `field` is not above `target`; -1 where there is none."""
+    """Return the last of `entries` whose 32-bit `field` is not above `target`; -1 if there is none."""
     first = max(entries - 1 - warm, 0)
     if load_i32(address + first * entry_bytes + field) > target:
         low, high = -1, first - 1
@@ -73,7 +73,7 @@ def last_at_most_i32(address: int, entry_bytes: int, field: int, entries: int, w
 
 @kernel
 def last_at_most_i64(address: int, entry_bytes: int, field: int, entries: int, warm: int, target: int) -> int:
-    """The last of `entries` whose 64-bit `field` is not above `target`; -1 where there is none."""
+    """Return the last of `entries` whose 64-bit `field` is not above `target`; -1 if there is none."""
     first = max(entries - 1 - warm, 0)
     if load_i64(address + first * entry_bytes + field) > target:
         low, high = -1, first - 1
@@ -89,12 +89,12 @@ def last_at_most_i64(address: int, entry_bytes: int, field: int, entries: int, w
 
 
 class _MappedIndex:
-    """What the offset and the time index share: a file of whole entries."""
+    """The common part of offset and time index: a file of whole entries."""
 
     entry_bytes: int
 
     def __init__(self, path: Path, base_offset: int, fs: Fs, *, max_bytes: int, entries: int | None = None) -> None:
-        """`entries` of a new index is 0; None: those of the file, which has no zero tail."""
+        """Prepare an index; `entries` is 0 for a new one, None for all those of a file without a zero tail."""
         if max_bytes < self.entry_bytes:
             raise SettingsError(
                 f"an index of {max_bytes} bytes holds no entry", advice="raise segment.index.bytes to at least 12"
@@ -114,7 +114,7 @@ class _MappedIndex:
         return self._entries or 0
 
     def open(self) -> OpenFile:
-        """The file, created if need be; only an index that grows keeps it open."""
+        """Return the file, created if it is missing; only an index that grows keeps it open."""
         file = self._file
         if file is None:
             file = self._fs.create_file(self.path, like=self.path.with_suffix(SegmentFileKind.LOG))
@@ -125,7 +125,7 @@ class _MappedIndex:
         return file
 
     def reserve(self) -> None:
-        """Give the file its full size and keep it open, to be appended to."""
+        """Give the file its full size and keep it open for appends."""
         if self._file is not None:
             return
         file = self._file = self.open()
@@ -137,7 +137,7 @@ class _MappedIndex:
             file.resize(self.max_entries * self.entry_bytes)
 
     def trim(self) -> None:
-        """Cut the file behind its entries."""
+        """Cut the file after its last entry."""
         file = self.open()
         self.is_reserved = False
         self._file = None
@@ -146,33 +146,33 @@ class _MappedIndex:
             file.resize(len(self) * self.entry_bytes)
 
     def extend(self, entries: bytes) -> None:
-        """Append whole entries that fit and follow those that are there."""
+        """Append whole entries; the caller has checked that they fit and follow the last one."""
         self.open().write(entries, len(self) * self.entry_bytes)
         self._entries = len(self) + len(entries) // self.entry_bytes
 
     def cut(self, entries: int) -> None:
-        """Keep the first `entries`; zeros take the place of the others."""
+        """Keep the first `entries` and overwrite the others with zeros."""
         file, before = self.open(), len(self)
         if entries < before:
             file.write(bytes((before - entries) * self.entry_bytes), entries * self.entry_bytes)
             self._entries = entries
 
     def moved(self, path: Path) -> None:
-        """The file has another name now."""
+        """Note the new name of the file."""
         self.path = path
         if self._file is not None:
             self._file.path = path
 
     def close_file(self) -> None:
-        """Give the descriptor back until the index grows again; the mapping stays."""
+        """Close the descriptor until the index grows again; the mapping stays."""
         self._file = None
 
     def release(self) -> None:
-        """Let go of the file, which closes once nobody holds it any more."""
+        """Drop the file, which closes with its last reference."""
         self._file = self._mapping = None
 
     def _mapped(self) -> FileMapping:
-        """The mapping, with at least one entry in it."""
+        """Return the mapping of all entries; the index is not empty."""
         mapping = self._mapping
         if mapping is None or len(mapping) < len(self) * self.entry_bytes:
             file = self.open()
@@ -187,12 +187,12 @@ class MappedOffsetIndex(_MappedIndex):
 
     @property
     def is_full(self) -> bool:
-        """No entry may follow: a reason to roll the segment."""
+        """True if no entry may follow, which is a reason to roll the segment."""
         return len(self) >= self.max_entries
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last entry, the base offset where there is none."""
+        """Offset of the last entry; the base offset if the index is empty."""
         return self[len(self) - 1].offset if len(self) else self.base_offset
 
     def __getitem__(self, slot: int) -> OffsetPosition:
@@ -204,7 +204,7 @@ class MappedOffsetIndex(_MappedIndex):
         """Add an entry for the batch at byte `position` whose last offset is `offset`.
 
         Raises:
-            IndexFullError: there is no room.
+            IndexFullError: the index is full.
             IndexOrderError: `offset` does not exceed the last entry's.
             IndexOffsetOverflowError: `offset` is out of the segment's range.
         """
@@ -215,10 +215,10 @@ class MappedOffsetIndex(_MappedIndex):
         self.extend(OFFSET_ENTRY_STRUCT.pack(relative_offset(offset, self.base_offset), position))
 
     def lookup(self, target_offset: int) -> OffsetPosition:
-        """The entry with the largest offset ≤ `target_offset`; (base offset, 0) where there is none.
+        """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none.
 
         Raises:
-            CorruptIndexError: its position is negative, which nobody looked for when the log was opened clean.
+            CorruptIndexError: its position is negative; an index is not checked if the log was closed cleanly.
         """
         slot = self._slot(target_offset - self.base_offset)
         if slot < 0:
@@ -226,15 +226,15 @@ class MappedOffsetIndex(_MappedIndex):
         entry = self[slot]
         if entry.position < 0:
             raise CorruptIndexError(
-                f"entry {slot} leads to position {entry.position}",
+                f"index entry {slot} has position {entry.position}",
                 path=str(self.path),
                 offset=entry.offset,
-                advice="close the log and delete this file: the next opening makes it anew",
+                advice="close the log and delete this file; the next start rebuilds it",
             )
         return entry
 
     def fetch_upper_bound(self, position: int) -> OffsetPosition | None:
-        """The first entry at or above byte `position`: no offset of a fetch that ends there is larger."""
+        """Return the first entry at or above byte `position`: every offset of a fetch up to there is below it."""
         entries = len(self)
         if not entries:
             return None
@@ -261,12 +261,12 @@ class MappedTimeIndex(_MappedIndex):
 
     @property
     def is_full(self) -> bool:
-        """Only the slot that is reserved for the segment's end is left: a reason to roll the segment."""
+        """True if only the slot reserved for the last entry is left, which is a reason to roll the segment."""
         return len(self) >= self.max_entries - 1
 
     @property
     def last_entry(self) -> TimestampOffset:
-        """The entry with the largest timestamp; (−1, base offset) where there is none."""
+        """The entry with the largest timestamp; (−1, base offset) if the index is empty."""
         return self[len(self) - 1] if len(self) else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def __getitem__(self, slot: int) -> TimestampOffset:
@@ -278,7 +278,7 @@ class MappedTimeIndex(_MappedIndex):
         """Add an entry if `timestamp_ms` exceeds the last one.
 
         Raises:
-            IndexFullError: there is no room; `skip_full_check` opens the reserved slot.
+            IndexFullError: the index is full; `skip_full_check` allows the reserved slot.
             IndexOrderError: `offset` or `timestamp_ms` is below the last entry's.
             IndexOffsetOverflowError: `offset` is out of the segment's range.
         """
@@ -295,7 +295,7 @@ class MappedTimeIndex(_MappedIndex):
             self.extend(TIME_ENTRY_STRUCT.pack(timestamp_ms, relative_offset(offset, self.base_offset)))
 
     def lookup(self, target_ms: int) -> TimestampOffset:
-        """The entry with the largest timestamp ≤ `target_ms`; (−1, base offset) where there is none."""
+        """Return the entry with the largest timestamp ≤ `target_ms`; (−1, base offset) if there is none."""
         entries = len(self)
         if not entries:
             return TimestampOffset(NO_TIMESTAMP, self.base_offset)
@@ -316,7 +316,7 @@ def _warm(index: _MappedIndex) -> int:
 
 
 def relative_offset(offset: int, base_offset: int) -> int:
-    """`offset` as an index entry of a segment holds it.
+    """Return `offset` relative to the base offset of its segment, as an index entry holds it.
 
     Raises:
         IndexOffsetOverflowError: it is out of the segment's range.
@@ -332,7 +332,7 @@ def relative_offset(offset: int, base_offset: int) -> int:
 
 
 class OpenTransactionIndex:
-    """The `.txnindex` of an open segment, which is there once a transaction was aborted (kafka-log 01 §7.4)."""
+    """The `.txnindex` of an open segment, which exists after the first aborted transaction (kafka-log 01 §7.4)."""
 
     def __init__(self, path: Path, fs: Fs) -> None:
         self.path = path
@@ -341,14 +341,14 @@ class OpenTransactionIndex:
         self._index: TransactionIndex | None = None
 
     def index(self) -> TransactionIndex:
-        """The entries as they are now."""
+        """Return the current entries."""
         if self._index is None:
             data = self._fs.read_bytes(self.path) if self._fs.exists(self.path) else b""
             self._index = parse_transaction_index(data, path=str(self.path))
         return self._index
 
     def append(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Add entries; their markers lie behind those that are there."""
+        """Add entries; the caller has appended their markers after all earlier ones."""
         entries = encode_transaction_index(transactions)
         if entries:
             at = len(self.index()) * TRANSACTION_ENTRY_BYTES
@@ -367,19 +367,19 @@ class OpenTransactionIndex:
             self._index = None
 
     def changed_file(self) -> OpenFile | None:
-        """The file, if anything was appended or cut here."""
+        """Return the file if it was changed here, else None."""
         return self._file
 
     def moved(self, path: Path) -> None:
-        """The file has another name now."""
+        """Note the new name of the file."""
         self.path = path
         if self._file is not None:
             self._file.path = path
 
     def close_file(self) -> None:
-        """Give the descriptor back; what was changed has to be durable."""
+        """Close the descriptor; the caller has made changes durable."""
         self._file = None
 
     def release(self) -> None:
-        """Let go of the file, which closes once nobody holds it any more."""
+        """Drop the file, which closes with its last reference."""
         self._file = None

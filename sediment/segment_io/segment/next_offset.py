@@ -1,8 +1,9 @@
-"""The whole batches of a segment file by the few header fields that every magic shares (kafka-log 01 §2.2).
+"""Ends of the whole batches of a segment file, by the header fields that every magic shares (kafka-log 01 §2.2).
 
-This is how a broker finds the end of a log that it trusts: whatever else a batch holds, its offsets are given out.
+A broker finds the end of a trusted log in this way (LogSegment.readNextOffset): it takes the offsets of a batch even if
+the rest of the batch is malformed.
 
-Invariants: no checksum is computed; memory is one window, whatever the size of the file or of a batch.
+Invariants: no checksum is computed; memory is one window, for a file and batches of any size.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _WINDOW_BYTES = 1 << 16
 
 
 def batch_ends(path: Path, fs: Fs, *, position: int = 0, size_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-    """(last offset, position behind it) of each whole batch from `position` on, up to `size_bytes` of the file.
+    """Yield (last offset, position after it) of each whole batch from `position` on, up to `size_bytes` of the file.
 
     Raises:
-        CorruptBatchError: while iterating, for a batch that says that it is shorter than any batch.
+        CorruptBatchError: while iterating, for a batch with a length below that of any batch.
 
     Source: kafka-log 01 §2.2.
     """
@@ -47,7 +48,7 @@ def batch_ends(path: Path, fs: Fs, *, position: int = 0, size_bytes: int | None 
         magic = int.from_bytes(header[MAGIC : MAGIC + 1], "big", signed=True)
         if length < LEGACY_MIN_LENGTH:
             raise CorruptBatchError(
-                f"a batch says that it has {length} bytes",
+                f"a batch has a length of {length} bytes, less than any batch",
                 path=str(path),
                 position=position,
                 offset=first,

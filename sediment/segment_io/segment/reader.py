@@ -1,7 +1,7 @@
-"""Segment files read forward in chunks, as rows of batch headers and as batch and record columns.
+"""Forward reading of segment files in chunks, as rows of batch headers.
 
-Invariants: a file is read with pread into padded buffers, never mapped, so that a disk that fails or a file that
-shrinks is an error and not a signal; memory is one chunk and the largest batch, whatever the size of the file.
+Invariants: a file is read with pread into padded buffers and never mapped, so that a failing disk or a shrinking file
+is an error and not a signal.  Memory is one chunk and the largest batch, for a file of any size.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 def padded_buffer(size_bytes: int) -> ByteArray:
-    """A zeroed buffer of `size_bytes` that decoders may read PADDING_BYTES past."""
+    """Return zeroed uint8[size_bytes + PADDING_BYTES]; decoders may read the padding."""
     return np.zeros(size_bytes + PADDING_BYTES, dtype=np.uint8)
 
 
 def read_into(descriptor: int, buffer: ByteArray, start: int, count: int, position: int) -> int:
-    """Fill buffer[start : start + count] from `position` of the file; returns the bytes read, fewer at its end."""
+    """Fill buffer[start : start + count] from `position` of the file; return the bytes read, fewer at its end."""
     view = buffer.data[start : start + count]
     read = 0
     while read < count:
@@ -46,7 +46,7 @@ def read_into(descriptor: int, buffer: ByteArray, start: int, count: int, positi
 
 
 def batch_error(status: int, path: Path, position: int, buffer: ByteArray, at: int) -> CorruptBatchError:
-    """The error for a decoder's `status` on the batch at `position` of `path`, which lies at `at` in `buffer`."""
+    """Return the error for a decoder's `status` on the batch at `position` of `path`, at byte `at` of `buffer`."""
     offset = int.from_bytes(buffer[at + BASE_OFFSET : at + BASE_OFFSET + 8].tobytes(), "big", signed=True)
     return CorruptBatchError(
         decode.STATUS_TEXT[status],
@@ -59,7 +59,7 @@ def batch_error(status: int, path: Path, position: int, buffer: ByteArray, at: i
 
 @dataclass(frozen=True, slots=True)
 class BatchSpan:
-    """A chunk of a segment: whole batches in buffer[start:end], the first of them at `position` of the file."""
+    """A chunk of a segment: whole batches in buffer[start:end], the first at `position` of the file."""
 
     buffer: ByteArray
     start: int
@@ -71,14 +71,14 @@ class BatchSpan:
 class HeaderScan:
     """The whole batches of a segment from `start_position` on, chunk by chunk, with their header rows.
 
-    Iterating yields BATCH_ROW tables; `spans()` yields them with the bytes.  After exhaustion `end_position` is the
-    first byte not consumed: the end of the file, where a torn tail begins, or the batch an error is about.  With
-    `size_bytes` the walk ends there, else at the file's length when it began.
+    Iterating yields BATCH_ROW tables; `spans()` yields them with the bytes.  Afterwards `end_position` is the first
+    byte not consumed: the end of the file, the start of a torn tail, or the batch of an error.  The scan ends at
+    `size_bytes`, by default the file's length at the start.
 
     Raises:
-        CorruptBatchError: while iterating, for a batch that is malformed in its header (CRCs are not computed); with
-            `torn_whatever_its_magic` not for one of an unknown magic that would end behind the walk's end.
-        SourceChangedError: while iterating, where the file became shorter than it was.
+        CorruptBatchError: while iterating, for a batch with a malformed header (CRCs are not computed); with
+            `unknown_magic_may_be_torn` not for one of an unknown magic that would end after the end of the scan.
+        SourceChangedError: while iterating, if the file became shorter.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class HeaderScan:
         *,
         size_bytes: int | None = None,
         fs: Fs | None = None,
-        torn_whatever_its_magic: bool = False,
+        unknown_magic_may_be_torn: bool = False,
     ) -> None:
         self._path = path
-        self._torn_whatever_its_magic = torn_whatever_its_magic
+        self._unknown_magic_may_be_torn = unknown_magic_may_be_torn
         self._fs = fs or Fs()
         self._size_bytes = size_bytes
         self.end_position = start_position
@@ -101,9 +101,9 @@ class HeaderScan:
             yield span.rows
 
     def spans(self, descriptor: int | None = None) -> Iterator[BatchSpan]:
-        """The chunks; a span's buffer is valid until the next one is asked for.
+        """Yield the chunks; a span's buffer is valid until the next span is requested.
 
-        A `descriptor` of the open file is read and left open; without one the file is opened here.
+        A `descriptor` of the open file is read and left open; without one the file is opened and closed here.
         """
         opened = self._fs.open_to_read(self._path) if descriptor is None else descriptor
         try:
@@ -129,7 +129,7 @@ class HeaderScan:
                 at = behind
                 if status != ROWS_FULL:
                     break
-            if self._torn_whatever_its_magic and needed > size_bytes - self.end_position:
+            if self._unknown_magic_may_be_torn and needed > size_bytes - self.end_position:
                 return
             if status != INCOMPLETE:
                 raise self._error(status, buffer, at)

@@ -1,14 +1,13 @@
-"""A segment read once, from its first batch to its last: every checksum verified and its indexes built anew.
+"""Recovery scan of a segment: verify every checksum and rebuild both indexes in one pass (Kafka's LogSegment.recover).
 
-This is what becomes of a segment that is not trusted (kafka-log 05 §4): batches are good up to the first that is not,
-and the good ones make index entries by the rule of 01 §7.5.  Batches of producers, and the first of each leader epoch,
-are handed out on the way, so that nothing has to be read twice.
+A segment that is not trusted (kafka-log 05 §4) is good up to its first bad batch.  The good batches make index entries
+by the rule of `format.index_entries`.  Batches of producers, and the first batch of each leader epoch, are handed out
+during the scan, so that nothing has to be read twice.
 
 Invariants
-* Nothing is written.  Memory is one chunk, the largest batch and the two indexes, whatever the size of the file.
+* Nothing is written.  Memory is one chunk, the largest batch and the two indexes, for a file of any size.
 * The file is read with pread up to the size that the caller names.
-* Where an index has no room for one more entry, or an entry would go back behind the one before it, the index is left
-  sparser, which answers every look-up; an offset that goes back is a stop where the caller asked for one.
+* An offset that would go back in an index ends the scan if the caller asks for that; otherwise the entry is left out.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u8, load_u32, store_i32, store_i64
+from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u8
 from sediment.segment_io.compiled.status import (
     BAD_CODEC,
     BAD_CRC,
@@ -39,6 +38,16 @@ from sediment.segment_io.compiled.status import (
 )
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
 from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, STATUS_TEXT, batch_at, check_crc, read_headers
+from sediment.segment_io.format.index_entries import (
+    LARGEST_TIMESTAMP,
+    OFFSET_INDEX_BYTES,
+    PROGRESS_FIELDS,
+    TIME_INDEX_BYTES,
+    add_batch,
+    end_time_index,
+    entry_goes_back,
+    start_indexes,
+)
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -47,8 +56,10 @@ from sediment.segment_io.format.layout import (
     INT32_MAX,
     LAST_OFFSET_DELTA,
     LEADER_EPOCH,
+    LEGACY_TIMESTAMP,
     LOG_OVERHEAD_BYTES,
     MAGIC,
+    MAGIC_V2,
     MAX_TIMESTAMP,
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
@@ -57,73 +68,37 @@ from sediment.segment_io.format.layout import (
     RECORD_COUNT,
     TIME_ENTRY_BYTES,
 )
+from sediment.segment_io.format.legacy import check_legacy_crc
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.segment.reader import CHUNK_BYTES, Rows, batch_error, padded_buffer, read_into
 
 ByteArray = npt.NDArray[np.uint8]
 
-_LEGACY_CRC = 12  # behind offset and size of a message of magic 0 or 1; it covers the rest of the message
-_LEGACY_TIMESTAMP = MAGIC + 2
-_CRC32_POLYNOMIAL = 0xEDB88320
-
-# What ends a scan, beyond the statuses of `decode`
-
-# What one call of the kernel hands to the next, int64[_FIELDS]
-_NEXT_OFFSET = 0
-_PRODUCERS_END_OFFSET = 1  # behind the last batch of magic 2
-_SINCE_ENTRY_BYTES = 2
-_OFFSET_ENTRIES = 3
-_INDEXED_OFFSET = 4
-_TIME_ENTRIES = 5
-_INDEXED_TIMESTAMP = 6
-_INDEXED_TIMESTAMP_OFFSET = 7
-_LARGEST_TIMESTAMP = 8
-_LARGEST_TIMESTAMP_OFFSET = 9
-_LEADER_EPOCH_SO_FAR = 10
-_ROWS = 11
-_EPOCHS = 12
-_FIELDS = 13
+# ------------------------------------------ further registers of the progress of `format.index_entries`, int64[_FIELDS]
+_NEXT_OFFSET = PROGRESS_FIELDS
+_PRODUCERS_END_OFFSET = PROGRESS_FIELDS + 1  # after the last batch of magic 2
+_LEADER_EPOCH_SO_FAR = PROGRESS_FIELDS + 2
+_ROWS = PROGRESS_FIELDS + 3
+_EPOCHS = PROGRESS_FIELDS + 4
+_FIELDS = PROGRESS_FIELDS + 5
 
 _ROWS_PER_TABLE = 1 << 14
-_SECTOR_BYTES = 512  # what a disk writes as a whole
+_SECTOR_BYTES = 512  # the unit that a disk writes as a whole
 _EPOCHS_PER_TABLE = 64
-
-
-def _crc32_table() -> npt.NDArray[np.uint64]:
-    """uint64[256]: the IEEE polynomial, which messages of magic 0 and 1 use."""
-    table = []
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (_CRC32_POLYNOMIAL if crc & 1 else 0)
-        table.append(crc)
-    return np.array(table, dtype=np.uint64)
-
-
-_CRC32 = _crc32_table()
-
-
-@kernel
-def _check_legacy_crc(address: int, size_bytes: int) -> int:
-    """OK or BAD_CRC for a message of magic 0 or 1 that lies whole at `address`."""
-    crc = np.uint64(0xFFFFFFFF)
-    for position in range(address + MAGIC, address + size_bytes):
-        crc = _CRC32[(crc ^ np.uint64(load_u8(position))) & np.uint64(0xFF)] ^ (crc >> np.uint64(8))
-    return OK if np.int64(crc ^ np.uint64(0xFFFFFFFF)) == load_u32(address + _LEGACY_CRC) else BAD_CRC
 
 
 @kernel
 def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
-    """`batch_at`, and BAD_CRC or BAD_MAGIC for a whole batch that is not to be believed.
+    """Return the result of `batch_at`, with BAD_CRC or BAD_MAGIC for a whole batch that fails verification.
 
-    BAD_MAGIC says that the checksum is right, as of a magic that a later version brings.
+    BAD_MAGIC means that the checksum is right; the batch may have a magic of a later version.
     """
     status, size_bytes = batch_at(base, position, end)
     address = base + position
     if status == OK:
         return check_crc(address, size_bytes), size_bytes
     if status == LEGACY_MAGIC:
-        crc_status = _check_legacy_crc(address, size_bytes)
+        crc_status = check_legacy_crc(address, size_bytes)
         return (LEGACY_MAGIC if crc_status == OK else BAD_CRC), size_bytes
     if status == BAD_MAGIC:
         if size_bytes > end - position:
@@ -134,74 +109,11 @@ def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def _offset_goes_back(last_offset: int, progress: npt.NDArray[np.int64]) -> bool:
-    return bool(progress[_OFFSET_ENTRIES] > 0 and last_offset <= progress[_INDEXED_OFFSET])
-
-
-@kernel
-def _time_goes_back(largest_offset: int, progress: npt.NDArray[np.int64]) -> bool:
-    return bool(progress[_TIME_ENTRIES] > 0 and largest_offset < progress[_INDEXED_TIMESTAMP_OFFSET])
-
-
-@kernel
-def _goes_back(last_offset: int, timestamp: int, progress: npt.NDArray[np.int64]) -> bool:
-    """Whether an entry that is due at this batch, of either index, would lie behind the one before it."""
-    if _offset_goes_back(last_offset, progress):
-        return True
-    largest, largest_offset = progress[_LARGEST_TIMESTAMP], progress[_LARGEST_TIMESTAMP_OFFSET]
-    if timestamp > largest:
-        largest, largest_offset = timestamp, last_offset
-    return bool(largest > progress[_INDEXED_TIMESTAMP] and _time_goes_back(largest_offset, progress))
-
-
-@kernel
-def _append_entries(
-    last_offset: int,
-    position: int,
-    segment_base_offset: int,
-    progress: npt.NDArray[np.int64],
-    offset_entries: npt.NDArray[np.uint8],
-    time_entries: npt.NDArray[np.uint8],
-) -> None:
-    """Entries of both indexes for the batch at byte `position` of the segment, but for one that would go back."""
-    has_room = (progress[_OFFSET_ENTRIES] + 1) * OFFSET_ENTRY_BYTES <= offset_entries.size
-    if has_room and not _offset_goes_back(last_offset, progress):
-        entry = offset_entries.ctypes.data + progress[_OFFSET_ENTRIES] * OFFSET_ENTRY_BYTES
-        store_i32(entry, last_offset - segment_base_offset)
-        store_i32(entry + 4, position)
-        progress[_OFFSET_ENTRIES] += 1
-        progress[_INDEXED_OFFSET] = last_offset
-    # The last slot of a time index is for the entry that ends it.
-    if (progress[_TIME_ENTRIES] + 2) * TIME_ENTRY_BYTES <= time_entries.size:
-        _append_time_entry(segment_base_offset, progress, time_entries)
-    progress[_SINCE_ENTRY_BYTES] = 0
-
-
-@kernel
-def _append_time_entry(
-    segment_base_offset: int, progress: npt.NDArray[np.int64], time_entries: npt.NDArray[np.uint8]
-) -> None:
-    """An entry for the largest timestamp so far, unless it has one or its offset goes back."""
-    count = progress[_TIME_ENTRIES]
-    if (count + 1) * TIME_ENTRY_BYTES > time_entries.size:
-        return
-    if progress[_LARGEST_TIMESTAMP] <= progress[_INDEXED_TIMESTAMP]:
-        return
-    if _time_goes_back(progress[_LARGEST_TIMESTAMP_OFFSET], progress):
-        return
-    entry = time_entries.ctypes.data + count * TIME_ENTRY_BYTES
-    store_i64(entry, progress[_LARGEST_TIMESTAMP])
-    store_i32(entry + 8, progress[_LARGEST_TIMESTAMP_OFFSET] - segment_base_offset)
-    progress[_TIME_ENTRIES] = count + 1
-    progress[_INDEXED_TIMESTAMP] = progress[_LARGEST_TIMESTAMP]
-    progress[_INDEXED_TIMESTAMP_OFFSET] = progress[_LARGEST_TIMESTAMP_OFFSET]
-
-
-@kernel
 def _offset_is_lost(address: int, file_position: int, next_offset: int) -> bool:
-    """Whether the first bytes of a batch's offset, which no checksum covers, lie on a disk sector that was not written.
+    """Return True if the first bytes of a batch's offset lie on a disk sector that was not written.
 
-    They are then the last bytes of the sector and zero, which makes an offset below the one that is due.
+    No checksum covers the offset.  Its lost bytes are the last of their sector and zero, so the offset is below
+    `next_offset`.
     """
     bytes_left = _SECTOR_BYTES - file_position % _SECTOR_BYTES
     offset = load_i64(address + BASE_OFFSET)
@@ -222,7 +134,7 @@ def _scan_batches(
     file_position: int,
     segment_base_offset: int,
     interval_bytes: int,
-    stop_where_offsets_go_back: bool,
+    stop_if_offsets_go_back: bool,
     wants_rows: bool,
     progress: npt.NDArray[np.int64],
     offset_entries: npt.NDArray[np.uint8],
@@ -233,9 +145,9 @@ def _scan_batches(
     """Verify and index the whole batches in [position, end) of a buffer whose byte 0 is at `file_position`.
 
     Returns:
-        (status, position behind the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the
-        end of the buffer, ROWS_FULL when `rows`, BATCH_ROW[n] for `wants_rows`, or `epochs`, int64[n, 2] of (epoch,
-        base offset), wants to be emptied, or what is wrong with the batch at the position.
+        (status, position after the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the
+        end of the buffer, or that of a bad batch at the position.  It is ROWS_FULL if the caller has to empty `rows`,
+        BATCH_ROW[n] for `wants_rows`, or `epochs`, int64[n, 2] of (epoch, base offset).
     """
     while True:
         if progress[_ROWS] == rows.size or progress[_EPOCHS] == epochs.shape[0]:
@@ -251,9 +163,9 @@ def _scan_batches(
             last_offset += load_i32(address + LAST_OFFSET_DELTA)
             timestamp = load_i64(address + MAX_TIMESTAMP)
         elif load_i8(address + MAGIC) == 1:
-            timestamp = load_i64(address + _LEGACY_TIMESTAMP)
+            timestamp = load_i64(address + LEGACY_TIMESTAMP)
         if (
-            stop_where_offsets_go_back
+            stop_if_offsets_go_back
             and not is_legacy
             and _offset_is_lost(address, file_position + position, progress[_NEXT_OFFSET])
         ):
@@ -271,17 +183,19 @@ def _scan_batches(
             )
             if filled == 0:
                 return status, position, size_bytes
-        is_entry_due = progress[_SINCE_ENTRY_BYTES] > interval_bytes
-        if is_entry_due and stop_where_offsets_go_back and _goes_back(last_offset, timestamp, progress):
+        if stop_if_offsets_go_back and entry_goes_back(last_offset, timestamp, interval_bytes, progress):
             return OFFSET_GOES_BACK, position, size_bytes
-        if timestamp > progress[_LARGEST_TIMESTAMP]:
-            progress[_LARGEST_TIMESTAMP] = timestamp
-            progress[_LARGEST_TIMESTAMP_OFFSET] = last_offset
-        if is_entry_due:
-            _append_entries(
-                last_offset, file_position + position, segment_base_offset, progress, offset_entries, time_entries
-            )
-        progress[_SINCE_ENTRY_BYTES] += size_bytes
+        add_batch(
+            last_offset,
+            timestamp,
+            file_position + position,
+            size_bytes,
+            segment_base_offset,
+            interval_bytes,
+            progress,
+            offset_entries,
+            time_entries,
+        )
         progress[_NEXT_OFFSET] = last_offset + 1
         if not is_legacy:
             progress[_PRODUCERS_END_OFFSET] = last_offset + 1
@@ -296,12 +210,12 @@ def _scan_batches(
 
 
 @kernel
-def _walk_behind(base: int, position: int, end: int, least_offset: int) -> tuple[int, int, int, int, int]:
-    """Good batches in [position, end), where what lies between them need not be batches.
+def _scan_for_batches(base: int, position: int, end: int, least_offset: int) -> tuple[int, int, int, int, int]:
+    """Find good batches in [position, end); the bytes between them need not be batches.
 
     Returns:
-        (status, position, size there or 0, how many are good, last offset of the last good one or -1).  The status is
-        INCOMPLETE where a batch at the position may go on behind the buffer, else OK: nothing more is in the buffer.
+        (status, position, size there or 0, number of good batches, last offset of the last one or -1).  The status is
+        INCOMPLETE if a batch at the position may continue past the buffer, else OK: the buffer holds no further batch.
     """
     good = 0
     last_offset = -1
@@ -327,10 +241,10 @@ def _walk_behind(base: int, position: int, end: int, least_offset: int) -> tuple
 
 @kernel
 def _looks_like_batch(address: int, least_offset: int) -> bool:
-    """Whether a header of magic 2 may lie at `address`; its bytes are there."""
+    """Return True if the bytes at `address` may be a header of magic 2; the caller has checked that they exist."""
     offset = load_i64(address + BASE_OFFSET)
     looks: bool = (
-        load_i8(address + MAGIC) == 2
+        load_i8(address + MAGIC) == MAGIC_V2
         and load_i32(address + BATCH_LENGTH) >= BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
         and offset >= least_offset
         and offset - least_offset <= INT32_MAX
@@ -344,13 +258,13 @@ def _looks_like_batch(address: int, least_offset: int) -> bool:
 # ----------------------------------------------------------------------------------------------------------------- scan
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
-    """A segment up to the first byte that is no good batch.
+    """The good batches at the start of a segment.
 
-    `good_bytes` end where `stop` says what is wrong with the batch there; `stop` is None where the file ends there too,
-    and `is_torn` says that the rest is no whole batch by its own length.  `next_offset` follows the last good batch and
-    `producers_end_offset` the last one of a magic that knows producers; without one both are the base offset.
-    `largest_timestamp_ms` is -1 where no batch has one.  The indexes are whole files.  `leader_epochs` are those above
-    the one that was known, (epoch, base offset) of the first batch of each.
+    `good_bytes` is their size.  `stop` is the reason why the next batch is bad, None if the file ends there; `is_torn`
+    is True if the rest of the file is shorter than a batch or than its length field says.  `next_offset` follows the
+    last good batch, `producers_end_offset` the last of a magic with producers; without one both are the base offset.
+    `largest_timestamp_ms` is -1 if no batch has a timestamp.  The indexes are whole files.  `leader_epochs` are the
+    epochs above the known one, with the base offset of the first batch of each.
     """
 
     good_bytes: int
@@ -372,29 +286,29 @@ def scan_segment(
     index_interval_bytes: int,
     segment_index_bytes: int,
     known_leader_epoch: int = NO_LEADER_EPOCH,
-    stop_where_offsets_go_back: bool = True,
+    stop_if_offsets_go_back: bool = True,
     on_producer_batches: Callable[[Rows], None] | None = None,
     fs: Fs | None = None,
 ) -> SegmentScan:
     """Verify and index the first `size_bytes` of a segment file.
 
-    `on_producer_batches` is given BATCH_ROW tables of the good batches that have a producer, in log order; a table is
-    valid during the call only.
+    `on_producer_batches` gets BATCH_ROW tables of the good batches with a producer, in log order; a table is valid
+    during the call only.
 
     Raises:
-        IndexOffsetOverflowError: a batch lies more than 2^31 − 1 offsets above the base: the segment has to be split.
-        CorruptBatchError: a good batch lies below the segment's base offset.
+        IndexOffsetOverflowError: a batch is more than 2^31 − 1 offsets above the base: split the segment.
+        CorruptBatchError: a good batch is below the segment's base offset.
         UnsupportedDataError: a batch with a right checksum has a magic or codec of a later version.
 
     Source: kafka-log 05 §4, 01 §7.5.
     """
     return _Scan(path, base_offset, size_bytes, index_interval_bytes, segment_index_bytes, known_leader_epoch).run(
-        stop_where_offsets_go_back, on_producer_batches, fs or Fs()
+        stop_if_offsets_go_back, on_producer_batches, fs or Fs()
     )
 
 
 class _Scan:
-    """The buffers of one scan."""
+    """The buffers and the progress of one scan."""
 
     def __init__(
         self,
@@ -417,28 +331,28 @@ class _Scan:
         self._found_epochs: list[tuple[int, int]] = []
         self._progress = np.zeros(_FIELDS, dtype=np.int64)
         self._progress[_NEXT_OFFSET] = self._progress[_PRODUCERS_END_OFFSET] = base_offset
-        self._progress[_LARGEST_TIMESTAMP] = self._progress[_INDEXED_TIMESTAMP] = NO_TIMESTAMP
+        start_indexes(self._progress)
         self._progress[_LEADER_EPOCH_SO_FAR] = known_leader_epoch
 
     def run(
-        self, stop_where_offsets_go_back: bool, on_producer_batches: Callable[[Rows], None] | None, fs: Fs
+        self, stop_if_offsets_go_back: bool, on_producer_batches: Callable[[Rows], None] | None, fs: Fs
     ) -> SegmentScan:
         descriptor = fs.open_to_read(self._path)
         try:
-            position, status = self._read(descriptor, stop_where_offsets_go_back, on_producer_batches)
+            position, status = self._read(descriptor, stop_if_offsets_go_back, on_producer_batches)
         finally:
             os.close(descriptor)
         self._hand_out(on_producer_batches)
-        _append_time_entry(self._base_offset, self._progress, self._time_entries)
+        end_time_index(self._base_offset, self._progress, self._time_entries)
         progress = self._progress.tolist()
         is_whole = position == self._size_bytes
         return SegmentScan(
             good_bytes=position,
             next_offset=progress[_NEXT_OFFSET],
             producers_end_offset=progress[_PRODUCERS_END_OFFSET],
-            largest_timestamp_ms=progress[_LARGEST_TIMESTAMP],
-            offset_index=self._offset_entries[: progress[_OFFSET_ENTRIES] * OFFSET_ENTRY_BYTES].tobytes(),
-            time_index=self._time_entries[: progress[_TIME_ENTRIES] * TIME_ENTRY_BYTES].tobytes(),
+            largest_timestamp_ms=progress[LARGEST_TIMESTAMP],
+            offset_index=self._offset_entries[: progress[OFFSET_INDEX_BYTES]].tobytes(),
+            time_index=self._time_entries[: progress[TIME_INDEX_BYTES]].tobytes(),
             leader_epochs=tuple(self._found_epochs),
             stop=None if is_whole else _STOP_TEXT.get(status) or STATUS_TEXT[status],
             is_torn=not is_whole and status in (INCOMPLETE, BAD_LENGTH),
@@ -447,10 +361,10 @@ class _Scan:
     def _read(
         self,
         descriptor: int,
-        stop_where_offsets_go_back: bool,
+        stop_if_offsets_go_back: bool,
         on_producer_batches: Callable[[Rows], None] | None,
     ) -> tuple[int, int]:
-        """(position of the file behind the last good batch, status there)."""
+        """Return (position in the file after the last good batch, status there)."""
         buffer = padded_buffer(min(CHUNK_BYTES, max(self._size_bytes, LOG_OVERHEAD_BYTES)))
         start = 0
         while True:
@@ -465,7 +379,7 @@ class _Scan:
                     start,
                     self._base_offset,
                     self._interval_bytes,
-                    stop_where_offsets_go_back,
+                    stop_if_offsets_go_back,
                     on_producer_batches is not None,
                     self._progress,
                     self._offset_entries,
@@ -477,7 +391,7 @@ class _Scan:
                     break
                 self._hand_out(on_producer_batches)
             if status != INCOMPLETE:
-                self._raise_what_is_no_damage(status, buffer, at, start + at)
+                self._raise_unless_corrupt(status, buffer, at, start + at)
                 return start + at, status
             is_end = filled < wanted or start + filled >= self._size_bytes
             if is_end or needed > self._size_bytes - start - at:
@@ -494,11 +408,11 @@ class _Scan:
             self._found_epochs.append((epoch, first_offset))
         self._progress[_ROWS] = self._progress[_EPOCHS] = 0
 
-    def _raise_what_is_no_damage(self, status: int, buffer: ByteArray, at: int, position: int) -> None:
+    def _raise_unless_corrupt(self, status: int, buffer: ByteArray, at: int, position: int) -> None:
         offset = int.from_bytes(buffer[at : at + 8].tobytes(), "big", signed=True)
         if status == OFFSET_OVERFLOW:
             raise IndexOffsetOverflowError(
-                f"a batch lies more than 2^31 offsets above the segment's base {self._base_offset}",
+                f"a batch is more than 2^31 offsets above the segment's base {self._base_offset}",
                 path=str(self._path),
                 position=position,
                 offset=offset,
@@ -506,39 +420,39 @@ class _Scan:
             )
         if status == OFFSET_BELOW_BASE:
             raise CorruptBatchError(
-                f"a batch with a right checksum lies below the segment's base offset {self._base_offset}",
+                f"a batch with a correct checksum is below the segment's base offset {self._base_offset}",
                 path=str(self._path),
                 position=position,
                 offset=offset,
-                advice="find out how it came there; nothing was cut off, because it may be wanted elsewhere",
+                advice="find out where it belongs; nothing was cut off, because it may be the only copy",
             )
         if status in (BAD_MAGIC, BAD_CODEC):
             error = batch_error(status, self._path, position, buffer, at)
             raise UnsupportedDataError(
-                f"{error.what}, though its checksum is right",
+                f"{error.what}, and its checksum is correct",
                 path=error.path,
                 position=position,
                 offset=error.offset,
-                advice="use a version that knows it; nothing was cut off",
+                advice="use a version that reads it; nothing was cut off",
             )
 
 
 _STOP_TEXT = {
-    INCOMPLETE: "the last batch is not there as a whole",
-    OFFSET_GOES_BACK: "the offset of the batch goes back behind those before it",
+    INCOMPLETE: "the last batch is incomplete",
+    OFFSET_GOES_BACK: "the offset of the batch is not above those before it",
     OFFSET_IS_LOST: "the offset of the batch did not reach the disk",
 }
 
 
 def _entries(segment_index_bytes: int, most_entries: int, entry_bytes: int) -> ByteArray:
-    """Room for as many whole entries as an index of `segment_index_bytes` may have, or as there can be."""
+    """Return uint8[…] for `most_entries`, or for the whole entries of `segment_index_bytes` if those are fewer."""
     return np.zeros(min(segment_index_bytes // entry_bytes, most_entries) * entry_bytes, dtype=np.uint8)
 
 
-# ---------------------------------------------------------------------------------------------------- behind the damage
+# --------------------------------------------------------------------------------------------- after the corruption
 @dataclass(frozen=True, slots=True)
 class BatchesAfterCorruption:
-    """Good batches that follow the first bad one of a segment; `last_offset` is -1 where there are none."""
+    """Good batches after the first bad one of a segment; `last_offset` is -1 if there are none."""
 
     good_batches: int
     last_offset: int
@@ -547,9 +461,9 @@ class BatchesAfterCorruption:
 def find_batches_after(
     path: Path, position: int, size_bytes: int, least_offset: int, fs: Fs | None = None
 ) -> BatchesAfterCorruption:
-    """Look for good batches from `position` of a segment file of `size_bytes` on, with offsets from `least_offset` on.
+    """Look for good batches from `position` of a segment file of `size_bytes`, with offsets from `least_offset` on.
 
-    Where a length is damaged too, the next batch is recognised by its header and its checksum.
+    If a length is corrupt too, the next batch is recognised by its header and its checksum.
     """
     good, last_offset = 0, -1
     buffer = padded_buffer(min(CHUNK_BYTES, max(size_bytes - position, LOG_OVERHEAD_BYTES)))
@@ -558,7 +472,7 @@ def find_batches_after(
         while position < size_bytes:
             wanted = min(buffer.size - PADDING_BYTES, size_bytes - position)
             filled = read_into(descriptor, buffer, 0, wanted, position)
-            status, at, needed, found, last = _walk_behind(buffer.ctypes.data, 0, filled, least_offset)
+            status, at, needed, found, last = _scan_for_batches(buffer.ctypes.data, 0, filled, least_offset)
             good += found
             last_offset = last if found else last_offset
             position += at

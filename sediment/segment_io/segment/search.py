@@ -1,6 +1,6 @@
-"""A compiled walk over batch headers to the first batch that is asked for.
+"""Compiled search over batch headers for the first batch with an offset or timestamp.
 
-Invariants: as in `decode`: bounded before it is used, a status for an answer, no policy.
+Invariants: as in `decode`, lengths are checked before they are used, and the result is a status.  No policy.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from sediment.segment_io.format.layout import (
     BASE_OFFSET,
     BATCH_HEADER_BYTES,
     LAST_OFFSET_DELTA,
+    LEGACY_TIMESTAMP,
     MAGIC,
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
 )
 
-_LEGACY_TIMESTAMP = MAGIC + 2
-
-# What a walk looks for
+# --------------------------------------------------------------------------------------------- kinds of a search
 BY_LAST_OFFSET = 0
 BY_TIMESTAMP = 1
 BY_EXACT_TIMESTAMP = 2
@@ -28,12 +27,12 @@ BY_EXACT_TIMESTAMP = 2
 
 @kernel
 def find_batch(base: int, end: int, what: int, target: int) -> tuple[int, int, int]:
-    """The first batch in [0, end) of a buffer whose last offset, or largest timestamp, is at least `target`.
+    """Find the first batch in [0, end) of a buffer whose last offset, or largest timestamp, is at least `target`.
 
-    Only the header of the last batch need be there.
+    `what` is a kind of search; BY_EXACT_TIMESTAMP requires equality.  The last batch may be cut after its header.
 
     Returns:
-        (status, position, size of the batch there or 0).  OK: found; INCOMPLETE: not among the headers that are there.
+        (status, position, size of the batch there or 0).  OK: found; INCOMPLETE: not among the headers in the buffer.
     """
     position = 0
     while True:
@@ -52,7 +51,7 @@ def find_batch(base: int, end: int, what: int, target: int) -> tuple[int, int, i
         elif not is_legacy:
             value = load_i64(address + MAX_TIMESTAMP)
         else:
-            value = load_i64(address + _LEGACY_TIMESTAMP) if load_i8(address + MAGIC) == 1 else NO_TIMESTAMP
+            value = load_i64(address + LEGACY_TIMESTAMP) if load_i8(address + MAGIC) == 1 else NO_TIMESTAMP
         if value == target or (value > target and what != BY_EXACT_TIMESTAMP):
             return OK, position, size_bytes
         position += size_bytes

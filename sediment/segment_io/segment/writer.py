@@ -1,10 +1,9 @@
-"""Emitted batches -> segment files with their indexes, under names that no loader looks at.
+"""Writing of rebuilt batches as segment files with their indexes, under names that loaders ignore.
 
-Index entries are Kafka's (kafka-log 01 §7.5): one per batch that begins more than `index_interval_bytes` behind the
-last entry, never for a segment's first batch, and the largest timestamp as the last time index entry.  Where Kafka
-would fail because an index is full, the entries that fit are kept: a sparser index answers every look-up.
+Index entries follow the rule of `format.index_entries` (kafka-log 01 §7.5).  Kafka fails if an index is full; here the
+entries that fit are kept, because a sparser index answers every look-up.
 
-Invariant: a file is written once, from its first byte to its last, and synced before its name is handed on.
+Invariant: a file is written once, from its first byte to its last, and synced before its name is returned.
 """
 
 from __future__ import annotations
@@ -17,7 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, store_i32, store_i64
+from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64
+from sediment.segment_io.format.index_entries import (
+    OFFSET_INDEX_BYTES,
+    PROGRESS_FIELDS,
+    SINCE_ENTRY_BYTES,
+    TIME_INDEX_BYTES,
+    add_batch,
+    end_time_index,
+    start_indexes,
+)
 from sediment.segment_io.format.indexes import AbortedTransaction, encode_transaction_index
 from sediment.segment_io.format.layout import (
     BASE_OFFSET,
@@ -25,14 +33,15 @@ from sediment.segment_io.format.layout import (
     BATCH_LENGTH,
     INT32_MAX,
     LAST_OFFSET_DELTA,
+    LEGACY_TIMESTAMP,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAX_SEGMENT_BYTES,
     MAX_TIMESTAMP,
+    NO_TIMESTAMP,
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
 )
-from sediment.segment_io.format.legacy import LEGACY_TIMESTAMP
 from sediment.segment_io.format.names import PartFile, SegmentFileKind, part_file_name, segment_file_name
 from sediment.segment_io.fs import Fs
 
@@ -41,7 +50,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class SegmentImage:
-    """The bytes of one new segment, in memory: `log` is a slice of the emitted batches, the indexes are whole files."""
+    """The bytes of one new segment, in memory: `log` is a slice of the rebuilt batches, the indexes are whole files."""
 
     base_offset: int
     log: ByteArray
@@ -50,7 +59,7 @@ class SegmentImage:
     transaction_index: bytes
 
     def files(self) -> Iterator[tuple[SegmentFileKind, memoryview]]:
-        """Kind and content in Kafka's renaming order; a transaction index only where there are entries."""
+        """Yield kind and content in Kafka's renaming order; a transaction index only if it has entries."""
         yield SegmentFileKind.LOG, self.log.data
         yield SegmentFileKind.OFFSET_INDEX, memoryview(self.offset_index)
         yield SegmentFileKind.TIME_INDEX, memoryview(self.time_index)
@@ -68,33 +77,27 @@ def _index_batches(
     unreadable: npt.NDArray[np.int64],
     offset_entries: npt.NDArray[np.uint8],
     time_entries: npt.NDArray[np.uint8],
-) -> tuple[int, int, int]:
-    """Index emitted batches until one does not fit the segment.
+    progress: npt.NDArray[np.int64],
+) -> int:
+    """Index rebuilt batches until one does not fit the segment, and return the bytes of log taken.
 
-    `unreadable`, int64[n, 2], are the bytes, from and to, that are no batches; the last bytes always are one.
-
-    Returns:
-        (bytes of log taken, bytes of offset index, bytes of time index).
+    `unreadable`, int64[n, 2], are (start, end) of the bytes that are not batches; the last bytes always are a batch.
+    `progress`, int64[PROGRESS_FIELDS], has the bytes of both indexes afterwards.
     """
     position = 0
-    since_entry = 0
-    offset_bytes = 0
-    time_bytes = 0
-    largest = -1
-    largest_offset = -1
-    last_indexed = -1
     skipped = 0
+    start_indexes(progress)
     while position < size_bytes:
         if skipped < unreadable.shape[0] and position == unreadable[skipped, 0]:
-            # Look-ups of what follows need not cross what cannot be read.
-            since_entry = interval_bytes + 1
+            # Look-ups of later offsets need not cross unreadable bytes.
+            progress[SINCE_ENTRY_BYTES] = interval_bytes + 1
             position = unreadable[skipped, 1]
             skipped += 1
             continue
         address = base + position
         batch_bytes = load_i32(address + BATCH_LENGTH) + LOG_OVERHEAD_BYTES
         last_offset = load_i64(address + BASE_OFFSET)
-        timestamp = -1
+        timestamp = NO_TIMESTAMP
         magic = load_i8(address + MAGIC)
         if magic >= 2:
             last_offset += load_i32(address + LAST_OFFSET_DELTA)
@@ -103,27 +106,20 @@ def _index_batches(
             timestamp = load_i64(address + LEGACY_TIMESTAMP)
         if last_offset - base_offset > INT32_MAX or position + batch_bytes > max_segment_bytes:
             break
-        if timestamp > largest:
-            largest = timestamp
-            largest_offset = last_offset
-        if since_entry > interval_bytes:
-            if offset_bytes + OFFSET_ENTRY_BYTES <= offset_entries.size:
-                store_i32(offset_entries.ctypes.data + offset_bytes, last_offset - base_offset)
-                store_i32(offset_entries.ctypes.data + offset_bytes + 4, position)
-                offset_bytes += OFFSET_ENTRY_BYTES
-            if largest > last_indexed and time_bytes + 2 * TIME_ENTRY_BYTES <= time_entries.size:
-                store_i64(time_entries.ctypes.data + time_bytes, largest)
-                store_i32(time_entries.ctypes.data + time_bytes + 8, largest_offset - base_offset)
-                time_bytes += TIME_ENTRY_BYTES
-                last_indexed = largest
-            since_entry = 0
+        add_batch(
+            last_offset,
+            timestamp,
+            position,
+            batch_bytes,
+            base_offset,
+            interval_bytes,
+            progress,
+            offset_entries,
+            time_entries,
+        )
         position += batch_bytes
-        since_entry += batch_bytes
-    if largest > last_indexed and time_bytes + TIME_ENTRY_BYTES <= time_entries.size:
-        store_i64(time_entries.ctypes.data + time_bytes, largest)
-        store_i32(time_entries.ctypes.data + time_bytes + 8, largest_offset - base_offset)
-        time_bytes += TIME_ENTRY_BYTES
-    return position, offset_bytes, time_bytes
+    end_time_index(base_offset, progress, time_entries)
+    return position
 
 
 def lay_out_segments(
@@ -136,13 +132,14 @@ def lay_out_segments(
     max_segment_bytes: int = MAX_SEGMENT_BYTES,
     unreadable: Sequence[tuple[int, int]] = (),
 ) -> tuple[SegmentImage, ...]:
-    """The segments that hold `batches`, uint8[n] of whole batches of any magic in log order.
+    """Return the segments of `batches`, uint8[n] of whole batches of any magic in log order.
 
-    One segment at `base_offset`; where its file or its offsets would pass Kafka's limits, a further one begins at the
-    base offset of the batch that did not fit.  `aborted` are the transaction index entries that live on, by marker.
-    `unreadable` are the bytes, from and to, that are no batches; no index entry speaks of them.
+    The first segment is at `base_offset`.  A batch that would exceed Kafka's limits of file size or offsets begins a
+    further segment at its own base offset.  `aborted` are the transaction index entries to keep, by marker.
+    `unreadable` are (start, end) of the bytes that are not batches; index entries never refer to them.
     """
     images: list[SegmentImage] = []
+    progress = np.zeros(PROGRESS_FIELDS, dtype=np.int64)
     start = 0
     while True:
         rest = batches[start:]
@@ -150,7 +147,7 @@ def lay_out_segments(
         offset_entries = np.zeros(min(segment_index_bytes, most_entries * OFFSET_ENTRY_BYTES), dtype=np.uint8)
         time_limit = segment_index_bytes // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES
         time_entries = np.zeros(min(time_limit, (most_entries + 1) * TIME_ENTRY_BYTES), dtype=np.uint8)
-        taken, offset_bytes, time_bytes = _index_batches(
+        taken = _index_batches(
             rest.ctypes.data,
             rest.size,
             base_offset,
@@ -161,6 +158,7 @@ def lay_out_segments(
             ),
             offset_entries,
             time_entries,
+            progress,
         )
         following = None if taken == rest.size else _base_offset_at(rest, taken)
         inside = [
@@ -172,8 +170,8 @@ def lay_out_segments(
             SegmentImage(
                 base_offset,
                 rest[:taken],
-                offset_entries[:offset_bytes].tobytes(),
-                time_entries[:time_bytes].tobytes(),
+                offset_entries[: progress[OFFSET_INDEX_BYTES]].tobytes(),
+                time_entries[: progress[TIME_INDEX_BYTES]].tobytes(),
                 encode_transaction_index(inside),
             )
         )
@@ -195,8 +193,8 @@ def write_segment(
     They get the owner, group and mode of `like` and the modification time `mtime_ns`.
 
     Raises:
-        OwnerNotKeptError: the owner, group or mode cannot be had.
-        OSError: as the filesystem says; what was written stays under its `.part` name.
+        OwnerNotKeptError: this process may not set the owner, group or mode.
+        OSError: the filesystem failed; files written so far stay under their `.part` names.
     """
     written = []
     for kind, content in image.files():

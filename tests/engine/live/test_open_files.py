@@ -17,9 +17,10 @@ import pytest
 from sediment.engine.live.fetch import Isolation
 from sediment.engine.live.log_manager import IDLE_FILES_CHECK_INTERVAL_MS, LogManager
 from sediment.engine.live.partition_log import PartitionLog
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import OpenFilesLimitError, StorageError
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.fs import Buffer, FileEntry, Fs, OpenFile
+from sediment.segment_io.fs import FileEntry, Fs, OpenFile
 from tests.engine.live_logs import LiveLog, batch
 from tests.engine.managed import (
     T0,

@@ -41,9 +41,9 @@ def test_ix_22_an_offset_checkpoint_parses():
         (b"0\n1\na 0 1_0\n", "is malformed"),
         (b"0\n1\na 2147483648 5\n", "is malformed"),
         (b"0\n1\na 0 9223372036854775808\n", "is malformed"),
-        (b"zero\n1\na 0 5\n", "line 'zero' is no number"),
-        (b"0\nmany\na 0 5\n", "line 'many' is no number"),
-        (b"\n", "line '' is no number"),
+        (b"zero\n1\na 0 5\n", "line 'zero' is not a number"),
+        (b"0\nmany\na 0 5\n", "line 'many' is not a number"),
+        (b"\n", "line '' is not a number"),
         (b"0\n1\n\xff 0 5\n", "not UTF-8"),
     ],
 )

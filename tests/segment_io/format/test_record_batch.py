@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch, end_transaction_marker
-from tests.twin.batches import ControlType, Record, RecordHeader, encode_batch, encode_marker, parse_batch
+from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch
+from tests.twin.batches import Record, RecordHeader, encode_batch, parse_batch
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
@@ -59,19 +59,3 @@ def test_a_batch_says_what_was_put_in(codec: int, seed: int) -> None:
         (r.offset, r.timestamp, r.key, r.value, r.headers) for r in parse_batch(wanted).records()
     ]
     assert (batch.codec, batch.max_timestamp) == (codec, parse_batch(wanted).max_timestamp)
-
-
-@pytest.mark.parametrize("commits", [True, False])
-def test_a_marker_is_that_of_kafka(commits: bool) -> None:
-    made = end_transaction_marker(11, 3, commits=commits, timestamp_ms=1234, coordinator_epoch=9, leader_epoch=5)
-    wanted = encode_marker(
-        ControlType.COMMIT if commits else ControlType.ABORT,
-        offset=0,
-        timestamp=1234,
-        leader_epoch=5,
-        producer_id=11,
-        producer_epoch=3,
-        coordinator_epoch=9,
-    )
-    assert made == wanted
-    assert len(made) == 78

@@ -74,7 +74,7 @@ def add(field, slot, amount):
         (".index", OFFSET_ENTRY, add("position", 1, 1), "entry 1: no batch begins at position"),
         (".index", OFFSET_ENTRY, add("offset", 1, 1), "entry 1: offset 15, but the batch at position"),
         (".index", OFFSET_ENTRY, add("offset", 1, -1), "entry 1: offset 13, but the batch at position"),
-        (".index", OFFSET_ENTRY, add("offset", 1, -9), "does not follow the one before it"),
+        (".index", OFFSET_ENTRY, add("offset", 1, -9), "does not follow the entry before it"),
         (
             ".timeindex",
             TIME_ENTRY,
@@ -108,7 +108,7 @@ def test_a_missing_index_and_a_file_of_an_odd_size_are_problems(partition):
     path.write_bytes(path.read_bytes() + b"x")
     files = checked(partition)
     assert "is missing" in files[f"{0:020d}.index"].problem
-    assert "no multiple of 12" in files[path.name].problem
+    assert "not a multiple of 12" in files[path.name].problem
     assert files[path.name].entries is None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sediment.segment_io.errors import (
@@ -16,9 +17,9 @@ from sediment.segment_io.errors import (
 )
 from sediment.segment_io.format.indexes import (
     AbortedTransaction,
-    OffsetIndexBuilder,
+    OffsetIndex,
     OffsetPosition,
-    TimeIndexBuilder,
+    TimeIndex,
     TimestampOffset,
 )
 from sediment.segment_io.fs import Fs
@@ -109,18 +110,18 @@ def test_ix_05_and_ix_12_files_are_reserved_and_trimmed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entries", [1, 2, 1023, 1024, 1025, 1026, 5000])
 def test_ix_06_warm_and_cold_entries_are_found_alike(tmp_path: Path, entries: int) -> None:
-    index, other = offsets(tmp_path, 0, 40_000), OffsetIndexBuilder(0, 40_000)
-    time_index, other_time = times(tmp_path, 0, 70_000), TimeIndexBuilder(0, 70_000)
+    index, time_index = offsets(tmp_path, 0, 40_000), times(tmp_path, 0, 70_000)
+    places = np.arange(entries, dtype=np.int64)
+    other = OffsetIndex(0, 10 * places + 5, 3 * places)
+    other_time = TimeIndex(0, 7 * places, 10 * places + 5)
     for place in range(entries):
         index.append(10 * place + 5, place * 3)
-        other.append(10 * place + 5, place * 3)
         time_index.maybe_append(7 * place, 10 * place + 5)
-        other_time.maybe_append(7 * place, 10 * place + 5)
     chance = random.Random(entries)
     for target in (*range(12), *(chance.randrange(10 * entries + 20) for _ in range(300)), 10 * entries + 20):
-        assert index.lookup(target) == other.index().lookup(target)
-        assert time_index.lookup(target) == other_time.index().lookup(target)
-        assert index.fetch_upper_bound(target) == other.index().fetch_upper_bound(OffsetPosition(0, 0), target)
+        assert index.lookup(target) == other.lookup(target)
+        assert time_index.lookup(target) == other_time.lookup(target)
+        assert index.fetch_upper_bound(target) == other.fetch_upper_bound(OffsetPosition(0, 0), target)
 
 
 def test_ix_07_offsets_out_of_the_segment_are_refused(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def test_a_good_batch_below_the_base_is_refused(tmp_path):
 def test_a_right_checksum_under_an_unknown_magic_is_of_a_later_version(tmp_path):
     data = bytearray(batch_bytes(0))
     data[16] = 3
-    with pytest.raises(UnsupportedDataError, match="unknown magic, though its checksum is right"):
+    with pytest.raises(UnsupportedDataError, match="unknown magic, and its checksum is correct"):
         scan(log_of(tmp_path, data))
     data[-1] ^= 1
     assert scan(log_of(tmp_path, data)).good_bytes == 0
@@ -230,8 +230,8 @@ def test_an_offset_that_goes_back_is_a_stop_where_an_entry_would_go_back(tmp_pat
     path = log_of(tmp_path, *batches)
     found = scan(path, index_interval_bytes=0)
     assert (found.good_bytes, found.next_offset) == (3 * len(batches[0]), 7)
-    assert found.stop == "the offset of the batch goes back behind those before it"
-    whole = scan(path, index_interval_bytes=0, stop_where_offsets_go_back=False)
+    assert found.stop == "the offset of the batch is not above those before it"
+    whole = scan(path, index_interval_bytes=0, stop_if_offsets_go_back=False)
     assert (whole.good_bytes, whole.next_offset) == (5 * len(batches[0]), 8)
     assert [entry[0] for entry in struct.iter_unpack(">ii", whole.offset_index)] == [5, 6, 7]
 

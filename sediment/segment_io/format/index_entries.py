@@ -1,0 +1,128 @@
+"""Kafka's rule for entries of offset and time index, as kernels (kafka-log 01 §7.5).
+
+`add_batch` takes the batches of a segment in order:
+
+1. The largest timestamp so far becomes the batch's if that is larger, with the batch's last offset.
+2. If more than `interval_bytes` of batches follow the last entry, the batch gets an offset index entry (last offset,
+   position) and the largest timestamp a time index entry, unless it has one.  The first batch never gets an entry.
+3. The batch's bytes count towards the next entry.
+
+`end_time_index` gives the largest timestamp the last entry of the time index, unless it has one.
+
+Invariants: an entry is left out if its index is full or if its offset would go back; a sparser index answers every
+look-up.  The last slot of a time index is reserved for `end_time_index`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import store_i32, store_i64
+from sediment.segment_io.format.layout import NO_TIMESTAMP, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+
+Int64s = npt.NDArray[np.int64]
+ByteArray = npt.NDArray[np.uint8]
+
+# ------------------------------------------------------------------------------ progress, int64[>= PROGRESS_FIELDS]
+SINCE_ENTRY_BYTES = 0  # bytes of batches since the last entry
+LARGEST_TIMESTAMP = 1
+LARGEST_TIMESTAMP_OFFSET = 2  # last offset of the first batch with that timestamp
+INDEXED_TIMESTAMP = 3  # of the last time index entry
+INDEXED_TIMESTAMP_OFFSET = 4
+INDEXED_OFFSET = 5  # of the last offset index entry
+OFFSET_INDEX_BYTES = 6  # filled
+TIME_INDEX_BYTES = 7
+PROGRESS_FIELDS = 8
+
+_NO_OFFSET = -1
+
+
+@kernel
+def start_indexes(progress: Int64s) -> None:
+    """Set `progress` for a segment without batches."""
+    progress[SINCE_ENTRY_BYTES] = 0
+    progress[LARGEST_TIMESTAMP] = NO_TIMESTAMP
+    progress[LARGEST_TIMESTAMP_OFFSET] = _NO_OFFSET
+    progress[INDEXED_TIMESTAMP] = NO_TIMESTAMP
+    start_entry_arrays(progress)
+
+
+@kernel
+def start_entry_arrays(progress: Int64s) -> None:
+    """Set `progress` for empty entry arrays that continue the indexes of a segment.
+
+    The offsets of earlier entries are forgotten: the caller has checked that the next offset exceeds them.
+    """
+    progress[INDEXED_TIMESTAMP_OFFSET] = _NO_OFFSET
+    progress[INDEXED_OFFSET] = _NO_OFFSET
+    progress[OFFSET_INDEX_BYTES] = 0
+    progress[TIME_INDEX_BYTES] = 0
+
+
+@kernel
+def entry_goes_back(last_offset: int, timestamp: int, interval_bytes: int, progress: Int64s) -> bool:
+    """Return True if `add_batch` would leave an entry out because its offset is not after the last entry's."""
+    if progress[SINCE_ENTRY_BYTES] <= interval_bytes:
+        return False
+    if last_offset <= progress[INDEXED_OFFSET]:
+        return True
+    largest, largest_offset = progress[LARGEST_TIMESTAMP], progress[LARGEST_TIMESTAMP_OFFSET]
+    if timestamp > largest:
+        largest, largest_offset = timestamp, last_offset
+    return bool(largest > progress[INDEXED_TIMESTAMP] and largest_offset < progress[INDEXED_TIMESTAMP_OFFSET])
+
+
+@kernel
+def add_batch(
+    last_offset: int,
+    timestamp: int,
+    position: int,
+    size_bytes: int,
+    segment_base_offset: int,
+    interval_bytes: int,
+    progress: Int64s,
+    offset_entries: ByteArray,
+    time_entries: ByteArray,
+) -> None:
+    """Account for the batch at byte `position` of a segment and append the entries that it causes.
+
+    `offset_entries` and `time_entries` are the free parts of the indexes; entries fill them from their first byte.
+    """
+    if timestamp > progress[LARGEST_TIMESTAMP]:
+        progress[LARGEST_TIMESTAMP] = timestamp
+        progress[LARGEST_TIMESTAMP_OFFSET] = last_offset
+    if progress[SINCE_ENTRY_BYTES] > interval_bytes:
+        filled = progress[OFFSET_INDEX_BYTES]
+        if filled + OFFSET_ENTRY_BYTES <= offset_entries.size and last_offset > progress[INDEXED_OFFSET]:
+            store_i32(offset_entries.ctypes.data + filled, last_offset - segment_base_offset)
+            store_i32(offset_entries.ctypes.data + filled + 4, position)
+            progress[OFFSET_INDEX_BYTES] = filled + OFFSET_ENTRY_BYTES
+            progress[INDEXED_OFFSET] = last_offset
+        _append_time_entry(segment_base_offset, time_entries.size - TIME_ENTRY_BYTES, progress, time_entries)
+        progress[SINCE_ENTRY_BYTES] = 0
+    progress[SINCE_ENTRY_BYTES] += size_bytes
+
+
+@kernel
+def end_time_index(segment_base_offset: int, progress: Int64s, time_entries: ByteArray) -> None:
+    """Append the last entry of a time index, which may take the reserved slot."""
+    _append_time_entry(segment_base_offset, time_entries.size, progress, time_entries)
+
+
+@kernel
+def _append_time_entry(segment_base_offset: int, room_bytes: int, progress: Int64s, time_entries: ByteArray) -> None:
+    """Append an entry for the largest timestamp unless it has one, its offset goes back, or `room_bytes` are full."""
+    filled = progress[TIME_INDEX_BYTES]
+    largest = progress[LARGEST_TIMESTAMP]
+    largest_offset = progress[LARGEST_TIMESTAMP_OFFSET]
+    if filled + TIME_ENTRY_BYTES > room_bytes or largest <= progress[INDEXED_TIMESTAMP]:
+        return
+    if largest_offset < progress[INDEXED_TIMESTAMP_OFFSET]:
+        return
+    store_i64(time_entries.ctypes.data + filled, largest)
+    store_i32(time_entries.ctypes.data + filled + 8, largest_offset - segment_base_offset)
+    progress[TIME_INDEX_BYTES] = filled + TIME_ENTRY_BYTES
+    progress[INDEXED_TIMESTAMP] = largest
+    progress[INDEXED_TIMESTAMP_OFFSET] = largest_offset
