@@ -209,7 +209,7 @@ def _spans(scan_task: ScanTask, descriptor: int) -> Iterator[tuple[ScanTask, Bat
         if error is None and is_last and position == end:
             return
         error = error or CorruptBatchError(
-            "the segment ends inside of a batch",
+            "the segment ends inside a batch",
             path=str(scan_task.slice.path),
             position=scan.end_position,
             advice="restore the segment from a replica or a backup, or leave this partition out",
