@@ -559,8 +559,8 @@ def _with_compacted_reason(report: PartitionSnapshot, partition: _Planned) -> Pa
     return replace(
         report,
         reason_code="compacted",
-        reason=f"the log is compacted up to offset {cleaned_to}: keys that were written again before it have lost their "
-        "value of this point in time, and the table has no row for them",
+        reason=f"the log is compacted up to offset {cleaned_to}: keys that were written again before it have lost "
+        "their value of this point in time, and the table has no row for them",
     )
 
 
