@@ -364,7 +364,7 @@ def _batches(
         request, partition.value, Fs(), on_unreadable=skipped.append, on_lost=on_lost, follow=on_lost is not None
     )
     if skipped:
-        size_bytes = sum(damage.end_position - damage.position for damage in skipped)
+        size_bytes = sum(each.end_position - each.position for each in skipped)
         _log.warning(
             "%d unreadable batches, %d bytes, were left out; the first: %s", len(skipped), size_bytes, skipped[0].error
         )

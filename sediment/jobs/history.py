@@ -230,10 +230,10 @@ def _replay(file: str, path: str) -> bool:
 
 def _wanted_partitions(path: str, runs: Sequence[dict[str, Any]], patterns: Sequence[str]) -> list[dict[str, Any]]:
     """Return the partitions of `runs` that match a pattern, in the order of the runs."""
-    place = {run["run_id"]: index for index, run in enumerate(runs)}
-    found = read_partitions(path, list(place))
+    positions = {run["run_id"]: index for index, run in enumerate(runs)}
+    found = read_partitions(path, list(positions))
     matching = [row for row in found if not patterns or _is_named(row["partition"] or "", patterns)]
-    return sorted(matching, key=lambda row: place[row["run_id"]])
+    return sorted(matching, key=lambda row: positions[row["run_id"]])
 
 
 def _is_named(partition: str, patterns: Sequence[str]) -> bool:

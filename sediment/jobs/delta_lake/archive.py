@@ -85,8 +85,8 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
     check_table_path(path)
     try:
         if not DeltaTable.is_deltatable(path):
-            place = Path(path)
-            if not is_uri(path) and place.exists() and not (place.is_dir() and not any(place.iterdir())):
+            local = Path(path)
+            if not is_uri(path) and local.exists() and not (local.is_dir() and not any(local.iterdir())):
                 raise UsageError("this is not a Delta table", path=path, advice=_OTHER_PATH)
             return
         table = DeltaTable(path)
@@ -184,18 +184,18 @@ def _measure(work: SegmentWork) -> Measured:
 
     path = work.source.directory / segment_file_name(work.base_offset, SegmentFileKind.LOG)
     digest = xxhash.xxh3_128()
-    walk = HeaderScan(path, size_bytes=work.size_bytes)
+    scan = HeaderScan(path, size_bytes=work.size_bytes)
     records, has_old = 0, False
-    for span in walk.spans():
+    for span in scan.spans():
         digest.update(span.buffer.data[span.start : span.end])
         records += int(span.rows["record_count"].sum())
         has_old = has_old or bool((span.rows["magic"] < 2).any())
-    if walk.end_position < work.size_bytes:
+    if scan.end_position < work.size_bytes:
         raise CorruptBatchError(
             "the segment ends inside a batch",
             partition=str(work.source.partition),
             path=str(path),
-            position=walk.end_position,
+            position=scan.end_position,
             advice="run sediment recover, which truncates the torn batch of a crash",
         )
     if has_old:

@@ -30,9 +30,9 @@ def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
     """
     if is_uri(path):
         return
-    place = Path(path).resolve()
+    resolved = Path(path).resolve()
     for log_dir in log_dirs:
-        if place.is_relative_to(log_dir.resolve()):
+        if resolved.is_relative_to(log_dir.resolve()):
             raise UsageError(
                 "a broker does not start on a log directory that holds a directory of another kind",
                 path=path,

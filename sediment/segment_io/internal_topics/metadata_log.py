@@ -131,14 +131,14 @@ def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> Clu
     source = Source(METADATA_PARTITION, directory)
     segments = live_segments(source, fs)
     slices = plan_slices(source, Bounds(first_offset=end_offset), fs)
-    for piece in slices:
-        walk = _VerifiedScan(piece.path, piece.start_position, piece.end_position)
-        walk.apply(state, end_offset, in_order=True)
-        end_offset = max(end_offset, walk.next_offset)
-        if walk.stopped is not None:
-            behind = find_batches_after(piece.path, walk.stopped.position or 0, piece.end_position, end_offset)
-            if piece is not slices[-1] or behind.good_batches:
-                raise walk.stopped
+    for part in slices:
+        scan = _VerifiedScan(part.path, part.start_position, part.end_position)
+        scan.apply(state, end_offset, in_order=True)
+        end_offset = max(end_offset, scan.next_offset)
+        if scan.stopped is not None:
+            following = find_batches_after(part.path, scan.stopped.position or 0, part.end_position, end_offset)
+            if part is not slices[-1] or following.good_batches:
+                raise scan.stopped
     if segments and segments[-1].base_offset > end_offset:
         raise _missing(end_offset, segments[-1].path(directory, SegmentFileKind.LOG))
     farthest, witness = max(reached, default=(0, ""))
@@ -168,11 +168,11 @@ def _missing(offset: int, path: Path) -> CorruptBatchError:
 
 
 def _read_snapshot(path: Path, state: _State) -> None:
-    walk = _VerifiedScan(path, 0, None)
-    walk.apply(state, _INT64_MIN, in_order=False)
-    if walk.stopped is not None:
-        raise walk.stopped
-    if walk.last_control_type != _SNAPSHOT_FOOTER:
+    scan = _VerifiedScan(path, 0, None)
+    scan.apply(state, _INT64_MIN, in_order=False)
+    if scan.stopped is not None:
+        raise scan.stopped
+    if scan.last_control_type != _SNAPSHOT_FOOTER:
         raise CorruptBatchError("the snapshot has no footer", path=str(path))
 
 
