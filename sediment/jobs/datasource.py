@@ -267,9 +267,9 @@ def selected_sources(options: SourceOptions, fs: Fs) -> list[Source]:
     found, request = find_sources(options.paths, fs), options.request
     _check_selected("topic", request.topics, {source.partition.topic for source in found})
     of_topics = replace(request, partitions=None)
-    numbers = {source.partition.partition for source in found if of_topics.wants(source)}
+    numbers = {source.partition.partition for source in found if of_topics.selects(source)}
     _check_selected("partition", request.partitions, numbers)
-    return [source for source in found if request.wants(source)]
+    return [source for source in found if request.selects(source)]
 
 
 def _check_selected(kind: str, selected: Collection[Any] | None, existing: Collection[Any]) -> None:
@@ -516,7 +516,7 @@ class _LogEnds:
             UsageError: a partition is in two log directories, or a path names a single segment.
         """
         found: dict[str, Source] = {}
-        for source in filter(self._options.request.wants, find_sources(self._options.paths, Fs())):
+        for source in filter(self._options.request.selects, find_sources(self._options.paths, Fs())):
             other = found.setdefault(str(source.partition), source)
             if other.directory != source.directory:
                 raise UsageError(

@@ -257,7 +257,7 @@ def _tables(report: str) -> tuple[pa.Table, pa.Table]:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            "this is not the JSON report of a run", advice="give what a command printed with --json"
+            "this is not the JSON report of a run", advice="give the output of a command with --json"
         ) from error
 
 

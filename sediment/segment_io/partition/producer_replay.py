@@ -1,6 +1,6 @@
 """Kernel that replays batch headers into producer state; `producer_state.replay` allocates its arrays.
 
-    table        int64[n, TABLE_FIELDS]        a row a producer, with the fields of a snapshot entry
+    table        int64[n, 7]                   a row a producer, with the fields of a snapshot entry
     remembered   int64[n, REMEMBERED_FIELDS]   a row a producer: the number of its batches under its epoch, and the last
                                                five of them, batch i in slot i modulo 5
     queue        int64[>= n, 2]                open transactions by first offset
@@ -25,7 +25,6 @@ from sediment.segment_io.format.layout import (
 )
 
 EPOCH, LAST_SEQUENCE, LAST_OFFSET, OFFSET_DELTA, TIMESTAMP, COORDINATOR_EPOCH, TXN_FIRST_OFFSET = range(7)
-TABLE_FIELDS = 7
 SLOT, FIRST_OFFSET, MARKER_OFFSET, IS_ABORTED, LAST_STABLE_OFFSET = range(5)
 COMPLETED_FIELDS = 5
 REMEMBERED_BATCHES = 5

@@ -282,12 +282,8 @@ class ProducerState:
             if txn.is_aborted
         )
 
-    def without_replicated(self, high_watermark: int) -> ProducerState:
-        """Forget completed transactions whose marker is below `high_watermark`."""
-        return replace(self, completed=tuple(txn for txn in self.completed if txn.last_offset >= high_watermark))
-
     def without_expired(self, now_ms: int, expiration_ms: int | None) -> ProducerState:
-        """Forget producers idle for `expiration_ms`, as a broker does when it loads a snapshot; None: forget none."""
+        """Return the state without producers idle for `expiration_ms`, as a broker loads a snapshot; None removes none."""
         kept = {key: entry for key, entry in self.entries.items() if not entry.is_expired(now_ms, expiration_ms)}
         remembered = {key: self.remembered[key] for key in kept.keys() & self.remembered.keys()}
         return replace(self, entries=kept, remembered=remembered)

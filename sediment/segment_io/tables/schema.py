@@ -212,7 +212,7 @@ class TableRequest:
                 raise UsageError(f"table {self.what!r} has no column {name!r}", advice=f"it has {', '.join(known)}")
         return tuple(known[name] for name in self.columns)
 
-    def wants(self, source: Source) -> bool:
+    def selects(self, source: Source) -> bool:
         """Return True if the partition of `source` is requested."""
         partition = source.partition
         return (self.topics is None or partition.topic in self.topics) and (
