@@ -1,6 +1,6 @@
-"""Completion in a shell: `sediment completion SHELL` prints the script, and what words can follow.
+"""Shell completion: the script that `sediment completion SHELL` prints, and the words that complete an argument.
 
-The shell starts `sediment` anew at each Tab, so that nothing heavy may be imported here.
+The shell starts `sediment` at each Tab, so that this module imports nothing slow.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ SHELLS = ("bash", "fish", "zsh")
 
 
 def complete_partition(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of the partitions in the directories that are on the command line so far."""
-    # click does not get to arguments where an option still lacks its value: those are left over.
-    places = [*(context.params.get("log_dirs") or context.params.get("paths") or ()), *context.args]
-    names = {name for place in places for name in _partitions(Path(str(place)).expanduser())}
+    """Return the partitions in the directories on the command line that begin with `incomplete`, sorted."""
+    # click leaves the arguments unparsed while an option still lacks its value.
+    directories = [*(context.params.get("log_dirs") or context.params.get("paths") or ()), *context.args]
+    names = {name for directory in directories for name in _partitions(Path(str(directory)).expanduser())}
     return sorted(name for name in names if name.startswith(incomplete))
 
 
 def complete_path(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Files and directories, as the shell itself has them."""
+    """Complete files and directories as the shell itself does."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]
@@ -58,7 +58,7 @@ def command(context: click.Context, shell: str) -> None:
     completing = get_completion_class(shell)
     assert completing is not None
     main: Any = context.find_root().command
-    # Completion itself starts at each Tab and needs none of this.
+    # Imported late: completion at a Tab does not need them.
     from sediment.jobs.command_line.exit_status import errors_as_exit_status
     from sediment.jobs.command_line.standard_output import write_result
 

@@ -1,14 +1,17 @@
-"""`spark.read.format("kafka-log")`: segment files as DataFrames, without a broker; a batch and a streaming source.
+"""Data source `kafka-log`: segment files as DataFrames without a broker, in batches and as a stream.
 
     load     options -> request, paths -> partitions, indexes -> tasks of about `task_bytes`
     tasks    slices of segments -> Arrow batches; pyarrow and kernels are loaded there, after the fork
 
-Options leave out partitions, segments and ranges of segments.  Filters of a query do not: Spark 4.2 keeps one read plan
-for a frame and all its queries, so a plan that one query narrowed would answer the next one too (`PythonDataSourceV2`).
+Options leave out partitions, segments and ranges of segments; filters of a query are not pushed down.  Spark 4.2 keeps
+one read plan for a frame and all its queries (`PythonDataSourceV2`), so a plan narrowed by one query would answer the
+next one too.
 
-Invariants: all queries of a frame read the tasks that `load` planned, or fail; a stream's progress is the next offset
-of each partition, by the name of its directory, and nothing else, so that it outlives rolls, retention and compaction;
-its end is never above what a task can read.
+Invariants
+* All queries of a frame read the tasks that `load` planned, or fail.
+* A stream's progress is only the next offset of each partition, by the name of its directory.  So it stays valid after
+  rolls, retention and compaction.
+* The end of a stream is never above the offsets that a task can read.
 """
 
 from __future__ import annotations
@@ -80,9 +83,9 @@ EARLIEST = "earliest"
 LATEST = "latest"
 
 _OPTIONS = {
-    "path": "what to read",
-    "paths": "what to read, as a JSON list",
-    "what": "the table",
+    "path": "a path to read",
+    "paths": "paths to read, as a JSON list",
+    "what": "name of the table",
     "columns": "names, separated by commas",
     "topics": "names, separated by commas",
     "partitions": "numbers, separated by commas",
@@ -90,9 +93,9 @@ _OPTIONS = {
     "on_corruption": "fail, skip or rows",
     "offsets": "A:B, from A to below B",
     "timestamps_ms": "A:B, from A to below B",
-    "task_bytes": "how much of a segment one task reads",
-    "starting": "where a new stream begins: earliest or latest",
-    "max_offsets_per_trigger": "how much of a stream one batch takes",
+    "task_bytes": "bytes of segments that one task reads",
+    "starting": "begin of a new stream: earliest or latest",
+    "max_offsets_per_trigger": "offsets of a stream in one batch",
 }
 
 _SHOWN_NAMES = 8
@@ -102,7 +105,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("kafka-log")` known to a session, whose settings stay as they are.
+    """Register `kafka-log` with a session, whose settings stay unchanged.
 
     Raises:
         AnalysisException: another data source has the name.
@@ -112,7 +115,7 @@ def register(spark: SparkSession) -> None:
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-        # Spark looks for the name in the active session, which need not be this one; creating a frame makes it that.
+        # Spark looks the name up in the active session; creating a frame makes this session the active one.
         spark.createDataFrame([], "nothing int")
         spark.dataSource.register(KafkaLogSource)
 
@@ -120,7 +123,7 @@ def register(spark: SparkSession) -> None:
 # ------------------------------------------------------------------------------------------------------------- options
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one `load`."""
+    """Options of one `load`."""
 
     paths: tuple[str, ...]
     request: TableRequest
@@ -130,16 +133,16 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Check every option.
+        """Check and parse every option.
 
         Raises:
-            UsageError: an unknown option or a value that it cannot have.
+            UsageError: an unknown option, or an invalid value.
         """
         given = {name.lower(): value for name, value in options.items()}
         for name in given:
             if name not in _OPTIONS:
                 near = difflib.get_close_matches(name, _OPTIONS, n=1)
-                hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(_OPTIONS)}"
+                hint = f"did you mean {near[0]!r}" if near else f"it is one of {', '.join(_OPTIONS)}"
                 raise UsageError(f"{FORMAT} has no option {name!r}", advice=hint)
         columns, topics = _names(given, "columns"), _names(given, "topics")
         offsets, times = (
@@ -218,25 +221,29 @@ _SPARK_TYPES: Mapping[str, DataType] = {
 
 
 def spark_schema(columns: Sequence[Column]) -> StructType:
-    """The Spark schema of `columns`, everything nullable."""
+    """Return the Spark schema of `columns`, every field nullable."""
     return StructType([StructField(column.name, _SPARK_TYPES[column.kind]) for column in columns])
 
 
 def _with_schema(request: TableRequest, schema: StructType) -> TableRequest:
-    """`request` for the columns of `schema`, which a user may have given."""
+    """Return `request` with the columns of `schema`, which a user may have given.
+
+    Raises:
+        UsageError: a column is unknown or has another type.
+    """
     narrowed = replace(request, columns=tuple(schema.fieldNames()))
     for given, own in zip(schema.fields, spark_schema(narrowed.selected()).fields, strict=True):
         if given.dataType != own.dataType:
             raise UsageError(
                 f"column {own.name!r} is {own.dataType.simpleString()}, not {given.dataType.simpleString()}",
-                advice="leave out .schema(...), or cast behind the load",
+                advice="leave out .schema(...), or cast after the load",
             )
     return narrowed
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
 def _in_one_sentence(function: _Function) -> _Function:
-    """Leave out the Python traceback of an error that is a sentence for the user; its process ends with it."""
+    """Wrap a function so that a SedimentError comes without a Python traceback; the error ends its process."""
 
     @functools.wraps(function)
     def wrapped(*arguments: Any, **named: Any) -> Any:
@@ -251,34 +258,34 @@ def _in_one_sentence(function: _Function) -> _Function:
 
 
 # ------------------------------------------------------------------------------------------------------------- sources
-def located(options: SourceOptions, fs: Fs) -> list[Source]:
+def selected_sources(options: SourceOptions, fs: Fs) -> list[Source]:
     """Return the sources of the paths that the options `topics` and `partitions` select.
 
     Raises:
-        UsageError: a path names nothing, or the paths hold nothing of a topic or partition that is asked for.
+        UsageError: a path names nothing, or no path has a selected topic or partition.
     """
     found, request = find_sources(options.paths, fs), options.request
     _check_selected("topic", request.topics, {source.partition.topic for source in found})
     of_topics = replace(request, partitions=None)
-    numbers = {source.partition.partition for source in found if of_topics.wants(source)}
+    numbers = {source.partition.partition for source in found if of_topics.selects(source)}
     _check_selected("partition", request.partitions, numbers)
-    return [source for source in found if request.wants(source)]
+    return [source for source in found if request.selects(source)]
 
 
-def _check_selected(kind: str, selected: Collection[Any] | None, there: Collection[Any]) -> None:
-    for name in sorted(set(selected or ()) - set(there)):
-        near = difflib.get_close_matches(str(name), map(str, there), n=1)
-        shown = ", ".join(map(str, sorted(there)[:_SHOWN_NAMES])) + (" …" if len(there) > _SHOWN_NAMES else "")
+def _check_selected(kind: str, selected: Collection[Any] | None, existing: Collection[Any]) -> None:
+    for name in sorted(set(selected or ()) - set(existing)):
+        near = difflib.get_close_matches(str(name), map(str, existing), n=1)
+        shown = ", ".join(map(str, sorted(existing)[:_SHOWN_NAMES])) + (" …" if len(existing) > _SHOWN_NAMES else "")
         hint = f"did you mean {near[0]!r}" if near and kind == "topic" else f"there are {shown or 'none'}"
         raise UsageError(f"the paths hold no {kind} {name!r}", advice=hint)
 
 
 # --------------------------------------------------------------------------------------------------------------- source
 class KafkaLogSource(DataSource):
-    """`kafka-log`: see docs/query/tables.md for its options and tables.
+    """Data source `kafka-log`; docs/query/tables.md describes its options and tables.
 
-    Spark makes one instance at `load` and gives every query of the frame a copy.  So the tasks are planned here: a plan
-    of a query would differ from that of another one where the directory changes in between.
+    Spark makes one instance at `load` and gives every query of the frame a copy.  So the tasks are planned here: plans
+    of two queries would differ if the directory changes between them.
     """
 
     @_in_one_sentence
@@ -287,26 +294,26 @@ class KafkaLogSource(DataSource):
         silence_closed_sockets()
         self._options = SourceOptions.parse(options)
         fs = Fs()
-        sources = located(self._options, fs)
+        sources = selected_sources(self._options, fs)
         self._tasks = plan_table(self._options.request, sources, fs, task_bytes=self._options.task_bytes)
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """Return the name for `format`."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Of the table and columns that the options ask for."""
+        """Return the schema of the requested table and columns."""
         return spark_schema(self._options.request.selected())
 
     @_in_one_sentence
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For a batch query."""
+        """Return the reader of a batch query."""
         silence_closed_sockets()
         return KafkaLogReader(_with_schema(self._options.request, schema), self._take_tasks())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """For a streaming query, of `records` only."""
+        """Return the reader of a streaming query; only `records` can be streamed."""
         silence_closed_sockets()
         self._take_tasks()
         try:
@@ -320,13 +327,13 @@ class KafkaLogSource(DataSource):
             return _RefusedStreamReader(error)
 
     def _take_tasks(self) -> list[TableTask]:
-        """Hand over the tasks: Spark sends this instance to every task, which needs none but its own."""
+        """Return the tasks and forget them, because Spark sends this instance to every task."""
         tasks, self._tasks = self._tasks, []
         return tasks
 
 
 class _TaskPartition(InputPartition):
-    """One task's work, as it goes to an executor."""
+    """Work of one task, as it is sent to an executor."""
 
     def __init__(self, task: TableTask) -> None:
         super().__init__(task)
@@ -350,23 +357,24 @@ def _batches(
     request: TableRequest, partition: InputPartition, on_lost: Callable[[Slice, int], None] | None
 ) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, _TaskPartition):
-        return  # Spark's stand-in where there is nothing to read
+        return  # Spark's placeholder for a plan without partitions
     skipped: list[UnreadableRange] = []
-    # A stream follows its offsets into new files; a frame that did would show some of them and not the others.
+    # A stream follows its offsets into new files.  A frame must not, or it would mix planned and new files.
     yield from read_table(
         request, partition.value, Fs(), on_unreadable=skipped.append, on_lost=on_lost, follow=on_lost is not None
     )
     if skipped:
-        size_bytes = sum(damage.end_position - damage.position for damage in skipped)
+        size_bytes = sum(each.end_position - each.position for each in skipped)
         _log.warning(
             "%d unreadable batches, %d bytes, were left out; the first: %s", len(skipped), size_bytes, skipped[0].error
         )
 
 
 class KafkaLogReader(DataSourceReader):
-    """A batch query: the files as they were at `load`.
+    """Reader of a batch query: the files as they were at `load`.
 
-    It has no `pushFilters`: Spark 4.2 answers later queries of the frame by what an earlier one left of the plan.
+    It has no `pushFilters`, because Spark 4.2 answers later queries of the frame with the plan that an earlier query
+    narrowed.
     """
 
     def __init__(self, request: TableRequest, tasks: Sequence[TableTask]) -> None:
@@ -374,23 +382,23 @@ class KafkaLogReader(DataSourceReader):
         self._tasks = tasks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return KafkaLogReader, (self._request, ())  # as it goes to every task
+        return KafkaLogReader, (self._request, ())  # without the tasks, because it is sent to every task
 
     def partitions(self) -> list[InputPartition]:
-        """A partition a task."""
+        """Return one partition for each task."""
         return [_TaskPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Yield the rows of one task."""
         return _read(self._request, partition, None)
 
 
 # ----------------------------------------------------------------------------------------------------------- streaming
 class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Tails the partitions of a directory.
+    """Reader of a stream that follows the partitions of a directory.
 
-    A new partition is read from its beginning.  Records that retention removes before they were read are passed over
-    with a warning; those that compaction removes were superseded.
+    A new partition is read from its beginning.  Records that retention removed before they were read are skipped with a
+    warning.  Records that compaction removed were superseded.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -401,7 +409,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @_in_one_sentence
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Where a new query begins."""
+        """Return the first offsets of a new query, by partition."""
         if self._options.starting == LATEST:
             return self._ends.now()
         return {}
@@ -413,12 +421,12 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @_in_one_sentence
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the end of a query that stops."""
+        """Fix the end of a query that stops at the current end of the log."""
         self._target = self._ends.now()
 
     @_in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """The next offset of each partition, or less of each where `limit` says so; never below `start`."""
+        """Return the next offset of each partition, reduced to `limit`, and never below `start`."""
         ends = self._target if self._target is not None else self._ends.now()
         ends = {**start, **{name: max(end, start.get(name, end)) for name, end in ends.items()}}
         if not isinstance(limit, ReadMaxRows):
@@ -434,12 +442,12 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @_in_one_sentence
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """The next offset of each partition."""
+        """Return the next offset of each partition."""
         return self._ends.now()
 
     @_in_one_sentence
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """The tasks for offsets from `start` to below `end`."""
+        """Return the tasks for offsets from `start` to below `end`."""
         fs = Fs()
         task_bytes = self._options.task_bytes or SLICE_BYTES
         scan_tasks: list[ScanTask] = []
@@ -448,7 +456,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name not in end or first >= end[name]:
                 continue
             if name in start and first < min(begins := self._ends.first(source), end[name]):
-                _tell_loss(source, first, begins)
+                _log_loss(source, first, begins)
             request = replace(
                 self._request, bounds=self._request.bounds & Bounds(first_offset=first, end_offset=end[name])
             )
@@ -456,36 +464,36 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [_TaskPartition(task) for task in pack_scan_tasks(scan_tasks, task_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Yield the rows of one task."""
         return _read(self._request, partition, _warn_of_loss)
 
 
 class _RefusedStreamReader(DataSourceStreamReader):
-    """Says what is wrong when it is first asked; Spark 4.2 loses an error that is raised any earlier."""
+    """Reader that raises its error at the first call; Spark 4.2 loses an error that is raised earlier."""
 
     def __init__(self, error: SedimentError) -> None:
         self._error = error
 
     @_in_one_sentence
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Raises the error."""
+        """Raise the error."""
         raise self._error
 
     @_in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Raises the error."""
+        """Raise the error."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises the error."""
+        """Raise the error."""
         raise self._error
 
 
 def _warn_of_loss(lost: Slice, first_offset: int) -> None:
-    _tell_loss(lost.source, lost.start_offset, first_offset)
+    _log_loss(lost.source, lost.start_offset, first_offset)
 
 
-def _tell_loss(source: Source, first_offset: int, next_offset: int) -> None:
+def _log_loss(source: Source, first_offset: int, next_offset: int) -> None:
     _log.warning(
         "%s: offsets %d to %d were removed by retention before the stream read them",
         source.partition,
@@ -495,22 +503,26 @@ def _tell_loss(source: Source, first_offset: int, next_offset: int) -> None:
 
 
 class _LogEnds:
-    """The next offset of each partition, looked up anew where the files have changed."""
+    """Next offset of each partition, read again if the files have changed."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._known: dict[str, tuple[Any, int]] = {}
 
     def sources(self) -> dict[str, Source]:
-        """By topic-partition; of one partition in two log directories only one can be followed."""
+        """Return the selected sources by topic-partition.
+
+        Raises:
+            UsageError: a partition is in two log directories, or a path names a single segment.
+        """
         found: dict[str, Source] = {}
-        for source in filter(self._options.request.wants, find_sources(self._options.paths, Fs())):
+        for source in filter(self._options.request.selects, find_sources(self._options.paths, Fs())):
             other = found.setdefault(str(source.partition), source)
             if other.directory != source.directory:
                 raise UsageError(
                     f"partition {source.partition} is in two directories, {other.directory.parent} and "
                     f"{source.directory.parent}",
-                    advice="stream them apart",
+                    advice="stream each log directory on its own",
                 )
             if source.base_offset is not None:
                 raise UsageError(
@@ -519,7 +531,7 @@ class _LogEnds:
         return found
 
     def now(self) -> dict[str, int]:
-        """Of all partitions; one that goes away meanwhile is left out."""
+        """Return the next offset of all partitions, without those that disappear meanwhile."""
         ends = {}
         for name, source in self.sources().items():
             with contextlib.suppress(NotALogDirectoryError):
@@ -527,12 +539,12 @@ class _LogEnds:
         return ends
 
     def first(self, source: Source | None) -> int:
-        """The base offset of the first segment; 0 where there is none."""
+        """Return the base offset of the first segment; 0 without one."""
         segments = live_segments(source, Fs()) if source else ()
         return segments[0].base_offset if segments else 0
 
     def _end(self, name: str, source: Source) -> int:
-        # They decode, which a process that only plans need not.
+        # Imported late: they load compiled code, which a process that only plans does not need.
         from sediment.segment_io.partition.log_dir import read_checkpoints
         from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
 

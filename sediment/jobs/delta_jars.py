@@ -32,10 +32,10 @@ def _to_fetch(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def fetch_jars() -> tuple[Path, ...]:
-    """Fetch Delta's JARs with Spark's resolver, from the repositories that Spark is configured for.
+    """Fetch Delta's JARs with Spark's resolver from the repositories of Spark's configuration, and return their paths.
 
     Raises:
-        UsageError: they cannot be fetched.
+        UsageError: the JARs cannot be fetched.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         raise UsageError(
@@ -47,7 +47,7 @@ def fetch_jars() -> tuple[Path, ...]:
     except UsageError as error:
         raise UsageError(f"{coordinate()} cannot be fetched: {error.what}", advice=error.advice) from error
     if not jars:
-        raise UsageError(f"Spark did not find {coordinate()}", advice="look at spark.jars.repositories")
+        raise UsageError(f"Spark did not find {coordinate()}", advice="check spark.jars.repositories")
     return jars
 
 

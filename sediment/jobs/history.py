@@ -1,6 +1,6 @@
-"""`sediment history LEDGER`: the runs that a ledger holds, the partitions of one, or one partition through all of them.
+"""`sediment history LEDGER`: the runs in a ledger, the partitions of one run, or one partition in all runs.
 
-Read without Spark: the newest runs first, and of their partitions only what is shown.
+The ledger is read without Spark, newest runs first, and of the partitions only the rows to show.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ _BAD_STATUSES = ("failed", "quarantined")
 
 # -------------------------------------------------------------------------------------------------------------- reading
 def read_runs(path: str, last: int | None) -> list[dict[str, Any]]:
-    """Rows of `runs` as dicts by column, newest first; `last` limits how many.
+    """Return rows of `runs` as dicts by column, newest first, at most `last` of them.
 
     Raises:
-        UsageError: there is no ledger at `path`, or there can be none.
+        UsageError: `path` is not a ledger, or the package that reads ledgers is missing.
+        SedimentError: the ledger cannot be read.
     """
     rows = _rows(path, ledger.RUNS, None)
     rows.sort(key=lambda row: (row["now_ms"], row["recorded_ms"]), reverse=True)
@@ -50,10 +51,11 @@ def read_runs(path: str, last: int | None) -> list[dict[str, Any]]:
 
 
 def read_partitions(path: str, run_ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows of `partitions` of these runs as dicts by column, ordered by log directory and partition.
+    """Return rows of `partitions` of these runs as dicts by column, ordered by log directory and partition.
 
     Raises:
-        UsageError: there is no ledger at `path`, or there can be none.
+        UsageError: `path` is not a ledger, or the package that reads ledgers is missing.
+        SedimentError: the ledger cannot be read.
     """
     import pyarrow.dataset as ds
 
@@ -75,7 +77,7 @@ def _rows(path: str, name: str, condition: Any) -> list[dict[str, Any]]:
         return rows
     except TableNotFoundError as error:
         raise UsageError(
-            "there is no ledger here", path=path, advice="a run with --ledger makes one; name the same path"
+            "this is not a ledger", path=path, advice="name the path that a run was given with --ledger"
         ) from error
     except (DeltaError, OSError) as error:
         raise SedimentError(f"the ledger cannot be read: {error}", path=table) from error
@@ -130,7 +132,7 @@ def _print_partitions(partitions: Sequence[dict[str, Any]], console: Console) ->
 
 
 def _table(columns: Sequence[str], *, right: int) -> Table:
-    """A table whose last `right` columns are numbers; what is too long goes on in the next line."""
+    """Return a table whose last `right` columns are numbers; long text wraps."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for index, column in enumerate(columns):
         number = index >= len(columns) - right
@@ -149,7 +151,7 @@ def _style(partition: dict[str, Any]) -> str | None:
 
 
 def _time(now_ms: int) -> str:
-    """A moment to the second; the number itself where no calendar has it."""
+    """Return a time to the second; the number itself if it is outside the calendar."""
     try:
         return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
@@ -173,14 +175,18 @@ def _change(row: dict[str, Any], before: str, after: str, text: Any) -> str:
 # -------------------------------------------------------------------------------------------------------------- command
 @click.command("history")
 @click.argument("path", metavar="LEDGER")
-@click.option("--run", "run_id", metavar="ID", help="The partitions of one run.")
-@click.option("--partition", "patterns", multiple=True, metavar="TOPIC-N", help="Only these partitions; globs allowed.")
-@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="How many runs to show.")
+@click.option("--run", "run_id", metavar="ID", help="Show the partitions of one run.")
+@click.option(
+    "--partition", "patterns", multiple=True, metavar="TOPIC-N", help="Show only these partitions; globs allowed."
+)
+@click.option(
+    "--last", metavar="N", type=click.IntRange(min=1), default=20, show_default=True, help="Show at most N runs."
+)
 @click.option(
     "--replay",
     multiple=True,
     metavar="FILE",
-    help="First add the run whose --json report FILE holds (- is stdin); nothing happens if it is there.",
+    help="First add the run of the --json report in FILE (- is stdin), unless the ledger has it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(
@@ -198,7 +204,9 @@ def command(
         if run_id is not None:
             runs = [run for run in runs if run["run_id"] == run_id]
             if not runs:
-                raise UsageError(f"the ledger holds no run {run_id}", path=path, advice="see all with --last 1000000")
+                raise UsageError(
+                    f"run {run_id} is not in the ledger", path=path, advice="list all runs with --last 1000000"
+                )
         wanted = _wanted_partitions(path, runs, patterns) if run_id or patterns or as_json else None
         if as_json:
             write_result(json.dumps(_document(path, runs, wanted or [], narrowed=bool(patterns))) + "\n")
@@ -216,7 +224,9 @@ def _replay(file: str, path: str) -> bool:
         report = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
-        raise UsageError(f"the report cannot be read: {reason}", path=file, advice="name a file of --json") from error
+        raise UsageError(
+            f"the report cannot be read: {reason}", path=file, advice="name the output of a command with --json"
+        ) from error
     try:
         return ledger.append(report, path)
     except UsageError as error:
@@ -224,11 +234,11 @@ def _replay(file: str, path: str) -> bool:
 
 
 def _wanted_partitions(path: str, runs: Sequence[dict[str, Any]], patterns: Sequence[str]) -> list[dict[str, Any]]:
-    """The partitions of `runs` that a pattern matches, in the order of the runs."""
-    place = {run["run_id"]: index for index, run in enumerate(runs)}
-    found = read_partitions(path, list(place))
+    """Return the partitions of `runs` that match a pattern, in the order of the runs."""
+    positions = {run["run_id"]: index for index, run in enumerate(runs)}
+    found = read_partitions(path, list(positions))
     matching = [row for row in found if not patterns or _is_named(row["partition"] or "", patterns)]
-    return sorted(matching, key=lambda row: place[row["run_id"]])
+    return sorted(matching, key=lambda row: positions[row["run_id"]])
 
 
 def _is_named(partition: str, patterns: Sequence[str]) -> bool:

@@ -1,14 +1,16 @@
-"""`sediment snapshot LOG_DIR --to PATH`: the latest value of each key as a Delta table, refreshed from where it ended.
+"""`sediment snapshot LOG_DIR --to PATH`: the latest value of each key as a Delta table, refreshed incrementally.
 
-    driver    progress of the table · plan                      · check files · merge: rows and progress in one commit
-    tasks                                  · latest of each key
+    1. driver    read the progress of the table, and plan the offsets to read
+    2. tasks     read the latest record of each key
+    3. driver    check that the files are unchanged, and merge: rows and progress in one commit
 
-Exactly once: one MERGE brings the rows, and the metadata of its commit say up to which offset of each partition.  So a
-killed run has either not happened or happened as a whole, and the next one goes on from what is true.  Of two runs that
-read the same progress one is refused: their commits are the same numbered refresh, a Delta application transaction.
+A refresh happens exactly once.  One MERGE writes the rows, and the metadata of its commit hold the offset reached in
+each partition.  A killed run has happened as a whole or not at all, and the next one continues from the committed
+progress.  Two runs from the same progress commit the same numbered refresh, a Delta application transaction, so Delta
+refuses the second.
 
-Invariants: nothing is written but the table; it never holds what a consumer of committed data is not given; a partition
-that cannot be read keeps its rows and its progress, the others go on.
+Invariants: only the table is written; it holds only records that READ_COMMITTED gives to a consumer; a partition that
+cannot be read keeps its rows and its progress, and the others are refreshed.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ from rich.table import Table
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.delta_lake.latest_per_key import (
-    ACCOUNT_TOPIC,
     SPARK_SCHEMA,
+    SUMMARY_TOPIC,
     LatestPerKey,
     Part,
     ReadSummary,
@@ -89,13 +91,13 @@ _TASKS_PER_SLOT = 3
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """The moment whose state is wanted: after `offset` of each partition, and of records up to `timestamp_ms`."""
+    """Point in time of a snapshot: the last offset of each partition, and the largest timestamp of a record."""
 
     offsets: Mapping[str, int]
     timestamp_ms: int | None
 
     def bounds(self, partition: str) -> Bounds:
-        """What a record of that moment lies within."""
+        """Return the bounds of the records up to that point."""
         bounds = Bounds()
         if partition in self.offsets:
             bounds &= Bounds(end_offset=self.offsets[partition] + 1)
@@ -106,7 +108,7 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOptions:
-    """What `snapshot` itself takes; `as_of` None: the latest."""
+    """Options of `snapshot` alone; `as_of` None is the latest state."""
 
     to: str
     as_of: AsOf | None
@@ -117,7 +119,7 @@ class SnapshotOptions:
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """One partition: offsets [`first_offset`, `next_offset`) were read, `messages_read` records of them."""
+    """Result of one partition: `messages_read` records of the offsets [`first_offset`, `next_offset`) were read."""
 
     partition: str
     log_dir: str
@@ -131,7 +133,10 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReport:
-    """One run.  `version` is the table's afterwards; rows are those of the table, None where Delta did not say."""
+    """Report of one run.
+
+    `version` is that of the table afterwards.  The numbers of rows are those of the table; None if Delta gave none.
+    """
 
     run_id: str
     command: str
@@ -145,17 +150,17 @@ class SnapshotReport:
     partitions: tuple[PartitionSnapshot, ...]
 
     def failed(self) -> bool:
-        """Whether the exit status is to be 1."""
+        """Return True if the exit status is 1."""
         return any(partition.status == FAILED for partition in self.partitions)
 
 
 def report_json(report: SnapshotReport) -> str:
-    """The one JSON object of `--json`."""
+    """Return the JSON object of `--json`."""
     return json.dumps({"schema": SCHEMA, **asdict(report), "seconds": round(report.seconds, 3)})
 
 
 def print_report(report: SnapshotReport, console: Console) -> None:
-    """The table for people."""
+    """Print the report as a table."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name, justify in (("partition", "left"), ("status", "left"), ("from", "right"), ("to", "right")):
         table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
@@ -190,7 +195,7 @@ def print_report(report: SnapshotReport, console: Console) -> None:
 # ------------------------------------------------------------------------------------------------------------- the logs
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """A partition to look at."""
+    """Selected partition."""
 
     partition: TopicPartition
     log_dir: Path
@@ -209,7 +214,7 @@ class _Log:
 
 
 def _logs(options: CommonOptions, fs: Fs) -> list[_Log]:
-    """The selected partitions; the cluster's own topics only where they are named."""
+    """Return the selected partitions; internal topics only with a --partition."""
     found: dict[TopicPartition, _Log] = {}
     for directory in options.open_directories(fs):
         for partition in directory.partitions:
@@ -237,7 +242,7 @@ def _log(directory: SelectedDirectory, partition: TopicPartition, fs: Fs) -> _Lo
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A partition and what is to be read of it."""
+    """Partition and the records of it to read."""
 
     log: _Log
     facts: LogState
@@ -261,7 +266,7 @@ def _facts(log: _Log, committed: CommittedRange, fs: Fs) -> LogState:
 def _plan(
     log: _Log, progress: PartitionProgress | None, own: SnapshotOptions, now_ms: int, fs: Fs
 ) -> _Planned | PartitionSnapshot:
-    """What is to be read of a partition, or the report of one of which nothing can be."""
+    """Return the plan of a partition, or its report if it is skipped or cannot be read."""
     from sediment.segment_io.partition.read_committed import committed_range
 
     if log.checkpoints.high_watermark is None and log.checkpoints.high_watermark_file:
@@ -288,10 +293,10 @@ def _plan(
 
 
 def _check_unchanged(planned: Sequence[_Planned]) -> None:
-    """Whether what the tasks read still is the log: a replacement may have mixed two states of it.
+    """Refuse the result of the tasks if files were replaced meanwhile: it may mix two states of a log.
 
     Raises:
-        SourceChangedError: a segment that was to be read was replaced or removed.
+        SourceChangedError: a planned segment was replaced or removed.
     """
     for scan_task in (scan_task for partition in planned for scan_task in partition.scan_tasks):
         try:
@@ -307,13 +312,13 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
         "the log was cleaned or its segments went away while it was read",
         partition=partition,
         path=path,
-        advice="run again when the broker is less busy; the table is as it was",
+        advice="run again when the broker is less busy; the table is unchanged",
     )
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
-    """Rows of the table that go when nothing read has their key; None where there are none."""
+    """Return the condition of the table's rows to delete unless their key was read; None without such rows."""
     from pyspark.sql import functions as f
 
     rebuilt: dict[str, list[int]] = {}
@@ -339,14 +344,14 @@ def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What the tasks read: `rows` of all partitions, held by Spark, and the accounts of each by its parts."""
+    """Result of the tasks: `rows` of all partitions, held by Spark, and the summaries of each partition's parts."""
 
     rows: DataFrame
-    accounts: tuple[tuple[ReadSummary, ...], ...]
+    summaries: tuple[tuple[ReadSummary, ...], ...]
 
 
 def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
-    """Read what is planned; the rows of a partition with an error are incomplete."""
+    """Read the planned records; the rows of a partition with an error are incomplete."""
     from pyspark.sql import functions as f
 
     slots = spark.sparkContext.defaultParallelism
@@ -357,12 +362,12 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
         owners.append(owner)
     tasks = pack_by_weight(parts, Part.size_bytes, slots * _TASKS_PER_SLOT)
     rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
-    # Held without a way to compute it anew: what the table gets is what the accounts are about.
+    # Checkpointed, so that Spark cannot compute the rows again: the summaries describe exactly the rows of the table.
     held = rows.localCheckpoint()
-    accounts: list[list[ReadSummary]] = [[] for _ in planned]
-    for row in held.where(f.col("topic") == ACCOUNT_TOPIC).select("partition", "value").collect():
-        accounts[owners[row.partition]].append(parse_read_summary(bytes(row.value)))
-    return _Read(held, tuple(map(tuple, accounts)))
+    summaries: list[list[ReadSummary]] = [[] for _ in planned]
+    for row in held.where(f.col("topic") == SUMMARY_TOPIC).select("partition", "value").collect():
+        summaries[owners[row.partition]].append(parse_read_summary(bytes(row.value)))
+    return _Read(held, tuple(map(tuple, summaries)))
 
 
 def _cut(planned: Sequence[_Planned], slots: int) -> Iterator[tuple[int, tuple[ScanTask, ...]]]:
@@ -382,19 +387,19 @@ def _size_bytes(partition: _Planned) -> int:
 
 
 def _latest(read: _Read, planned: Sequence[_Planned]) -> DataFrame:
-    """The rows of `planned`, one a key."""
+    """Return the rows of `planned`, one for each key."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     rows = read.rows.where(_of_partitions(planned))
-    if all(sum(account.emissions for account in accounts) <= 1 for accounts in read.accounts):
+    if all(sum(summary.emissions for summary in summaries) <= 1 for summaries in read.summaries):
         return rows
     newest = Window.partitionBy("topic", "partition", "key").orderBy(f.col("offset").desc())
-    return rows.withColumn("place", f.row_number().over(newest)).where("place = 1").drop("place")
+    return rows.withColumn("rank", f.row_number().over(newest)).where("rank = 1").drop("rank")
 
 
 def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
-    """As many shuffle partitions as the bytes to read need; Spark's default suits other sizes."""
+    """Set as many shuffle partitions as the bytes to read need; Spark's default suits other sizes."""
     size_bytes = sum(map(_size_bytes, planned))
     slots = spark.sparkContext.defaultParallelism
     spark.conf.set(_SHUFFLE_PARTITIONS, str(max(slots, size_bytes // _SHUFFLED_BYTES)))
@@ -402,12 +407,12 @@ def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
 
 # ----------------------------------------------------------------------------------------------------------- refreshing
 def snapshot(options: CommonOptions, own: SnapshotOptions, spark: SparkSession) -> SnapshotReport:
-    """Bring the table at `own.to` to what the selected partitions of `options.log_dirs` hold now.
+    """Refresh the table at `own.to` from the selected partitions of `options.log_dirs`.
 
     Raises:
         UsageError: a directory or option is wrong, or something else is at `own.to`; nothing was changed.
-        SourceChangedError: the logs are replaced, or the table is refreshed by others, faster than this run can work.
-        SedimentError: Spark or Delta gave up, on a full disk above all; the refresh has happened as a whole or not.
+        SourceChangedError: each attempt found the logs replaced, or the table refreshed by another run.
+        SedimentError: Spark or Delta failed, as on a full disk; the refresh has happened as a whole or not at all.
     """
     for attempt in range(_ATTEMPTS):
         try:
@@ -420,7 +425,7 @@ def snapshot(options: CommonOptions, own: SnapshotOptions, spark: SparkSession) 
 
 
 class _Run:
-    """One attempt."""
+    """Attempt of a refresh."""
 
     def __init__(self, options: CommonOptions, own: SnapshotOptions, spark: SparkSession) -> None:
         self._options = options
@@ -451,14 +456,14 @@ class _Run:
         if wanted:
             _shuffle_by_size(self._spark, wanted)
             read = _read(self._spark, wanted)
-            good, failed = _settled(wanted, read.accounts)
+            good, failed = _split_by_result(wanted, read.summaries)
             _check_unchanged(good)
             reports += failed
-            for partition, accounts in zip(wanted, read.accounts, strict=True):
+            for partition, summaries in zip(wanted, read.summaries, strict=True):
                 if partition in good:
-                    reports.append(_refreshed(partition, sum(a.messages_read for a in accounts), self._own))
+                    reports.append(_refreshed(partition, sum(a.messages_read for a in summaries), self._own))
             if good:
-                with stop_on_signals():  # what is committed is reported; a second signal does not wait
+                with stop_on_signals():  # so that a committed refresh is reported; a second signal does not wait
                     outcome = self._commit(_latest(read, good), good, [*idle, *good], before, known)
         return self._report(reports, outcome)
 
@@ -466,7 +471,7 @@ class _Run:
         self,
         rows: DataFrame,
         good: Sequence[_Planned],
-        looked_at: Sequence[_Planned],
+        planned: Sequence[_Planned],
         before: RefreshProgress,
         known: Mapping[str, PartitionProgress],
     ) -> tuple[int, Mapping[str, str]]:
@@ -474,7 +479,7 @@ class _Run:
 
         reached = {
             str(partition.log.partition): progress_after(partition.refresh, partition.facts, self._options.now_ms)
-            for partition in looked_at
+            for partition in planned
         }
         progress = RefreshProgress(before.kind, self._run_id, before.sequence + 1, {**known, **reached})
         try:
@@ -542,7 +547,7 @@ def _refreshed(partition: _Planned, messages_read: int, own: SnapshotOptions) ->
     is_rebuilt = refresh.rebuild not in (None, Rebuild.FIRST_TIME)
     report = log.report(REBUILT, refresh.rebuild) if is_rebuilt else log.report(REFRESHED)
     if own.as_of is not None:
-        report = _told_what_is_gone(report, partition)
+        report = _with_compacted_reason(report, partition)
     return replace(
         report,
         first_offset=refresh.first_offset,
@@ -551,30 +556,30 @@ def _refreshed(partition: _Planned, messages_read: int, own: SnapshotOptions) ->
     )
 
 
-def _told_what_is_gone(report: PartitionSnapshot, partition: _Planned) -> PartitionSnapshot:
-    """Say so where the log cannot tell the moment any more."""
+def _with_compacted_reason(report: PartitionSnapshot, partition: _Planned) -> PartitionSnapshot:
+    """Add a reason to the report if compaction removed values of that point in time."""
     cleaned_to = partition.facts.first_dirty_offset or 0
     if partition.refresh.end_offset >= cleaned_to:
         return report
     return replace(
         report,
         reason_code="compacted",
-        reason=f"the log is compacted up to offset {cleaned_to}: of keys that were written again before it, the values "
-        "of this moment are gone and the table has no row",
+        reason=f"the log is compacted up to offset {cleaned_to}: keys that were written again before it have lost "
+        "their value of this point in time, and the table has no row for them",
     )
 
 
-def _settled(
-    planned: Sequence[_Planned], accounts: Sequence[Sequence[ReadSummary]]
+def _split_by_result(
+    planned: Sequence[_Planned], summaries: Sequence[Sequence[ReadSummary]]
 ) -> tuple[list[_Planned], list[PartitionSnapshot]]:
-    """The partitions that were read, and reports of those that could not be.
+    """Return the partitions that were read, and reports of those that could not be.
 
     Raises:
         SourceChangedError: a log changed while it was read.
     """
     good, failed = [], []
-    for partition, parts in zip(planned, accounts, strict=True):
-        broken = next((account for account in parts if account.reason_code is not None), None)
+    for partition, parts in zip(planned, summaries, strict=True):
+        broken = next((summary for summary in parts if summary.reason_code is not None), None)
         if broken is None:
             good.append(partition)
         elif broken.reason_code == _SOURCE_CHANGED:
@@ -592,10 +597,10 @@ def _refreshed_by_another(path: str) -> SourceChangedError:
 
 # -------------------------------------------------------------------------------------------------------------- command
 def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Sequence[str]) -> AsOf | None:
-    """The moment of `--as-of-offset [TOPIC-N:]OFFSET …` and `--as-of-ms`; None where neither is given.
+    """Return the point in time of `--as-of-offset [TOPIC-N:]OFFSET …` and `--as-of-ms`; None without both.
 
     Raises:
-        UsageError: malformed, or a bare offset where not exactly one of `partitions` is selected.
+        UsageError: an option is malformed, or has a bare offset while not exactly one of `partitions` is selected.
     """
     if not offsets and timestamp_ms is None:
         return None
@@ -627,29 +632,33 @@ def _holds_something(path: Path) -> bool:
     return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
-def _check_place(to: str, log_dirs: Sequence[Path]) -> None:
+def _check_output(to: str, log_dirs: Sequence[Path]) -> None:
     outside_log_dirs(to, log_dirs)
     if not is_uri(to) and not is_delta_table(to) and _holds_something(Path(to)):
-        raise UsageError("this is no Delta table and not empty", path=to, advice="name a path that does not exist")
+        raise UsageError("this is not a Delta table and not empty", path=to, advice="name a path that does not exist")
 
 
 @click.command("snapshot")
 @common_options
-@click.option("--to", required=True, metavar="PATH", help="The Delta table, made if it is not there.")
+@click.option("--to", required=True, metavar="PATH", help="The Delta table; it is created if it does not exist.")
 @click.option(
     "--as-of-offset",
     "as_of_offsets",
     multiple=True,
     metavar="[TOPIC-N:]OFFSET",
-    help="The state right after this offset, in a table of its own.",
+    help="Write the state after this offset, to a table of its own.",
 )
-@click.option("--as-of-ms", type=click.IntRange(min=0), help="The state of records up to this timestamp.")
-@click.option("--from-start", is_flag=True, help="Read the selected partitions anew from their start.")
+@click.option(
+    "--as-of-ms",
+    type=click.IntRange(min=0),
+    help="Write the state of the records up to this timestamp, to a table of its own.",
+)
+@click.option("--from-start", is_flag=True, help="Read the selected partitions from their start again.")
 @click.option(
     "--enable-deletion-vectors",
     is_flag=True,
-    help="Set delta.enableDeletionVectors on a table that this run makes. Refreshes rewrite less; delta-rs cannot "
-    "read the table. An existing table keeps its setting.",
+    help="Set delta.enableDeletionVectors on a table that this run creates.  Refreshes rewrite less; delta-rs cannot "
+    "read the table.  An existing table keeps its setting.",
 )
 def command(
     options: CommonOptions,
@@ -662,7 +671,7 @@ def command(
     """Keep the latest value of each key in the log directories LOG_DIR... as a Delta table."""
     if to.startswith("file:///"):
         to = to.removeprefix("file://")
-    _check_place(to, options.log_dirs)
+    _check_output(to, options.log_dirs)
     selected = [str(log.partition) for log in _logs(options, Fs())]
     own = SnapshotOptions(to, parse_as_of(as_of_offsets, as_of_ms, selected), from_start, enable_deletion_vectors)
     with (
@@ -674,7 +683,7 @@ def command(
 
 
 if __name__ == "__main__":
-    # Tasks are pickled by the name of their module, which `__main__` is not on an executor.
+    # Tasks are pickled by the name of their module, and an executor does not have `__main__`.
     from sediment.jobs.snapshot import command as importable
 
     importable()

@@ -1,4 +1,4 @@
-"""`sediment warm-up`: do once what every first run on a machine would have to wait for."""
+"""`sediment warm-up`: compile kernels and archive Spark's classes once, so that no run waits for it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sediment.segment_io.errors import UsageError
 
 @click.command("warm-up")
 def command() -> None:
-    """Compile what is compiled at first use, and archive the classes that Spark loads when it starts.
+    """Compile the code that is compiled at first use, and archive the classes that Spark loads when it starts.
 
-    Both stay in this user's cache folder; run it again after an update of Sediment, Spark or Java.
+    Both stay in this user's cache folder; repeat it after an update of Sediment, Spark or Java.
     """
     from sediment.compaction.warm_up import warm_up
 
@@ -34,7 +34,8 @@ def command() -> None:
             path = make_archive()
         except OSError as error:
             raise UsageError(
-                f"the archive of Spark's classes cannot be made: {error}", advice="runs work without it, only slower"
+                f"the archive of Spark's classes cannot be made: {error}",
+                advice="make the cache folder writable, or do without: runs only start more slowly",
             ) from error
         write_result(f"Spark's classes are archived in {path} ({time.monotonic() - started:.1f} s)\n")
 

@@ -12,7 +12,7 @@ from sediment.compaction.estimate import collect_sample, estimate_cleaning, esti
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.sample import PIECE_BYTES, sampled_batches
+from sediment.segment_io.partition.sample import SAMPLE_CHUNK_BYTES, sampled_batches
 from tests.segments import COMMIT, NOW_MS, batch_bytes, marker_bytes, write_segment
 from tests.twin.batches import Record, encode_batch
 
@@ -75,7 +75,7 @@ def test_the_keys_of_a_log_are_near_from_a_seventh_of_it(tmp_path, keys):
 def test_pieces_are_spread_over_the_log_and_bounded(tmp_path):
     path = large_log(tmp_path / "t-0", 100)
     positions = [int(span.rows["base_offset"][0]) for span in
-                 sampled_batches(path, segments_of(path), Fs(), budget_bytes=4 * PIECE_BYTES)]  # fmt: skip
+                 sampled_batches(path, segments_of(path), Fs(), budget_bytes=4 * SAMPLE_CHUNK_BYTES)]  # fmt: skip
     assert min(positions) < 15_000
     assert max(positions) >= 45_000
     assert positions == sorted(positions)

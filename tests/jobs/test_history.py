@@ -95,7 +95,7 @@ def refused(*arguments):
 
 def test_bad_input_is_told_in_one_sentence(path, tmp_path):
     assert str(tmp_path / "none") in refused(tmp_path / "none")
-    assert "holds no run nope" in refused(path, "--run", "nope")
+    assert "run nope is not in the ledger" in refused(path, "--run", "nope")
     (tmp_path / "text").write_text("no report")
     assert str(tmp_path / "text") in refused(path, "--replay", tmp_path / "text")
     assert "No such file" in refused(path, "--replay", tmp_path / "absent")

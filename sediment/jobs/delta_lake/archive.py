@@ -1,21 +1,21 @@
-"""Records of segments that are about to be deleted, as a Delta table: every one of them, once, and counted.
+"""Archive: the records of segments about to be deleted, each exactly once, in a Delta table.
 
-    measure    count and digest of each segment                                       tasks
-    write      its records as Parquet files, topic=…/day=…/                           tasks, in bounded memory
-    commit     the files of many segments at once, each segment an application transaction       driver
-    verify     the table's rows of each segment are as many as the segment's records             driver
+    1. measure    count and digest of each segment                                      tasks
+    2. write      its records as Parquet files, topic=…/day=…/                          tasks, in bounded memory
+    3. commit     the files of many segments at once, with a transaction a segment      driver
+    4. verify     the table has as many rows of each segment as the segment records     driver
 
 The rows are those of the `records` table of the kafka-log source, aborted and control records included, with the
-`segment` and the `digest` of the file that held them.  `day` is that of the record's timestamp in UTC, null where it
-has none.
+`segment` and the `digest` of its file.  `day` is that of the record's timestamp in UTC, null without a timestamp.
 
-Tasks write Parquet themselves and the driver commits with the deltalake library: values go from the disk that holds the
-log straight to the table, whatever their size; no JARs are needed; and one commit is what makes files part of a table.
+Tasks write Parquet themselves, and the driver commits with the deltalake library.  So values of any size go straight
+from the disk of the log to the table, no JARs are needed, and a single commit adds all files.
 
-Invariants: a segment is in the table as a whole or not at all, and once: its transaction is named by its content, so
-that a run which was killed behind the commit finds it and one that was killed before it commits once; what a killed run
-wrote besides is no part of the table and goes with VACUUM.  Every file is durable before it is committed, and the
-commit before anything is told to be archived.
+Invariants
+* A segment is in the table once, and as a whole or not at all.  Its transaction is named by its content: after a run
+  that was killed, the next one finds the commit or makes it.
+* Other files of a killed run are not part of the table; VACUUM removes them.
+* Every file is durable before its commit, and the commit before its segment is reported as archived.
 
 Source: Delta transaction protocol, sections Add File and Transaction Identifiers.
 """
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LogKey = tuple[Path, TopicPartition]
-"""A log directory and a partition in it."""
+"""Log directory and a partition in it."""
 
 _PARTITION_COLUMNS = ("topic", "day")
 _STATISTICS = ("partition", "offset", "segment")
@@ -64,17 +64,17 @@ _BUFFERED_BYTES = 64 << 20
 _OPEN_FILES = 32
 _GROUP_SEGMENTS = 256
 _COMMIT_ATTEMPTS = 5
-_LAST_DAY = 2_932_896  # 9999-12-31, the last one that a date of four digits can name
+_LAST_DAY = 2_932_896  # 9999-12-31, the last date with a year of four digits
 _OTHER_PATH = "name another path for the archive"
 
 
 # ------------------------------------------------------------------------------------------------------------- checking
 def check(path: str, log_dirs: Iterable[Path]) -> None:
-    """Whether an archive can be kept at `path`, a directory or a URI; called before a run touches anything.
+    """Refuse a `path`, a directory or a URI, at which no archive can be kept; called before a run touches anything.
 
     Raises:
-        UsageError: the package that writes it is missing, something else is at `path`, it is inside a log directory, or
-            no Delta table can have that path.
+        UsageError: the package that writes archives is missing, something else is at `path`, it is inside a log
+            directory, or a Delta table cannot have that path.
     """
     try:
         from deltalake import DeltaTable
@@ -85,9 +85,9 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
     check_table_path(path)
     try:
         if not DeltaTable.is_deltatable(path):
-            place = Path(path)
-            if not is_uri(path) and place.exists() and not (place.is_dir() and not any(place.iterdir())):
-                raise UsageError("this is no Delta table", path=path, advice=_OTHER_PATH)
+            local = Path(path)
+            if not is_uri(path) and local.exists() and not (local.is_dir() and not any(local.iterdir())):
+                raise UsageError("this is not a Delta table", path=path, advice=_OTHER_PATH)
             return
         table = DeltaTable(path)
         columns = [field.name for field in table.schema().fields]
@@ -105,7 +105,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def _torn_commit(path: str) -> Path | None:
-    """The newest commit of a table of this machine, if it is not whole: it was not durable, so nothing relies on it."""
+    """Return the newest commit of a local table if it is torn: it was never durable, so nothing relies on it."""
     if is_uri(path):
         return None
     fs, log = Fs(), Path(path) / "_delta_log"
@@ -120,7 +120,7 @@ def _torn_commit(path: str) -> Path | None:
 
 
 def _schema() -> pa.Schema:
-    """Columns of the archive: those of `records`, and where they come from."""
+    """Return the columns of the archive: those of `records`, the segment and the digest of its file, and the day."""
     import pyarrow as pa
 
     records = arrow_schema(TABLES["records"])
@@ -130,31 +130,31 @@ def _schema() -> pa.Schema:
 # ------------------------------------------------------------------------------------------------------------ measuring
 @dataclass(frozen=True, slots=True)
 class SegmentWork:
-    """A segment to archive; `run_id` is that of the token by which a task knows the log directory."""
+    """Segment to archive; `run_id` names the token by which a task proves that it sees the driver's log directory."""
 
     source: Source
     size_bytes: int
     run_id: str
 
     def weight(self) -> int:
-        """Bytes to read."""
+        """Return the bytes to read."""
         return self.size_bytes
 
     @property
     def key(self) -> LogKey:
-        """Whose segment it is."""
+        """Log directory and partition of the segment."""
         return self.source.directory.parent, self.source.partition
 
     @property
     def base_offset(self) -> int:
-        """That of the segment's name."""
+        """Base offset in the segment's name."""
         assert self.source.base_offset is not None
         return self.source.base_offset
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Reason code and sentence of what went wrong in a task."""
+    """Reason code and sentence of an error in a task."""
 
     code: str
     reason: str
@@ -162,14 +162,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How many records a segment holds, and a digest of all its bytes, 32 hexadecimal digits."""
+    """Number of records in a segment, and a digest of all its bytes, 32 hexadecimal digits."""
 
     records: int
     digest: str
 
 
 def measure(work: SegmentWork, _attempt: str) -> Measured | Failure:
-    """Count the records of a segment by its batch headers, those of old formats one by one; in a task."""
+    """Count the records of a segment, in a task: by batch headers, in old formats one by one."""
     try:
         check_run_token(work.source.directory.parent, work.run_id)
         return _measure(work)
@@ -184,19 +184,19 @@ def _measure(work: SegmentWork) -> Measured:
 
     path = work.source.directory / segment_file_name(work.base_offset, SegmentFileKind.LOG)
     digest = xxhash.xxh3_128()
-    walk = HeaderScan(path, size_bytes=work.size_bytes)
+    scan = HeaderScan(path, size_bytes=work.size_bytes)
     records, has_old = 0, False
-    for span in walk.spans():
+    for span in scan.spans():
         digest.update(span.buffer.data[span.start : span.end])
         records += int(span.rows["record_count"].sum())
         has_old = has_old or bool((span.rows["magic"] < 2).any())
-    if walk.end_position < work.size_bytes:
+    if scan.end_position < work.size_bytes:
         raise CorruptBatchError(
-            "the segment ends in the middle of a batch",
+            "the segment ends inside a batch",
             partition=str(work.source.partition),
             path=str(path),
-            position=walk.end_position,
-            advice="sediment recover cuts off what a crash left there",
+            position=scan.end_position,
+            advice="run sediment recover, which truncates the torn batch of a crash",
         )
     if has_old:
         request = TableRequest(columns=("offset",))
@@ -211,7 +211,7 @@ def _task(source: Source) -> TableTask:
 # -------------------------------------------------------------------------------------------------------------- writing
 @dataclass(frozen=True, slots=True)
 class WriteWork:
-    """A slice of a segment whose records are to be written below `table`, a directory or a URI."""
+    """Slice of a segment to write below `table`, a directory or a URI."""
 
     segment: SegmentWork
     digest: str
@@ -219,15 +219,15 @@ class WriteWork:
     table: str
 
     def weight(self) -> int:
-        """Bytes to read."""
+        """Return the bytes to read."""
         return self.scan_task.slice.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A Parquet file at `path`, relative to the table; `day` None: of records without a timestamp.
+    """Parquet file at `path`, relative to the table; `day` is None for records without a timestamp.
 
-    `lowest` and `highest` are those of its values by column, for the statistics of the commit.
+    `lowest` and `highest` are the extreme values by column, for the statistics of the commit.
     """
 
     path: str
@@ -252,7 +252,7 @@ def write(work: WriteWork, attempt: str) -> tuple[WrittenFile, ...] | Failure:
 
 
 class _Files:
-    """The files of one slice, one for each day at a time; memory is bounded by `_BUFFERED_BYTES` and one batch."""
+    """Files of one slice, one open for each day; memory is bounded by `_BUFFERED_BYTES` and one batch."""
 
     def __init__(self, work: WriteWork, attempt: str) -> None:
         self.written: list[WrittenFile] = []
@@ -275,7 +275,7 @@ class _Files:
                 file.abandon()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in rows of the `records` table."""
+        """Add rows of the `records` table."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -314,14 +314,14 @@ class _Files:
 
 
 class _DayFile:
-    """One Parquet file that is being written."""
+    """Parquet file that is being written."""
 
     def __init__(self, table: str, topic: str, day: str | None, attempt: str) -> None:
         import pyarrow.parquet as pq
 
         self._table, self._topic, self._day = table, topic, day
         folder = f"topic={topic}/day={day or '__HIVE_DEFAULT_PARTITION__'}"
-        # Attempt-unique: an attempt that lost must not write over the one that won.
+        # Unique to the attempt, so that a lost attempt cannot overwrite the file of the one that won.
         self.path = f"{folder}/part-{attempt}-{uuid.uuid4()}.parquet"
         if not is_uri(table):
             (Path(table) / folder).mkdir(parents=True, exist_ok=True)
@@ -356,12 +356,12 @@ class _DayFile:
         return WrittenFile(self.path, size_bytes, self._topic, self._day, self._rows, self._lowest, self._highest)
 
     def abandon(self) -> None:
-        """Close the file unfinished; it is in no table."""
+        """Close the file unfinished; no table refers to it."""
         self._sink.close()
 
 
 def _file_schema() -> pa.Schema:
-    """What a file holds: the columns of the table but those that its folders say."""
+    """Return the columns of a file: those of the table without its partition columns."""
     import pyarrow as pa
 
     return pa.schema([field for field in _schema() if field.name not in _PARTITION_COLUMNS])
@@ -369,7 +369,7 @@ def _file_schema() -> pa.Schema:
 
 # ------------------------------------------------------------------------------------------------------------ the table
 class _Archive:
-    """The Delta table at a path."""
+    """Delta table of the archive at a path."""
 
     def __init__(self, path: str) -> None:
         from deltalake import DeltaTable
@@ -381,11 +381,11 @@ class _Archive:
         self._make_durable()
 
     def has(self, transaction: str) -> bool:
-        """Whether a commit of that name is part of the table."""
+        """Return True if the table has a commit with that transaction."""
         return self._table.transaction_version(transaction) is not None
 
     def commit(self, files: Sequence[WrittenFile], transactions: Sequence[str], run_id: str) -> None:
-        """Make `files` part of the table, all of them or none.
+        """Commit `files` to the table, all of them or none.
 
         Raises:
             SedimentError: the commit failed or conflicts with that of another run.
@@ -416,7 +416,7 @@ class _Archive:
         self._make_durable()
 
     def counts(self, partition: TopicPartition, bases: Sequence[int]) -> Counter[tuple[int, str]]:
-        """Rows of `partition` by segment and digest, for the segments from the lowest to the highest of `bases`."""
+        """Count rows of `partition` by segment and digest, from the lowest to the highest segment of `bases`."""
         import pyarrow as pa
         from pyarrow.compute import field
 
@@ -433,7 +433,7 @@ class _Archive:
         return found
 
     def _make_durable(self) -> None:
-        """A local table's log reaches the disk: the library leaves that to the system."""
+        """Sync the log of a local table to disk, which the library leaves to the system."""
         if is_uri(self.path):
             return
         fs, log = Fs(), Path(self.path) / "_delta_log"
@@ -466,13 +466,13 @@ def archive_segments(
     run_id: str,
     stop: threading.Event,
 ) -> dict[LogKey, int | tuple[str, str]]:
-    """Bring the records of the `wanted` segments, by base offset, into the archive at `path`, and count them there.
+    """Write the records of the `wanted` segments, by base offset, to the archive at `path`, and count them there.
 
-    The locks of the log directories must be held.
+    The caller must hold the locks of the log directories.
 
     Returns:
-        By log how many records of its segments the archive was seen to hold, or reason code and sentence of a failure;
-        what is not in the archive as a whole is a failure.
+        For each log the number of records of its segments that the archive holds, or reason code and sentence of a
+        failure.  A log with a segment that is not in the archive as a whole is a failure.
 
     Raises:
         UsageError: Spark cannot be started.
@@ -502,7 +502,7 @@ def _works(key: LogKey, bases: Sequence[int], run_id: str, fs: Fs) -> Iterator[S
 
 
 class _Archiving:
-    """One run of the archive on the driver."""
+    """Archiving of one run, on the driver."""
 
     def __init__(self, sc: Any, path: str, run_id: str, stop: threading.Event, progress: Progress) -> None:
         self._sc = sc
@@ -514,7 +514,7 @@ class _Archiving:
         self._totals: Counter[LogKey] = Counter()
 
     def archive(self, works: Sequence[SegmentWork]) -> dict[LogKey, int | tuple[str, str]]:
-        """Archive the segments in groups of whole partitions, a commit each."""
+        """Archive the segments in groups of whole partitions, one commit a group."""
         keys = list(dict.fromkeys(work.key for work in works))
         try:
             table = _Archive(self._path)
@@ -547,7 +547,7 @@ class _Archiving:
                     case None:
                         self._lost(answer.work.key, answer.error)
         good = {work: found for work, found in measured.items() if work.key not in self._failed}
-        # Of two copies of one log, as on two disks, the first one is archived.
+        # If there are two copies of a log, as on two disks, the first one is archived.
         unknown = {_transaction(work, found): (work, found) for work, found in reversed(good.items())}
         new = dict(pair for name, pair in unknown.items() if not table.has(name))
         files = self._write(table, new)
@@ -568,7 +568,7 @@ class _Archiving:
     def _write(
         self, table: _Archive, new: Mapping[SegmentWork, Measured]
     ) -> dict[SegmentWork, tuple[WrittenFile, ...]]:
-        """The files of each segment; where one of its slices failed, or rows are missing, its partition has failed."""
+        """Write the files of each segment; a failed slice, or missing rows, fail the whole partition."""
         fs = Fs()
         works = [
             WriteWork(work, measured.digest, ScanTask(found, ALL), table.path)
@@ -597,7 +597,7 @@ class _Archiving:
         return files
 
     def _verify(self, table: _Archive, good: Mapping[SegmentWork, Measured]) -> None:
-        """Count what the table holds of each segment, also of those that an earlier run brought."""
+        """Count the rows of each segment in the table, those that an earlier run archived too."""
         for key in dict.fromkeys(work.key for work in good):
             mine = {work: found for work, found in good.items() if work.key == key}
             counts = table.counts(key[1], [work.base_offset for work in mine])
@@ -610,7 +610,7 @@ class _Archiving:
 
 
 def _transaction(work: SegmentWork, found: Measured) -> str:
-    """The application transaction of a segment: by its place and its content."""
+    """Return the application transaction of a segment, named by partition, base offset and content."""
     return f"sediment-archive/{work.source.partition}/{work.base_offset}/{found.digest}"
 
 
@@ -618,12 +618,12 @@ def _short(work: SegmentWork, rows: int, records: int, where: str) -> tuple[str,
     name = segment_file_name(work.base_offset, SegmentFileKind.LOG)
     return (
         "archive-incomplete",
-        f"{name} of {work.source.partition} holds {records} records and {rows} {where}; nothing of it was deleted",
+        f"{name} of {work.source.partition} holds {records} records, but {rows} {where}; nothing of it was deleted",
     )
 
 
 def _groups(works: Sequence[SegmentWork]) -> Iterator[list[SegmentWork]]:
-    """Whole partitions together, until there are `_GROUP_SEGMENTS` segments."""
+    """Yield groups of whole partitions with at least `_GROUP_SEGMENTS` segments each, but for the last."""
     group: list[SegmentWork] = []
     for index, work in enumerate(works):
         if len(group) >= _GROUP_SEGMENTS and work.key != works[index - 1].key:

@@ -1,13 +1,13 @@
-"""The latest record of each key in parts of partitions, as Spark rows: what a task of a snapshot does.
+"""Latest record of each key in parts of partitions, as Spark rows: the task of a snapshot.
 
-    slices --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or when it is much
-                                                                             and an account: records read, or why not
+    slices --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or if memory is full
+                                                                             and a summary: records read, or an error
 
-A part is some slices of one partition that follow each other.  Of one key each part, and each time that it has to emit
-early, may give a row; the one with the highest offset is the latest.  Tombstones are rows like others.  Records without
-a key have no latest value and are left out.
+A part is consecutive slices of one partition.  A key may have a row of each part, and one more for each early emission;
+the row with the highest offset is the latest.  Tombstones are rows like others.  Records without a key have no latest
+value and are left out.
 
-Invariants: a part has exactly one account, after its records; a part that cannot be read fails alone, by its account;
+Invariants: a part has exactly one summary, after its records; a part that cannot be read fails alone, by its summary;
 memory is bounded by a few times HELD_BYTES and the largest batch.
 """
 
@@ -38,8 +38,8 @@ SPARK_SCHEMA = (
     "headers array<struct<key: string, value: binary>>"
 )
 
-# An account is a row of this topic, which no topic can have: `partition` is the number of the part, `value` JSON.
-ACCOUNT_TOPIC = ""
+# A summary is a row of this topic, an impossible name: `partition` is the number of the part, `value` JSON.
+SUMMARY_TOPIC = ""
 
 HELD_BYTES = 128 << 20
 _LOOK_ROWS = 1 << 18
@@ -48,19 +48,19 @@ _EMITTED_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Slices of one partition, ascending; `number` is that of its account."""
+    """Consecutive slices of one partition, ascending; `number` identifies its summary."""
 
     number: int
     scan_tasks: tuple[ScanTask, ...]
 
     def size_bytes(self) -> int:
-        """Of the slices: what tasks are packed by."""
+        """Return the bytes of the slices, by which tasks are packed."""
         return sum(scan_task.slice.size_bytes for scan_task in self.scan_tasks)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """What became of a part: its rows came in `emissions` times, each with a key once, or why they did not."""
+    """Summary of a part: number of records read and of emissions, each with a key at most once; or its error."""
 
     messages_read: int = 0
     emissions: int = 0
@@ -69,18 +69,18 @@ class ReadSummary:
 
 
 def parse_read_summary(value: bytes) -> ReadSummary:
-    """An account from the `value` of its row."""
+    """Return the summary in the `value` of its row."""
     return ReadSummary(**json.loads(value))
 
 
 class LatestPerKey:
-    """What `mapInArrow` runs on rows of task numbers: the rows of `tasks` with these numbers."""
+    """Function for `mapInArrow` that maps rows of task numbers to the rows of these `tasks`."""
 
     def __init__(self, tasks: Sequence[Sequence[Part]]) -> None:
         self._tasks = tasks
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of one column of numbers -> rows of SPARK_SCHEMA."""
+        """Map batches of one column of numbers to rows of SPARK_SCHEMA."""
         fs = Fs()
         for batch in batches:
             for task in batch.column(0).to_pylist():
@@ -89,7 +89,7 @@ class LatestPerKey:
 
 
 def read_latest(part: Part, fs: Fs) -> Iterator[pa.RecordBatch]:
-    """The rows of one part, of `arrow_schema(REQUEST.selected())`: its records, then its account."""
+    """Yield the rows of one part, of `arrow_schema(REQUEST.selected())`: its records, then its summary."""
     messages_read = 0
     reason: tuple[str | None, str | None] = None, None
     held = _Held()
@@ -100,18 +100,18 @@ def read_latest(part: Part, fs: Fs) -> Iterator[pa.RecordBatch]:
         yield from held.take()
     except (SedimentError, OSError) as error:
         reason = describe(error)
-    yield _account_row(part.number, ReadSummary(messages_read, held.emissions, *reason))
+    yield _summary_row(part.number, ReadSummary(messages_read, held.emissions, *reason))
 
 
-def _account_row(number: int, account: ReadSummary) -> pa.RecordBatch:
+def _summary_row(number: int, summary: ReadSummary) -> pa.RecordBatch:
     import pyarrow as pa
 
-    row = {"value": json.dumps(asdict(account)).encode(), "topic": ACCOUNT_TOPIC, "partition": number}
+    row = {"value": json.dumps(asdict(summary)).encode(), "topic": SUMMARY_TOPIC, "partition": number}
     return pa.RecordBatch.from_pylist([row], schema=arrow_schema(REQUEST.selected()))
 
 
 class _Held:
-    """Records in log order, of which only the latest of each key are kept whenever their number has doubled."""
+    """Records in log order; each time their number has doubled, only the latest of each key stay."""
 
     def __init__(self) -> None:
         self.emissions = 0
@@ -119,22 +119,22 @@ class _Held:
         self._new: list[pa.RecordBatch] = []
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Hold `batch`; yields what becomes too much to hold."""
+        """Hold `batch`; if the records exceed HELD_BYTES, yield and forget them."""
         self._new.append(batch.filter(batch.column("key").is_valid()))
         if _rows(self._new) >= max(_LOOK_ROWS, _rows(self._latest)) or _bytes(self._new) >= HELD_BYTES:
-            self._look()
+            self._deduplicate()
             if _bytes(self._latest) >= HELD_BYTES:
                 yield from self.take()
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield all that is held."""
+        """Yield all held records and forget them."""
         if self._new:
-            self._look()
+            self._deduplicate()
         latest, self._latest = self._latest, []
         self.emissions += bool(latest)
         yield from latest
 
-    def _look(self) -> None:
+    def _deduplicate(self) -> None:
         import pyarrow as pa
 
         table = latest_of(pa.Table.from_batches([*self._latest, *self._new]))
@@ -151,7 +151,7 @@ def _bytes(batches: Sequence[pa.RecordBatch]) -> int:
 
 
 def latest_of(table: pa.Table) -> pa.Table:
-    """The last row of each key, in the order of the rows."""
+    """Return the last row of each key, in the order of the rows."""
     import numpy as np
     import pyarrow as pa
 

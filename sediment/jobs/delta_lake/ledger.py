@@ -1,18 +1,18 @@
-"""The ledger: an account of every run in two Delta tables, `runs` and `partitions`, that any Delta reader can query.
+"""Ledger: a record of every run in two Delta tables, `runs` and `partitions`, which any Delta reader can query.
 
     PATH/partitions     a row per partition of a run      written first
-    PATH/runs           a row per run                     written last: a run that is here is here as a whole
+    PATH/runs           a row per run                     written last, so that a run in it is complete
 
-A run comes as the JSON object that its command prints with `--json`, so that what could not be written can be replayed
-from there.  What that object holds beyond the columns goes into `other`, as JSON.
+The input is the JSON object that a command prints with `--json`, so that a run which could not be recorded can be
+replayed from that output.  Fields without a column go into `other`, as JSON.
 
-The tables are written without a JVM: an append costs some ten milliseconds, where Spark's Delta needs ten seconds to
-come up, and it works where no JARs can be had.
+The tables are written without a JVM and without JARs.  An append takes some ten milliseconds, while Spark with Delta
+takes ten seconds to start.
 
 Invariants
-* A run is in each table once: its id is a Delta application transaction (`txn`) of the commit that brings its rows, so
-  a second append finds it and one at the same time conflicts with it.
-* The directory is the truth and the ledger an account of it: `record` never raises, whatever happens to the ledger.
+* A run is in each table once.  Its id is a Delta application transaction (`txn`) of the commit with its rows: a second
+  append finds it, and a concurrent one conflicts with it.
+* The directory is the truth, and the ledger a record of runs: no error of the ledger makes `record` raise.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _UNRECORDED = "unrecorded-runs"
 
 # ------------------------------------------------------------------------------------------------------------- checking
 def check(path: str, log_dirs: Iterable[Path]) -> None:
-    """Whether a ledger can be kept at `path`, a directory or a URI; called before a run touches anything.
+    """Refuse a `path`, a directory or a URI, at which no ledger can be kept; called before a run touches anything.
 
     Raises:
-        UsageError: the package that writes it is missing, something else is at `path`, it is inside a log directory, or
-            no Delta table can have that path.
+        UsageError: the package that writes ledgers is missing, something else is at `path`, it is inside a log
+            directory, or a Delta table cannot have that path.
     """
     try:
         from deltalake import DeltaTable
@@ -63,9 +63,11 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
     outside_log_dirs(path, log_dirs)
     check_table_path(path)
     if not is_uri(path) and Path(path).exists() and not Path(path).is_dir():
-        raise UsageError("a ledger is a directory, and this is none", path=path, advice=_OTHER_PATH)
+        raise UsageError("a ledger is a directory, and this is a file", path=path, advice=_OTHER_PATH)
     if not is_uri(path) and is_delta_table(path):
-        raise UsageError("this is a Delta table, not a ledger of two", path=path, advice="name another directory")
+        raise UsageError(
+            "this is one Delta table, and a ledger is a directory of two", path=path, advice="name another directory"
+        )
     for name in (RUNS, PARTITIONS):
         table = f"{path}/{name}"
         if not _holds_something(table):
@@ -73,13 +75,15 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
         try:
             columns = {field.name for field in DeltaTable(table).schema().fields}
         except (DeltaError, OSError) as error:
-            raise UsageError(f"this is no Delta table: {first_line(error)}", path=table, advice=_OTHER_PATH) from error
+            raise UsageError(
+                f"this is not a Delta table: {first_line(error)}", path=table, advice=_OTHER_PATH
+            ) from error
         if "run_id" not in columns:
-            raise UsageError("this Delta table is not of a ledger", path=table, advice=_OTHER_PATH)
+            raise UsageError("this Delta table does not belong to a ledger", path=table, advice=_OTHER_PATH)
 
 
 def package_missing() -> UsageError:
-    """The error for a machine without the package that reads and writes ledgers."""
+    """Return the error for a machine without the package that reads and writes ledgers."""
     return UsageError("a ledger needs the Python package deltalake, which is missing", advice=INSTALL)
 
 
@@ -88,23 +92,23 @@ def _holds_something(path: str) -> bool:
         from deltalake import DeltaTable
 
         return bool(DeltaTable.is_deltatable(path))
-    place = Path(path)
-    return place.exists() and not (place.is_dir() and not any(place.iterdir()))
+    local = Path(path)
+    return local.exists() and not (local.is_dir() and not any(local.iterdir()))
 
 
 # -------------------------------------------------------------------------------------------------------------- writing
 def record(report: str, path: str, messages: Console) -> bool:
-    """`append`, after the run: what goes wrong is told on `messages` together with the command that makes it good.
+    """Append a finished run; print an error on `messages`, with the command that records the run later.
 
     Returns:
-        Whether the ledger holds the run now.
+        True if the ledger holds the run now.
     """
     try:
         append(report, path)
         return True
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a panic of the compiled writer is no Exception
+    except BaseException as error:  # a panic of the compiled writer is not an Exception
         saved = _save(report)
         kept = f"sediment history {path} --replay {saved}" if saved else f"this report: {report}"
         messages.print(
@@ -119,10 +123,10 @@ def record(report: str, path: str, messages: Console) -> bool:
 
 
 def append(report: str, path: str) -> bool:
-    """Add the run whose JSON is `report` to the ledger at `path`; does nothing where it is there already.
+    """Append the run with the JSON `report` to the ledger at `path`, unless it is there already.
 
     Returns:
-        Whether a row was added.
+        True if a row was added.
 
     Raises:
         UsageError: `report` is not the JSON of a run, or the package that writes the ledger is missing.
@@ -162,7 +166,7 @@ def _unwritable(table_path: str, error: Exception) -> SedimentError:
 
 
 def _save(report: str) -> Path | None:
-    """Keep `report` in a file where this user can write one."""
+    """Save `report` in a file that this user can write, and return its path; None if there is nowhere to write."""
     for root in (platformdirs.user_state_path("sediment"), Path(tempfile.gettempdir()) / f"sediment-{os.getuid()}"):
         try:
             folder = root / _UNRECORDED
@@ -233,7 +237,7 @@ def _partition_schema() -> pa.Schema:
 
 
 def _tables(report: str) -> tuple[pa.Table, pa.Table]:
-    """The rows of `runs` and of `partitions` for one run."""
+    """Return the rows of `runs` and of `partitions` for one run."""
     import pyarrow as pa
 
     try:
@@ -253,12 +257,12 @@ def _tables(report: str) -> tuple[pa.Table, pa.Table]:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            "this is not the JSON report of a run", advice="give what a command printed with --json"
+            "this is not the JSON report of a run", advice="give the output of a command with --json"
         ) from error
 
 
 def _by_base_offsets(partition: Mapping[str, Any]) -> dict[str, Any]:
-    """`partition` with `segments` as base offsets; what else a command tells of them is a field without a column."""
+    """Return `partition` with `segments` as base offsets, and their other fields in `segment_details`."""
     segments = partition.get("segments") or []
     if not any(isinstance(segment, dict) for segment in segments):
         return dict(partition)
@@ -267,7 +271,7 @@ def _by_base_offsets(partition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(schema: pa.Schema, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """`fields` by columns; those without a column together in `other`."""
+    """Return `fields` by column, with those without a column together in `other`."""
     columns = set(schema.names)
     other = {name: value for name, value in fields.items() if name not in columns}
     return {**fields, "other": json.dumps(other) if other else None}

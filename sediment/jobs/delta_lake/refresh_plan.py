@@ -1,11 +1,11 @@
-"""What a refresh of a snapshot table has to read, and what the table remembers to decide it.  Pure.
+"""Plan of a refresh: the records that a snapshot table has to read, and the progress that it stores.  Pure.
 
-A snapshot table holds for each partition the state S(n): of each key the latest record below offset n, none where that
-record is a tombstone.  Reading the records from n up to m and merging the latest of each key makes S(n) into S(m); that
-holds only while what lies below n is still what it was.  Where it may not be, the partition is rebuilt: read from the
-log's start, and rows that are not found there go.
+For each partition the table holds the state S(n): the latest record of each key below offset n, and no row if that
+record is a tombstone.  Merging the latest records of the offsets from n to m turns S(n) into S(m), as long as the log
+below n is unchanged.  If it may have changed, the partition is rebuilt: it is read from the log start, and rows whose
+key is not found are deleted.
 
-Invariant: a refreshed table equals one made anew from the same log; rows below the log start offset are gone from both.
+Invariant: a refreshed table equals a new one from the same log; neither has rows below the log start offset.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _MARK = "sediment.snapshot"
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """What the table holds of one partition: S(`next_offset`) of a log that began at `log_start_offset`.
+    """State of one partition in the table: S(`next_offset`) of a log that began at `log_start_offset`.
 
-    `topic_id` and `leader_epoch`, that of the last offset below `next_offset`, tell another log under the same name;
-    None where the directory did not say.  `now_ms` is the clock of the refresh that looked at the partition last.
+    `topic_id`, and `leader_epoch` of the last offset below `next_offset`, reveal another log under the same name; None
+    if the directory does not have them.  `now_ms` is the clock of the last refresh that read the partition.
     """
 
     next_offset: int
@@ -42,9 +42,9 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class RefreshProgress:
-    """What a commit to the table says of itself: whose it is, its number among the refreshes, and what it leads to.
+    """Progress in the metadata of a commit: its run, its number among the refreshes, and the state of each partition.
 
-    `kind` is LATEST or AS_OF; `sequence` is 0 where the table was made and still is empty.
+    `kind` is LATEST or AS_OF.  `sequence` is 0 in the commit that creates the empty table.
     """
 
     kind: str
@@ -54,12 +54,12 @@ class RefreshProgress:
 
 
 def progress_json(progress: RefreshProgress) -> str:
-    """For the metadata of a commit."""
+    """Return the progress as JSON, for the metadata of a commit."""
     return json.dumps({_MARK: _FORMAT, **asdict(progress)}, separators=(",", ":"))
 
 
 def parse_progress(text: str | None) -> RefreshProgress | None:
-    """The progress that a commit's metadata holds, None where they are of something else."""
+    """Return the progress in a commit's metadata; None if they hold something else."""
     try:
         found: dict[str, Any] = json.loads(text or "null")
         if found.pop(_MARK) != _FORMAT:
@@ -72,7 +72,7 @@ def parse_progress(text: str | None) -> RefreshProgress | None:
 
 # ------------------------------------------------------------------------------------------------------------- deciding
 class Rebuild(StrEnum):
-    """Why a partition is read from its start."""
+    """Reason to read a partition from its start."""
 
     FIRST_TIME = "first-time"
     ASKED = "asked"
@@ -84,10 +84,10 @@ class Rebuild(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What a partition's directory says now.
+    """State of a partition's log now.
 
-    [`log_start_offset`, `end_offset`) is what consumers of committed data are given.  `first_dirty_offset` is where the
-    cleaner has been up to: None where it has not been in this log, and `cleaner_unknown` where nothing says.
+    [`log_start_offset`, `end_offset`) is the committed range.  The log is clean below `first_dirty_offset`; None is a
+    log that the cleaner never cleaned.  With `cleaner_unknown` the directory has no cleaner checkpoint.
     """
 
     log_start_offset: int
@@ -100,9 +100,9 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Records [`first_offset`, `end_offset`) are to be merged; with `rebuild` nothing else of the partition stays.
+    """Records [`first_offset`, `end_offset`) to merge; with `rebuild` all other rows of the partition are deleted.
 
-    `drop_below_offset` is the log start where it has moved past rows that the table may hold, else None.
+    `drop_below_offset` is the log start if it has moved past rows that the table may hold, else None.
     """
 
     first_offset: int
@@ -111,7 +111,7 @@ class Refresh:
     drop_below_offset: int | None
 
     def is_needed(self) -> bool:
-        """Whether the table has to change."""
+        """Return True if the table has to change."""
         return self.first_offset < self.end_offset or self.drop_below_offset is not None or self.rebuild is not None
 
 
@@ -123,7 +123,7 @@ def plan_refresh(
     delete_retention_ms: int | None,
     from_start: bool = False,
 ) -> Refresh:
-    """What brings the table to `facts`."""
+    """Return the refresh that brings the table to the state of the log."""
     reason = _reason_to_rebuild(facts, progress, now_ms, delete_retention_ms, from_start=from_start)
     if reason is not None or progress is None:
         return Refresh(facts.log_start_offset, facts.end_offset, reason, None)
@@ -163,11 +163,10 @@ def _reason_to_rebuild(
 def _tombstones_may_be_gone(
     facts: LogState, progress: PartitionProgress, now_ms: int, delete_retention_ms: int | None
 ) -> bool:
-    """Whether the cleaner may have removed a tombstone that the table has not seen.
+    """Return True if the cleaner may have removed a tombstone that the table has not read.
 
-    A tombstone above `next_offset` was cleaned for the first time after the refresh that ended there, and lives for
-    delete.retention.ms from then on (kafka-log 02 §6.3, §6.4).  Where that is not stated, it may have been as short as
-    0.
+    A tombstone at or above `next_offset` was first cleaned after the refresh that ended there.  From then on it is kept
+    for delete.retention.ms (kafka-log 02 §6.3, §6.4), which may have been 0 if it is not stated.
     """
     cleaned = facts.cleaner_unknown or (
         facts.first_dirty_offset is not None and facts.first_dirty_offset > progress.next_offset
@@ -177,12 +176,12 @@ def _tombstones_may_be_gone(
 
 
 def leader_epoch_at(entries: Sequence[EpochEntry], offset: int) -> int | None:
-    """The leader epoch under which `offset` was written, None where no entry says."""
+    """Return the leader epoch under which `offset` was written; None without an entry for it."""
     return max((entry.epoch for entry in entries if entry.start_offset <= offset), default=None)
 
 
 def progress_after(refresh: Refresh, facts: LogState, now_ms: int) -> PartitionProgress:
-    """What the table holds once `refresh` is merged."""
+    """Return the progress of the partition once `refresh` is merged."""
     return PartitionProgress(
         next_offset=max(refresh.first_offset, refresh.end_offset),
         log_start_offset=facts.log_start_offset,

@@ -1,9 +1,9 @@
-"""Delta tables on Spark: where they may lie, the JARs that they need, and a session that has them.
+"""Spark session with Delta, and the JARs that it needs.
 
-The JARs are those of the installed Python package delta-spark.  They are not in it: Spark's own resolver (Ivy) fetches
-them once, and from then on they are taken from its folder as they are, which spares every run a resolution.
+The JARs belong to the installed Python package delta-spark but are not in it.  Spark's own resolver (Ivy) fetches them
+once; later runs load them from its folder without resolving them again.
 
-Invariant: a session from `delta_session` reads and writes Delta; if it cannot, that is said before any work.
+Invariant: a session from `delta_session` reads and writes Delta; if it cannot, an error says so before any work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SCALA = "2.13"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # A table's log is read by a Spark job of this many tasks; fifty, the default, take longer than most logs.
+    # Tasks of the Spark job that reads a table's log; the default, fifty, cost more time than most logs.
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 IVY_KEY = "spark.jars.ivy"
@@ -36,7 +36,7 @@ _IVY_FOLDER = "~/.ivy2.5.2"
 
 # ----------------------------------------------------------------------------------------------------------------- JARs
 def coordinate() -> str:
-    """Maven coordinate of the JARs that belong to the installed delta-spark and pyspark.
+    """Return the Maven coordinate of the JARs for the installed delta-spark and pyspark.
 
     Raises:
         UsageError: delta-spark is not installed.
@@ -52,7 +52,7 @@ def coordinate() -> str:
 
 
 def fetched_jars(ivy_folder: Path) -> tuple[Path, ...]:
-    """Delta's own JARs that Ivy has fetched for `coordinate()`; empty where they are not complete."""
+    """Return Delta's own JARs that Ivy has fetched for `coordinate()`; empty if one is missing."""
     group, artifact, release = coordinate().split(":")
     folder = ivy_folder / "jars"
     needed = {folder / f"{group}_{artifact}-{release}.jar", folder / f"{group}_delta-storage-{release}.jar"}
@@ -68,9 +68,9 @@ def ivy_folder(given: Mapping[str, str]) -> Path:
 # -------------------------------------------------------------------------------------------------------------- session
 @contextmanager
 def delta_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
-    """A SparkSession that reads and writes Delta and knows `kafka-log`, on `spark_context`'s context.
+    """Yield a SparkSession that reads and writes Delta and knows `kafka-log`, on `spark_context`'s context.
 
-    Another session there stays as it is.
+    Another session of that context stays as it is.
 
     Raises:
         UsageError: delta-spark or its JARs are missing, or Spark does not start.
@@ -109,9 +109,9 @@ def delta_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
 
 
 def _load_jars(sc: Any, ivy_folder: Path) -> None:
-    """Give the driver and the executors Delta's classes unless they have them.
+    """Load Delta's classes into the driver and the executors unless they have them.
 
-    At run time rather than at launch, because spark-submit has launched the JVM before this program begins.
+    They are loaded at run time, because spark-submit launches the JVM before this program begins.
     """
     from py4j.protocol import Py4JJavaError
 

@@ -1,12 +1,13 @@
-"""What coordinators keep in `__consumer_offsets` and `__transaction_state`, and what control records say.
+"""Decoder of records in `__consumer_offsets` and `__transaction_state`, and of transaction markers.
 
-A key is `type i16 | fields`, a value `version i16 | fields`; the fields of a type are described once for all its
-versions, as in Kafka 4.2.0's own message descriptions (`messages`).
+A key is `type i16 | fields`, a value `version i16 | fields`.  The fields of a type are described once for all its
+versions, as in Kafka 4.2.0's own message descriptions (`wire_format`).
 
-The result is what Kafka's console consumer prints with its formatters: `{"type": …, "data": {…}}` for a key,
-`{"version": …, "data": {…}}` for a value; bytes as base64, ids as 22 characters.
+The result equals the output of Kafka's console consumer with its formatters: `{"type": …, "data": {…}}` for a key,
+`{"version": …, "data": {…}}` for a value, bytes as base64, ids as 22 characters.
 
-Invariant: what is not understood whole is not decoded: an unknown type or version, bytes that end early or go on.
+Invariant: a record is decoded as a whole or not at all: not with an unknown type or version, nor if its bytes end early
+or go on.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _VERSION = struct.Struct(">h")
 # ------------------------------------------------------------------------------------------------------- descriptions
 @dataclass(frozen=True, slots=True)
 class _RecordType:
-    """A record: its key's fields, and its value's up to version `highest`, flexible from `flexible` on."""
+    """Record type: fields of key and value; `highest` is the last version, `flexible` the first flexible one."""
 
     name: str
     key: Sequence[Field]
@@ -265,7 +266,7 @@ _RECORD_TYPES = {CONSUMER_OFFSETS: _GROUP_RECORDS, TRANSACTION_STATE: _TRANSACTI
 # ------------------------------------------------------------------------------------------------------------ decoding
 @dataclass(frozen=True, slots=True)
 class CoordinatorRecord:
-    """A decoded record: `name` is Kafka's for its type; `value` is None in a tombstone."""
+    """Decoded record: `name` is Kafka's name of its type; `value` is None in a tombstone."""
 
     name: str
     key: dict[str, Any]
@@ -273,7 +274,7 @@ class CoordinatorRecord:
 
 
 def decode_coordinator_record(topic: str, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
-    """A record of one of COORDINATOR_TOPICS; None where it is not understood."""
+    """Return a record of one of COORDINATOR_TOPICS decoded; None if it is unknown or malformed."""
     if key is None:
         return None
     try:
@@ -295,7 +296,7 @@ def _value(described: _RecordType, value: bytes) -> dict[str, Any]:
 
 
 def decode_control_record(key: bytes | None, value: bytes | None) -> dict[str, Any] | None:
-    """A transaction marker as `type` and `coordinatorEpoch`; None for any other control record.
+    """Return a transaction marker as `type` and `coordinatorEpoch`; None for any other control record.
 
     Source: kafka-log 01 §4.
     """

@@ -1,17 +1,21 @@
-"""ClusterMetadata: what the KRaft metadata log in a log directory says of topics and configs.
+"""ClusterMetadata: topics and configs in the KRaft metadata log of a log directory.
 
     latest <end offset>-<epoch>.checkpoint ──> the state up to its end offset (exclusive)
     batches from that offset on ─────────────> the changes since
 
-What counts as said: every whole batch with a right checksum, up to the log's end.  How far the quorum had accepted them
-when the node stopped is written nowhere on disk.  With one controller a batch on disk is accepted; with several the
-last batches may be such as the quorum never accepted, changes whose author never had an answer.  A metadata transaction
-that is open at the end, or was aborted, is not applied.
+Every whole batch with a valid CRC counts, up to the log's end.  No file says how far the quorum had committed when the
+node stopped.  With one controller, a batch on disk is committed.  With several, the last batches may never have been:
+those changes were not acknowledged to any client.  A metadata transaction that was aborted, or is open at the end, is
+not applied.
 
-Invariants: nothing is written.  Nothing is left out unnoticed: a gap between the snapshot and the log or inside the
-log, a snapshot without its end, a damaged batch that good ones follow, and a log that ends below an offset which its
-other files show it had are errors; only what a crash leaves behind the last whole batch ends the log there, as a start
-of the node would.
+Invariants: nothing is written, and no data is left out silently.  These are errors:
+
+* a gap between the snapshot and the log, or inside the log
+* a snapshot without its footer
+* a corrupt batch before good ones
+* a log that ends below an offset which its other files show it had
+
+Only a torn batch, as a crash leaves it, ends the log after the last whole batch, as at a start of the node.
 """
 
 from __future__ import annotations
@@ -55,17 +59,17 @@ _SNAPSHOT_NAME = re.compile(r"([0-9]{20,})-([0-9]{10,})\.checkpoint")
 _SNAPSHOT_FOOTER = 4  # type of the control record that ends a snapshot
 _ATTEMPTS = 5
 _ADVICE = (
-    "restore the directory from a backup, or work on a copy without __cluster_metadata-0 and say the topics' settings "
+    "restore the directory from a backup, or work on a copy without __cluster_metadata-0 and give the topics' settings "
     "with --config and --set"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """Topics by name with their ids (22 characters), and configs; `end_offset` is behind the last record that counts.
+    """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last record that counts.
 
-    A topic without configs of its own has no entry in `topic_configs`.  `broker_configs` are by node id as text, those
-    of all brokers under ALL_BROKERS.
+    A topic without configs of its own has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
+    the configs of all brokers are under ALL_BROKERS.
     """
 
     topic_ids: Mapping[str, str]
@@ -74,19 +78,19 @@ class ClusterMetadata:
     end_offset: int
 
     def configs_of_broker(self, node_id: int | None) -> dict[str, str]:
-        """The dynamic configs of a broker over those of all brokers; only the latter where its id is not known."""
+        """Return the dynamic configs of all brokers, overridden by those of the broker unless `node_id` is None."""
         own = {} if node_id is None else self.broker_configs.get(str(node_id), {})
         return {**self.broker_configs.get(ALL_BROKERS, {}), **own}
 
 
 def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    """What the metadata log in `log_dir` says; None where the directory has none, or one without a record.
+    """Return the metadata in `log_dir`; None if the directory has no metadata log, or one without a record.
 
     Raises:
-        CorruptBatchError: something of it is damaged or missing.
+        CorruptBatchError: a part of it is corrupt or missing.
         CorruptCheckpointError: its leader epochs cannot be read.
-        UnsupportedDataError: a later Kafka wrote it.
-        SourceChangedError: a node that runs replaces its files faster than they can be read.
+        UnsupportedDataError: a newer Kafka wrote it.
+        SourceChangedError: a running node replaces its files faster than they can be read.
 
     Source: KIP-595, KIP-630, KIP-868; Kafka 4.2.0.
     """
@@ -115,13 +119,13 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
 
 
 def latest_snapshot(names: Iterable[str]) -> tuple[int, int, str] | None:
-    """End offset, epoch and name of the latest finished snapshot among the files of a metadata log."""
+    """Return end offset, epoch and name of the latest finished snapshot among the files of a metadata log."""
     found = [(int(match[1]), int(match[2]), name) for name in names if (match := _SNAPSHOT_NAME.fullmatch(name))]
     return max(found, default=None)
 
 
 def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> ClusterMetadata | None:
-    reached = _offsets_reached(directory, fs)  # before the log is read: a node that runs appends to it
+    reached = _offsets_reached(directory, fs)  # before the log is read, because a running node appends to it
     state = _State()
     end_offset = 0
     if snapshot is not None:
@@ -130,14 +134,14 @@ def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> Clu
     source = Source(METADATA_PARTITION, directory)
     segments = live_segments(source, fs)
     slices = plan_slices(source, Bounds(first_offset=end_offset), fs)
-    for piece in slices:
-        walk = _VerifiedWalk(piece.path, piece.start_position, piece.end_position)
-        walk.apply(state, end_offset, in_order=True)
-        end_offset = max(end_offset, walk.next_offset)
-        if walk.stopped is not None:
-            behind = find_batches_after(piece.path, walk.stopped.position or 0, piece.end_position, end_offset)
-            if piece is not slices[-1] or behind.good_batches:
-                raise walk.stopped
+    for part in slices:
+        scan = _VerifiedScan(part.path, part.start_position, part.end_position)
+        scan.apply(state, end_offset, in_order=True)
+        end_offset = max(end_offset, scan.next_offset)
+        if scan.stopped is not None:
+            following = find_batches_after(part.path, scan.stopped.position or 0, part.end_position, end_offset)
+            if part is not slices[-1] or following.good_batches:
+                raise scan.stopped
     if segments and segments[-1].base_offset > end_offset:
         raise _missing(end_offset, segments[-1].path(directory, SegmentFileKind.LOG))
     farthest, witness = max(reached, default=(0, ""))
@@ -152,8 +156,8 @@ def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> Clu
 def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
     """Return end offsets that the log once had, each with the name of the file that shows it.
 
-    A producer snapshot is named after the log's end, which a clean stop leaves; a leader epoch begins there.  Both are
-    made after everything below them was written, so that a log that ends below is a copy that was cut off.
+    A clean stop leaves a producer snapshot named after the log end, and a leader epoch begins at a log end.  Both are
+    written after every record below them, so a log that ends below them is a truncated copy.
     """
     names = [(name, parse_segment_file(name)) for name in (entry.name for entry in fs.scan(directory))]
     ends = [(file, name) for name, file in names if file and file.kind is SegmentFileKind.SNAPSHOT and not file.state]
@@ -167,18 +171,18 @@ def _missing(offset: int, path: Path) -> CorruptBatchError:
 
 
 def _read_snapshot(path: Path, state: _State) -> None:
-    walk = _VerifiedWalk(path, 0, None)
-    walk.apply(state, INT64_MIN, in_order=False)
-    if walk.stopped is not None:
-        raise walk.stopped
-    if walk.last_control_type != _SNAPSHOT_FOOTER:
-        raise CorruptBatchError("the snapshot has no end", path=str(path))
+    scan = _VerifiedScan(path, 0, None)
+    scan.apply(state, INT64_MIN, in_order=False)
+    if scan.stopped is not None:
+        raise scan.stopped
+    if scan.last_control_type != _SNAPSHOT_FOOTER:
+        raise CorruptBatchError("the snapshot has no footer", path=str(path))
 
 
-class _VerifiedWalk:
-    """The batches of one file up to the first that is not whole and right, which `stopped` then tells of.
+class _VerifiedScan:
+    """Batches of one file up to the first that is torn or corrupt, whose error is then `stopped`.
 
-    `next_offset` is behind the last of them, `last_control_type` is that of the last one.
+    `next_offset` is the offset after the last good batch, `last_control_type` the control type of that batch.
     """
 
     def __init__(self, path: Path, start_position: int, end_position: int | None) -> None:
@@ -187,14 +191,14 @@ class _VerifiedWalk:
         self.last_control_type = -1
         self._path = path
         self._size_bytes = path.stat().st_size if end_position is None else end_position
-        self._walk = HeaderScan(path, start_position, size_bytes=self._size_bytes)
+        self._scan = HeaderScan(path, start_position, size_bytes=self._size_bytes)
 
     def apply(self, state: _State, first_offset: int, *, in_order: bool) -> None:
-        """Let `state` have every record from `first_offset` on; with `in_order` no offset from there on may be missing.
+        """Apply every record from `first_offset` on to `state`; with `in_order` no offset from there on may be missing.
 
         Raises:
-            CorruptBatchError: offsets are missing, or a batch whose checksum is right holds what Kafka does not write.
-            UnsupportedDataError: a record of a later Kafka.
+            CorruptBatchError: offsets are missing, or a batch with a valid CRC has content that Kafka never writes.
+            UnsupportedDataError: a newer Kafka wrote a record.
         """
         for span in self._good_spans():
             if in_order:
@@ -204,7 +208,7 @@ class _VerifiedWalk:
             self._apply_records(span, state, first_offset)
 
     def _good_spans(self) -> Iterator[BatchSpan]:
-        spans = self._walk.spans()
+        spans = self._scan.spans()
         while self.stopped is None:
             try:
                 span = next(spans, None)
@@ -222,15 +226,15 @@ class _VerifiedWalk:
                 self.stopped = batch_error(BAD_CRC, self._path, position, span.buffer, position + shift)
             if good:
                 yield replace(span, rows=span.rows[:good])
-        if self.stopped is None and self._walk.end_position < self._size_bytes:
+        if self.stopped is None and self._scan.end_position < self._size_bytes:
             self.stopped = CorruptBatchError(
-                "the file ends inside of a batch", path=str(self._path), position=self._walk.end_position
+                "the file ends inside a batch", path=str(self._path), position=self._scan.end_position
             )
 
     def _check_order(self, span: BatchSpan, expected: int) -> None:
-        """Each batch begins where the one before it ends; the first may begin below what is expected."""
-        firsts, behind = span.rows["base_offset"], span.rows["last_offset"] + 1
-        expecteds = np.concatenate((np.array([expected], dtype=np.int64), behind[:-1]))
+        """Check that each batch begins at the end of the one before it; the first may begin below `expected`."""
+        firsts, nexts = span.rows["base_offset"], span.rows["last_offset"] + 1
+        expecteds = np.concatenate((np.array([expected], dtype=np.int64), nexts[:-1]))
         wrong = firsts != expecteds
         wrong[0] = firsts[0] > expected
         if wrong.any():
@@ -260,7 +264,7 @@ class _VerifiedWalk:
 
 
 class _State:
-    """Topics and configs as the records so far say; changes of an open transaction wait."""
+    """Topics and configs after the records so far; changes of an open transaction wait for its end."""
 
     def __init__(self) -> None:
         self._topic_ids: dict[str, str] = {}
@@ -272,7 +276,7 @@ class _State:
         """Apply one record, or keep it for the end of its transaction.
 
         Raises:
-            CorruptBatchError: it contradicts those before it.
+            CorruptBatchError: the record contradicts earlier ones.
         """
         if not isinstance(record, TransactionStep):
             if self._waiting is None:
@@ -281,7 +285,7 @@ class _State:
                 self._waiting.append(record)
             return
         if (record is TransactionStep.BEGIN) != (self._waiting is None):
-            raise CorruptBatchError(f"a metadata transaction's {record} has no place here")
+            raise CorruptBatchError(f"a metadata transaction's {record} is out of order")
         waited = self._waiting or []
         self._waiting = [] if record is TransactionStep.BEGIN else None
         if record is TransactionStep.END:
@@ -289,7 +293,7 @@ class _State:
                 self._change(change)
 
     def metadata(self, end_offset: int) -> ClusterMetadata:
-        """The state; what waits for the end of a transaction is not part of it."""
+        """Return the metadata without the changes of an open transaction."""
         return ClusterMetadata(
             topic_ids=self._topic_ids,
             topic_configs=self._of(ResourceType.TOPIC),
@@ -307,7 +311,7 @@ class _State:
                 self._topic_names[topic_id] = name
             case RemoveTopicRecord(topic_id):
                 if topic_id not in self._topic_names:
-                    raise CorruptBatchError(f"topic id {topic_id} is deleted and was never created")
+                    raise CorruptBatchError(f"topic id {topic_id} is deleted but was never created")
                 deleted = self._topic_names.pop(topic_id)
                 self._topic_ids.pop(deleted, None)
                 self._configs.pop((ResourceType.TOPIC, deleted), None)

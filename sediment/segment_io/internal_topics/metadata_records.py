@@ -1,17 +1,17 @@
-"""The records of KRaft's metadata log that name topics and set configs, as Kafka 4.2.0's message descriptions say.
+"""Records of KRaft's metadata log that name topics and set configs, by Kafka 4.2.0's message descriptions.
 
-A record's value is a frame, the numbers unsigned varints, around one flexible message:
+A record's value is one flexible message in a frame; the numbers are unsigned varints:
 
     +----------------+-------------+-----------------+----------+
     | frame version  | record type | message version | message  |
     | 1              | 2 to 27     | 0               | fields … |
     +----------------+-------------+-----------------+----------+
 
-Records in their order are the state; between a BeginTransaction and its EndTransaction they wait for it, and an
+Records apply in their order.  Between a BeginTransaction and its EndTransaction they wait for the end; an
 AbortTransaction drops them (KIP-868).
 
-Invariant: records of other types are left out, whatever they hold; one of these types that is not understood whole is
-an error, because what it would have changed is not known.
+Invariant: records of other types are left out, whatever they hold.  A record of these types that cannot be decoded as a
+whole is an error, because the change is unknown.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from sediment.segment_io.internal_topics.wire_format import Field, MessageDecode
 FRAME_VERSION = 1
 NEWEST_MESSAGE_VERSION = 0
 
-_FRAME_BYTES = 3  # of a frame whose three numbers take a byte each
+_FRAME_BYTES = 3  # frame with three numbers of one byte each
 
 
 class ResourceType(IntEnum):
-    """What a config belongs to: Kafka's ConfigResource.Type, those that say something about logs."""
+    """Resource of a config: the types of Kafka's ConfigResource.Type that concern logs."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class TransactionStep(StrEnum):
-    """A record that begins or ends a metadata transaction."""
+    """Record that begins or ends a metadata transaction."""
 
     BEGIN = "begin"
     END = "end"
@@ -48,7 +48,7 @@ class TransactionStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic was created; `topic_id` has 22 characters."""
+    """Creation of a topic; `topic_id` has 22 characters."""
 
     name: str
     topic_id: str
@@ -56,14 +56,14 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class RemoveTopicRecord:
-    """A topic was deleted, and its configs with it."""
+    """Deletion of a topic, and of its configs."""
 
     topic_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigRecord:
-    """A config was set, or removed where `value` is None; the resource of type BROKER named "" is all brokers."""
+    """Change of a config, or its removal if `value` is None; the BROKER named "" stands for all brokers."""
 
     resource_type: int
     resource_name: str
@@ -84,10 +84,10 @@ _DESCRIPTIONS: Mapping[int, tuple[Field, ...]] = {
 
 
 def decode_metadata_record(value: bytes | None) -> MetadataRecord | None:
-    """A record by its value; None where it is of a type that says nothing of topics' names or of configs.
+    """Return a record decoded from its value; None if its type concerns neither the names of topics nor configs.
 
     Raises:
-        UnsupportedDataError: a frame or message version that a later Kafka brings.
+        UnsupportedDataError: a newer Kafka wrote the frame or message.
         CorruptBatchError: the message contradicts its description.
 
     Source: Kafka 4.2.0, MetadataRecordSerde and common/metadata/*.json.
@@ -112,7 +112,7 @@ def decode_metadata_record(value: bytes | None) -> MetadataRecord | None:
 
 def _record(number: int, found: Mapping[str, Any]) -> MetadataRecord:
     if None in (value for name, value in found.items() if name != "value"):
-        raise ValueError("a field is null that must not be")
+        raise ValueError("a required field is null")
     match number:
         case 2:
             return TopicRecord(found["name"], found["topicId"])

@@ -1,8 +1,12 @@
-"""Kafka's message format: fields in wire order, as message descriptions list them, for all versions at once.
+"""Kafka's protocol wire format: fields in wire order, as message descriptions list them, for all versions at once.
 
-Numbers are big-endian, a uuid is 16 bytes.  Below the first flexible version, strings have i16 lengths, bytes and
-arrays i32 lengths, -1 for null; from it on all have unsigned varint lengths plus one, 0 for null, and each structure
-ends with tagged fields:
+Numbers are big-endian, a uuid is 16 bytes.
+
+    versions            string            bytes, array      null      end of a structure
+    not flexible        i16 length        i32 length        -1        nothing
+    flexible            unsigned varint, length + 1         0         tagged fields
+
+Tagged fields:
 
     +-------+     +-----+------+---------+
     | count | ... | tag | size | content |      all but the content unsigned varints
@@ -32,7 +36,7 @@ _NUMBERS = {
 # ------------------------------------------------------------------------------------------------------- descriptions
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """Fields in wire order; with `nullable` a byte before them is _PRESENT if they are there."""
+    """Fields in wire order; with `nullable`, the byte before them is _PRESENT if they follow."""
 
     fields: Sequence[Field]
     nullable: bool = False
@@ -40,7 +44,7 @@ class Structure:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Elements of one type behind their number."""
+    """Elements of one type, after their number."""
 
     of: FieldType
 
@@ -50,9 +54,9 @@ FieldType = str | Structure | Array
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of versions `since` to `until`; with `tag` it is a tagged field.
+    """Field of the versions `since` to `until`; with `tag` it is a tagged field.
 
-    Types are i8, i16, i32, i64, u16, string, bytes, uuid, and what is made of them.
+    Types are i8, i16, i32, i64, u16, string, bytes, uuid, and structures and arrays of them.
     """
 
     name: str
@@ -63,14 +67,14 @@ class Field:
 
 
 def fields(text: str) -> tuple[Field, ...]:
-    """`name:type` of fields that every version has, separated by spaces; `[type]` is an array."""
+    """Return the fields of `name:type name:type …`, which every version has; `[type]` is an array."""
     pairs = (pair.split(":") for pair in text.split())
     return tuple(Field(name, Array(kind[1:-1]) if kind.startswith("[") else kind) for name, kind in pairs)
 
 
 # ------------------------------------------------------------------------------------------------------------ decoding
 class MessageDecoder:
-    """Reads the fields of one message of `version` from `position` on; ValueError or struct.error if it ends early."""
+    """Decoder of one message of `version` that begins at `position` and reaches to the end of `data`."""
 
     def __init__(self, data: bytes, position: int, version: int, *, flexible: bool) -> None:
         self._data = data
@@ -79,7 +83,11 @@ class MessageDecoder:
         self._flexible = flexible
 
     def whole(self, fields: Sequence[Field]) -> dict[str, Any]:
-        """The structure that the rest of the message is."""
+        """Return the structure that fills the rest of the message, by field name.
+
+        Raises:
+            ValueError, struct.error: the message ends early, goes on, or is malformed.
+        """
         found = self._structure(fields)
         if self._at != len(self._data):
             raise ValueError("bytes remain")

@@ -1,12 +1,12 @@
-"""Index files and snapshots against the log they belong to (kafka-log 01 §7.6, §8).
+"""Check of index files and snapshots against the log they belong to (kafka-log 01 §7.6, §8).
 
-    offset index        a batch begins at each position, and the offset is the last one of it or of the append it began
-    time index          the first batch that reaches an entry's offset has its timestamp, and none before has as large a
-                        one; in a segment that is complete the last entry is the largest of all
+    offset index        a batch begins at each position; the offset is the last of that batch or of its append
+    time index          the first batch that reaches an entry's offset has its timestamp, and those before have smaller
+                        ones; the last entry of a segment that is not active is the largest of all
     transaction index   an aborted transaction ends at a control batch of its producer in this segment
-    snapshot            its checksum is right
+    snapshot            its CRC is valid
 
-Invariant: an index that passes answers every look-up with a place from which a scan finds what is asked for.
+Invariant: an index that passes gives every look-up a position from which a scan finds the record looked for.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ _KEPT = ["position", "base_offset", "last_offset", "max_timestamp", "producer_id
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """One index or snapshot; `entries` None: missing or unreadable.  `problem` is the first of `problems`."""
+    """Result for one index or snapshot: number of `problems` and the first `problem`.
+
+    `entries` is None if the file is missing or unreadable.
+    """
 
     segment: int
     file: str
@@ -87,16 +90,16 @@ def _check_segment(source: Source, segment: LiveSegment, fs: Fs) -> Iterator[Che
 
 
 def _batches(source: Source, segment: LiveSegment) -> tuple[Rows, str | None]:
-    """Header rows of the whole segment, and why they end early if they do."""
+    """Return the header rows of a segment, and the problem if they end early."""
     found: list[Rows] = []
     end = None
-    walk = HeaderScan(segment.path(source.directory, SegmentFileKind.LOG), size_bytes=segment.ref.log_bytes)
+    scan = HeaderScan(segment.path(source.directory, SegmentFileKind.LOG), size_bytes=segment.ref.log_bytes)
     try:
-        for rows in walk:
+        for rows in scan:
             found.append(rows[_KEPT].copy())
     except CorruptBatchError as error:
         if not segment.is_active:
-            end = f"the log itself cannot be read from position {walk.end_position} on: {error.what}"
+            end = f"the log itself cannot be read from position {scan.end_position} on: {error.what}"
     return np.concatenate(found) if found else np.zeros(0, dtype=_empty_rows()), end
 
 
@@ -125,7 +128,7 @@ def _offset_problems(content: bytes, segment: LiveSegment, batches: Rows) -> tup
 
 
 def _slots(sorted_values: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """int64[wanted]: where each is in `sorted_values`, -1 where it is not."""
+    """Return int64[wanted]: the index of each value in `sorted_values`, -1 for a value that is not there."""
     if not len(sorted_values):
         return np.full(len(wanted), -1)
     slots = np.minimum(np.searchsorted(sorted_values, wanted), len(sorted_values) - 1)

@@ -14,7 +14,7 @@ from sediment.segment_io.fs import open_to_read
 
 
 def read_entries(path: Path, entry_bytes: int) -> bytes:
-    """Return the entries of an index file without its zero tail; empty if there is no file."""
+    """Return the entries of an index file without its zero tail; empty if the file is missing."""
     try:
         descriptor = open_to_read(path)
     except FileNotFoundError:

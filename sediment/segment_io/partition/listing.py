@@ -1,4 +1,4 @@
-"""LogListing: names and sizes in a partition directory now, and what an interrupted replacement left there.
+"""LogListing: names and sizes of the files in a partition directory, and leftovers of an interrupted replacement.
 
 Invariant: a listing opens no file; `segments` ascend by base offset and the last one is active.
 """
@@ -26,9 +26,9 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """One segment by its sizes: enough to recognise it later, nothing that needs the file opened.
+    """Segment by the sizes of its files, which recognise it later without opening one.
 
-    Sizes are file lengths in bytes; an index is None where its file is missing.
+    Sizes are file lengths in bytes; that of an index is None if its file is missing.
     """
 
     base_offset: int
@@ -41,7 +41,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A file that an interrupted replacement, deletion or task left behind."""
+    """File that an interrupted replacement, deletion or task left."""
 
     name: str
     parsed: SegmentFileName
@@ -49,7 +49,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class LogListing:
-    """What one partition directory holds.  `snapshots` are the offsets of producer snapshots, ascending."""
+    """Files of one partition directory; `snapshots` are the offsets of producer snapshots, ascending."""
 
     partition: TopicPartition
     path: Path
@@ -58,20 +58,20 @@ class LogListing:
     leftovers: tuple[Leftover, ...]
 
     def log_bytes(self) -> int:
-        """Sum of the `.log` sizes."""
+        """Return the sum of the `.log` sizes in bytes."""
         return sum(segment.log_bytes for segment in self.segments)
 
     def is_replacement_open(self) -> bool:
-        """Whether which segments there are depends on an interrupted replacement.
+        """Return True if an interrupted replacement leaves the set of segments undecided.
 
-        Files whose deletion began (a broker stopped within a minute after it cleaned leaves some) and parts of a run
-        decide nothing: whoever finishes what was interrupted only removes them.
+        `.deleted` files and part files of a run do not: completing a deletion or a run only removes them.  A broker
+        that stops within a minute after it cleaned leaves `.deleted` files.
         """
         return any(leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for leftover in self.leftovers)
 
 
 def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
-    """List a partition directory.  What is no regular file is no segment's, whatever its name, as for a broker.
+    """List a partition directory.  Only a regular file counts as a file of a segment, as for a broker.
 
     Raises:
         NotALogDirectoryError: `path` is not a directory.

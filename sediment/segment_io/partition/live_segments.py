@@ -27,14 +27,14 @@ from sediment.segment_io.partition.sources import Source
 _NO_OFFSET = -INT64_MAX - 1
 _LISTING_ATTEMPTS = 20
 _FIRST_WAIT_SECONDS = 0.005
-_QUIET_SECONDS = 5.0  # a directory that did not change for so long is not in the middle of a replacement
+_QUIET_SECONDS = 5.0  # after this time without a change, a replacement counts as interrupted
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSegment:
-    """A segment as readers see it: offsets up to `end_offset`, the base of the next one or 2^63 - 1.
+    """Segment that a reader may use, with offsets below `end_offset`: the next base offset, or 2^63 - 1.
 
-    `log_name` is that of its `.log`, which has a suffix while, or after, a replacement was interrupted.
+    `log_name` is the name of its `.log`; it has a suffix if a replacement was interrupted or is not complete.
     """
 
     ref: SegmentRef
@@ -44,20 +44,20 @@ class LiveSegment:
 
     @property
     def base_offset(self) -> int:
-        """That of its name."""
+        """Base offset in the file's name."""
         return self.ref.base_offset
 
     def path(self, directory: Path, kind: SegmentFileKind) -> Path:
-        """The segment's file of `kind`; a suffix of the log is the suffix of its indexes too."""
+        """Return the path of the segment's file of `kind`; its indexes have the suffix of its `.log`."""
         stem, suffix = segment_file_name(self.base_offset, kind), self.log_name.partition(SegmentFileKind.LOG)[2]
         return directory / (self.log_name if kind is SegmentFileKind.LOG else stem + suffix)
 
 
 def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
-    """The segments of a partition by base offset, or the one that `source` names.
+    """Return the segments of a partition by base offset, or the one that `source` names.
 
-    A replacement in progress is waited for; of one that was interrupted the new segments are taken where Kafka's loader
-    would complete it.
+    Wait for a replacement in progress.  For an interrupted one, return the new segments if Kafka's loader would
+    complete it, else the old ones.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
@@ -93,13 +93,13 @@ def _named_segment(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> L
             return segment
     if not (source.directory / name).exists():
         raise NotALogDirectoryError("the segment has no .log", path=str(source.directory / name))
-    # A file that no loader looks at, such as a `.deleted` one.
+    # A file that loaders ignore, such as a `.deleted` one.
     ref = _stat_segment(source.directory, base_offset, name.partition(SegmentFileKind.LOG)[2], fs)
     return LiveSegment(ref, name, INT64_MAX, is_active=True)
 
 
 def _settled(source: Source, fs: Fs) -> LogListing:
-    """A listing that two scans agree about and that shows no replacement in progress."""
+    """Return a listing that two scans agree on and that shows no replacement in progress."""
     wait_seconds = _FIRST_WAIT_SECONDS
     listing = list_log(source.partition, source.directory, fs)
     for _ in range(_LISTING_ATTEMPTS):
@@ -125,7 +125,7 @@ def _is_quiet(directory: Path) -> bool:
 
 
 def _completed_swaps(listing: LogListing) -> list[tuple[int, str]]:
-    """(base offset, name) of the logs that were about to take their place."""
+    """Return (base offset, name) of the `.log.swap` files that Kafka's loader would rename into place."""
     parsed = [(leftover.parsed, leftover.name) for leftover in listing.leftovers]
     lowest_cleaned = min((p.base_offset for p, _ in parsed if p.state == CLEANED_SUFFIX), default=INT64_MAX)
     return sorted(

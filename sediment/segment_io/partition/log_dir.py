@@ -1,6 +1,6 @@
-"""What the checkpoint files of a log directory say, together and about one partition.
+"""Checkpoint files of a log directory, together and for one partition.
 
-Apart from the view, because the driver reads it without loading a single compiled loop.
+Not part of `log_view`, so that the driver can read checkpoints without loading compiled code.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ LOG_DIRECTORY_FILES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PartitionCheckpoints:
-    """What a log directory's checkpoint files say about one partition, and how the directory was left.
+    """Entries of one partition in the checkpoint files, and whether the broker's last stop was clean.
 
-    An offset is None where there is none, but `recovery_point` only where the file itself is absent: a file that does
-    not list the partition says 0.  A directory with neither that file nor the marker of a clean stop is a bare copy.
+    An offset is None if its file is absent or does not list the partition.  `recovery_point` is 0 if its file does not
+    list the partition, and None only if the file is absent.  A directory with neither that file nor the marker of a
+    clean stop is a bare copy.
     """
 
     first_dirty: int | None = None
@@ -45,7 +46,7 @@ class PartitionCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class LogDirCheckpoints:
-    """The checkpoint files of a log directory; None where a file is absent."""
+    """Checkpoint files of a log directory; None for a file that is absent."""
 
     first_dirty: Mapping[TopicPartition, int] | None
     log_start: Mapping[TopicPartition, int] | None
@@ -54,7 +55,7 @@ class LogDirCheckpoints:
     clean_shutdown: bool
 
     def of(self, partition: TopicPartition) -> PartitionCheckpoints:
-        """What they say about `partition`."""
+        """Return the entries of `partition`."""
         return PartitionCheckpoints(
             first_dirty=(self.first_dirty or {}).get(partition),
             log_start=(self.log_start or {}).get(partition),

@@ -1,19 +1,21 @@
-"""LogView: what the files of one partition say about its offsets, times, producers and aborted transactions.
+"""LogView: offsets, times, producers and aborted transactions of one partition, read from its files.
 
-    checkpoints ----------------> log start, high watermark, first dirty, where verified data ends
-    last offset index entry ----> walk the active segment's headers --> log end
-    newest good snapshot -------> replay headers to the log end ------> producers, last stable offset
+    checkpoints ----------------> log start, high watermark, first dirty, end of the verified data
+    last offset index entry ----> scan of the active segment's headers --> log end
+    newest good snapshot -------> replay of headers to the log end ------> producers, last stable offset
     every .txnindex ------------> aborted transactions
 
-Invariants: nothing is written.  Nothing but names, sizes and times of files is believed without a look: an offset index
-entry counts only where a batch of its offset lies at its position, a snapshot only by its CRC; what is missing or
-damaged is walked instead.  A partition that was stopped cleanly costs a few small reads whatever the size of its
+Invariants: nothing is written.  Only names, sizes and times of files are believed unchecked.  An offset index entry
+counts only if a batch of its offset is at its position, a snapshot only if its CRC is valid; headers are scanned in
+place of a missing or corrupt file.  After a clean stop, a view costs a few small reads whatever the size of the
 segments.
 
-Where a broker that loads the same files sees something else (kafka-log 05 §3, §6), it forgets more: without any
-snapshot it takes an empty producer state after a clean stop, here the log is replayed; behind a torn batch it forgets
-the whole tail after a clean stop, here the log ends behind the last complete batch; without a `.timeindex` it goes by
-the file's modification time, here by the batches.
+A broker that loads the same files differs in three cases, because it forgets more (kafka-log 05 §3, §6):
+
+    files                               broker                                here
+    no snapshot, clean stop             empty producer state                  the log is replayed
+    torn batch at the end, clean stop   forgets the whole tail                the log ends after the last whole batch
+    no `.timeindex`                     modification time of the file         timestamps of the batches
 """
 
 from __future__ import annotations
@@ -60,9 +62,9 @@ from sediment.segment_io.units import NS_PER_MS
 class SegmentTimes:
     """Times of one segment in ms since the epoch.
 
-    `largest_timestamp_ms` is the largest of its records, or the file's modification time where no record has one.
-    `first_batch_timestamp_ms` is the maxTimestamp of its first batch; -1 if there is none, if the segment is active,
-    or if it was not asked for.
+    `largest_timestamp_ms` is the largest of its records, or the file's modification time if no record has one.
+    `first_batch_timestamp_ms` is the maxTimestamp of its first batch; -1 without a batch, for the active segment, or if
+    it was not requested.
     """
 
     largest_timestamp_ms: int
@@ -71,13 +73,14 @@ class SegmentTimes:
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """One partition as a broker would see it once loaded; offsets are absolute, ends exclusive.
+    """Partition as a broker would see it once loaded; offsets are absolute, ends exclusive.
 
-    `segment_times` match `listing.segments`.  `high_watermark` is None where the directory has a checkpoint that does
-    not list the partition.  `unverified_from_offset` is, after a stop that was not clean, the base of the segment from
-    which on nothing is verified, else None; producers and last stable offset do not look beyond it.  `producers` are
-    the active ones.  `aborted` holds every aborted transaction of the log, by the offset of its marker; that a
-    segment has lost its transaction index shows only where the log is replayed, because most segments need none.
+    `segment_times` match `listing.segments`.  `high_watermark` is None if the directory has a checkpoint file that does
+    not list the partition.  After an unclean stop, `unverified_from_offset` is the base offset of the first unverified
+    segment, else None; `producers` and `last_stable_offset` do not cover the segments from there on.
+
+    `producers` are the active ones.  `aborted` holds every aborted transaction of the log, by the offset of its marker.
+    A segment's lost transaction index shows only if the log is replayed, because most segments need none.
     """
 
     listing: LogListing
@@ -101,13 +104,13 @@ def open_view(
     producer_id_expiration_ms: int | None,
     first_batch_timestamps: bool = False,
 ) -> LogView:
-    """Look at the files of `listing`.
+    """Read the view of a partition from the files of `listing`.
 
-    Producers never expire where `producer_id_expiration_ms` is None.
-    `first_batch_timestamps` are needed where `max.compaction.lag.ms` is set.
+    With `producer_id_expiration_ms` None producers never expire.  `first_batch_timestamps` are needed if
+    `max.compaction.lag.ms` is set.
 
     Raises:
-        CorruptBatchError: a segment below the active one has to be walked and cannot be.
+        CorruptBatchError: a segment below the active one has to be scanned and is corrupt.
         UnsupportedDataError: a transaction index of a newer version.
         SourceChangedError: a listed file is gone.
 
@@ -134,7 +137,7 @@ def open_view(
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """The end of the active segment: the offset behind its last whole batch, and its largest timestamp or -1."""
+    """End of the active segment: the offset after its last whole batch, and its largest timestamp or -1."""
 
     log_end_offset: int
     largest_timestamp_ms: int
@@ -142,7 +145,7 @@ class _Tail:
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """The reads behind one view."""
+    """Reads for one view."""
 
     listing: LogListing
     fs: Fs
@@ -195,12 +198,12 @@ class _Opening:
         return self.listing.path / segment_file_name(segment.base_offset, kind)
 
     def _holding(self, offset: int) -> int:
-        """Index of the segment that contains `offset`, or of the first one."""
+        """Return the index of the segment that contains `offset`, or of the first one."""
         bases = [segment.base_offset for segment in self.listing.segments]
         return max(bisect_right(bases, offset) - 1, 0)
 
     def _batches(self, segment: SegmentRef, position: int = 0) -> Iterator[Rows]:
-        """Header rows from `position` on; in the active segment, whatever is no batch is a tail not written whole."""
+        """Yield header rows from `position` on; in the active segment up to the first bytes that are not a batch."""
         if segment.log_bytes == 0:
             return
         try:
@@ -217,18 +220,21 @@ class _Opening:
         return self.listing.segments[self._holding(checkpoints.recovery_point)].base_offset
 
     def _tail(self, active: SegmentRef) -> _Tail:
-        """Walk from the last entries of the indexes, or from the segment's start where they do not hold."""
+        """Scan from the last entries of the indexes, or from the segment's start if the log contradicts them."""
         indexed_ms = self._indexed_timestamp_ms(active, active.base_offset + INT32_MAX)
         if active.offset_index_bytes and indexed_ms is not None and indexed_ms >= 0:
             entry = _last_entry(self._path(active, SegmentFileKind.OFFSET_INDEX), OFFSET_ENTRY_STRUCT)
             if entry is not None and entry[1] > 0:
-                tail = self._walked_tail(active, entry[1], active.base_offset + entry[0])
+                tail = self._scanned_tail(active, entry[1], active.base_offset + entry[0])
                 if tail is not None:
                     return _Tail(tail.log_end_offset, max(tail.largest_timestamp_ms, indexed_ms))
-        return self._walked_tail(active, 0, INT64_MAX) or _Tail(active.base_offset, NO_TIMESTAMP)
+        return self._scanned_tail(active, 0, INT64_MAX) or _Tail(active.base_offset, NO_TIMESTAMP)
 
-    def _walked_tail(self, active: SegmentRef, position: int, indexed_offset: int) -> _Tail | None:
-        """What follows from `position` on; None where no batch of offsets up to `indexed_offset` begins there."""
+    def _scanned_tail(self, active: SegmentRef, position: int, indexed_offset: int) -> _Tail | None:
+        """Return the end of the segment, scanned from `position`.
+
+        That is None if no batch of offsets up to `indexed_offset` begins there.
+        """
         tail = None
         for rows in self._batches(active, position):
             first, last = int(rows["base_offset"][0]), int(rows["last_offset"][0])
@@ -239,10 +245,10 @@ class _Opening:
         return tail
 
     def _first_batch_from(self, offset: int) -> int:
-        """Base offset of the first batch that reaches `offset`.
+        """Return the base offset of the first batch that reaches `offset`.
 
-        A transaction that was open below the log start offset is unstable from the batch on that a read of the log
-        start offset finds, which a gap can put far behind it.
+        A transaction that was open below the log start offset is unstable from the first batch that a read of the log
+        start offset finds.  A gap can put that batch far past the log start offset.
         """
         for segment in self.listing.segments[self._holding(offset) :]:
             for rows in self._batches(segment):
@@ -268,7 +274,7 @@ class _Opening:
         return tuple(times)
 
     def _indexed_timestamp_ms(self, segment: SegmentRef, last_offset: int) -> int | None:
-        """The last time index entry's timestamp; -1 where the index is empty, None where there is none to believe."""
+        """Return the timestamp of the last time index entry; -1 if the index is empty, None if missing or invalid."""
         if segment.time_index_bytes == 0 or segment.log_bytes == 0:
             return NO_TIMESTAMP
         if segment.time_index_bytes is None:
@@ -291,7 +297,7 @@ class _Opening:
         return state
 
     def _indexed_aborted(self) -> dict[int, tuple[AbortedTransaction, ...] | None]:
-        """Aborted transactions by base offset of the segments that have a transaction index; None: it is damaged."""
+        """Return the aborted transactions in each transaction index, by base offset; None for a corrupt index."""
         return {
             segment.base_offset: self._aborted_in(segment)
             for segment in self.listing.segments
@@ -307,7 +313,7 @@ class _Opening:
     def _all_aborted(
         self, indexed: Mapping[int, tuple[AbortedTransaction, ...] | None], state: ProducerState
     ) -> tuple[AbortedTransaction, ...]:
-        """Indexed ones, and from segments without a good index those that the replay met."""
+        """Return indexed aborted transactions, and those of the replay for segments without a valid index."""
         found = [entry for entries in indexed.values() for entry in entries or ()]
         for entry in state.aborted():
             base_offset = self.listing.segments[self._holding(entry.last_offset)].base_offset
@@ -332,7 +338,7 @@ def _last_entry(path: Path, entry: struct.Struct) -> tuple[int, int] | None:
 
 
 def _first_batch_timestamp_ms(log: Path) -> int:
-    """The largest timestamp of the batch at the start of a segment file; -1 where there is no batch or no timestamp."""
+    """Return the largest timestamp of the batch at the start of a segment file; -1 without a batch or a timestamp."""
     with open(open_to_read(log), "rb", buffering=0) as file:
         header = file.read(BATCH_HEADER_BYTES)
     position = {1: LEGACY_TIMESTAMP, 2: MAX_TIMESTAMP}.get(header[MAGIC] if len(header) > MAGIC else 0)

@@ -1,7 +1,7 @@
-"""The partition directories of a log directory: which names count, and a warning about the others.
+"""Partition directories of a log directory: the names that count, and a warning about the others.
 
-Invariant: a name that does not count is never turned into a partition, so no file in it is opened and no checkpoint
-file names it.
+Invariant: a name that does not count never becomes a partition, so no file in it is opened and no checkpoint file names
+it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def find_live_partitions(log_dir: object, names: Iterable[str]) -> list[TopicPar
 
 
 def _warn(log_dir: object, refused: list[UsageError]) -> None:
-    place = printable(str(log_dir))
+    path = printable(str(log_dir))
     for error in refused[:_MOST_WARNINGS]:
-        _LOGGER.warning("%s: skipped: %s", place, error)
+        _LOGGER.warning("%s: skipped: %s", path, error)
     if len(refused) > _MOST_WARNINGS:
-        _LOGGER.warning("%s: skipped: %d more directories", place, len(refused) - _MOST_WARNINGS)
+        _LOGGER.warning("%s: skipped: %d more directories", path, len(refused) - _MOST_WARNINGS)

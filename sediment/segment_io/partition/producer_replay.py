@@ -1,9 +1,12 @@
-"""A compiled fold of batch headers into producer state; `producers.replay` gives it its tables.
+"""Kernel that replays batch headers into producer state; `producer_state.replay` allocates its arrays.
 
-Invariants: as in `decode`: a status for an answer, never an exception.  A row of `table`, int64[n, TABLE_FIELDS], is
-what a snapshot entry says of one producer.  The queue of open transactions ascends by first offset; an entry whose
-transaction ended meanwhile stays in it until it comes to its head.  A row of `remembered`, int64[n, REMEMBERED_FIELDS],
-counts the batches that a producer wrote under its epoch and holds the last five of them, number i in slot i modulo 5.
+    table        int64[n, 7]                   a row a producer, with the fields of a snapshot entry
+    remembered   int64[n, REMEMBERED_FIELDS]   a row a producer: the number of its batches under its epoch, and the last
+                                               five of them, batch i in slot i modulo 5
+    queue        int64[>= n, 2]                open transactions by first offset
+
+Invariants: the kernel returns a status and never raises, as those of `decode`.  A queued transaction that has ended
+stays in the queue until it is its head.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ from sediment.segment_io.format.layout import (
 )
 
 EPOCH, LAST_SEQUENCE, LAST_OFFSET, OFFSET_DELTA, TIMESTAMP, COORDINATOR_EPOCH, TXN_FIRST_OFFSET = range(7)
-TABLE_FIELDS = 7
 SLOT, FIRST_OFFSET, MARKER_OFFSET, IS_ABORTED, LAST_STABLE_OFFSET = range(5)
 COMPLETED_FIELDS = 5
 REMEMBERED_BATCHES = 5
@@ -45,7 +47,7 @@ def fold_rows(
     completed: npt.NDArray[np.int64],
     remembered: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Fold rows of producers, BATCH_ROW[n], whose places in `table` and `remembered` are `slots`, int64[n].
+    """Fold rows of producers, BATCH_ROW[n]; `slots`, int64[n], are their rows in `table` and `remembered`.
 
     `queue`, int64[>= queued + n, 2] of (first offset, slot), holds the transactions that are open at the beginning.
     `completed`, int64[n, COMPLETED_FIELDS], is filled with the transactions that end.
@@ -120,7 +122,7 @@ def fold_rows(
     return OK, 0, ended
 
 
-def places_of_batches(counted: int) -> list[int]:
-    """Where in a row of `remembered` the batches begin, oldest first, when so many were counted."""
+def batch_positions(counted: int) -> list[int]:
+    """Return the indices in a row of `remembered` at which its batches begin, oldest first; `counted` is its count."""
     numbers = range(max(counted - REMEMBERED_BATCHES, 0), counted)
     return [1 + number % REMEMBERED_BATCHES * BATCH_FIELDS for number in numbers]

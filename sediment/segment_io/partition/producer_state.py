@@ -5,12 +5,12 @@
                  | timestamp i64 | coordinator epoch i32 | first offset of the open transaction i64
     `crc` is CRC-32C over byte 6 to the end of the file.
 
-Replay follows Kafka's rules for what comes from a log (origin REPLICATION): sequences and epochs are taken as they are,
-because the leader checked them when it appended.
+Replay follows Kafka's rules for batches of a log (origin REPLICATION): sequences and epochs are not checked, because
+the leader checked them at the append.
 
-Invariants: a state is a value; `replay` makes a new one.  It reflects every batch below its `end_offset` and none
-above.  A producer has at most one open transaction, and its entry alone says so.  A snapshot holds one batch of each
-producer; those that were replayed are remembered, at most five, because a client may send as many again.
+Invariants: a state is a value, and `replay` returns a new one.  It reflects every batch below its `end_offset` and none
+above.  A producer has at most one open transaction, which its entry holds.  A snapshot holds one batch of each
+producer; a replay remembers up to five, because a client may send as many again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NO_CONTROL_RECORD = -1
 
 @dataclass(frozen=True, slots=True)
 class RememberedBatch:
-    """A data batch of a producer: its last sequence and offset, and how far the first ones lie below."""
+    """Data batch of a producer: its last sequence and offset, and their distance to its first ones."""
 
     last_sequence: int
     last_offset: int
@@ -59,24 +59,24 @@ class RememberedBatch:
 
     @property
     def first_sequence(self) -> int:
-        """Source: kafka-log 01 §3.3 (decrementSequence)."""
+        """Sequence of the first record.  Source: kafka-log 01 §3.3 (decrementSequence)."""
         if self.last_sequence < self.offset_delta:
             return INT32_MAX - (self.offset_delta - self.last_sequence) + 1
         return self.last_sequence - self.offset_delta
 
     @property
     def first_offset(self) -> int:
-        """The base offset that the batch was appended under."""
+        """Base offset of the batch when it was appended."""
         return self.last_offset - self.offset_delta
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """What is known of one producer; the layout of a snapshot entry.
+    """State of one producer, with the fields of a snapshot entry.
 
-    `last_sequence`, `last_offset` and `offset_delta` are those of its last data batch (−1, −1 and 0 without one),
-    `timestamp_ms` is that batch's largest or the last marker's, `current_txn_first_offset` is −1 without an open
-    transaction.
+    `last_sequence`, `last_offset` and `offset_delta` are those of its last data batch; −1, −1 and 0 without one.
+    `timestamp_ms` is the largest of that batch, or that of the last marker.  `current_txn_first_offset` is −1 without
+    an open transaction.
     """
 
     producer_id: int
@@ -90,18 +90,20 @@ class ProducerEntry:
 
     @property
     def has_open_transaction(self) -> bool:
-        """Data of a transaction was seen and its marker was not."""
+        """True if there is data of a transaction and no marker for it."""
         return self.current_txn_first_offset >= 0
 
     @property
     def batches(self) -> tuple[RememberedBatch, ...]:
-        """The one batch that a snapshot knows; none without data under this epoch."""
+        """Batch that a snapshot holds; empty without data under this epoch."""
         if self.last_offset < 0:
             return ()
         return (RememberedBatch(self.last_sequence, self.last_offset, self.offset_delta, self.timestamp_ms),)
 
     def is_expired(self, now_ms: int, expiration_ms: int | None) -> bool:
-        """Idle for `expiration_ms` or longer; None: never.  A producer with an open transaction never is.
+        """Return True if the producer was idle for `expiration_ms` or longer and has no open transaction.
+
+        With `expiration_ms` None no producer expires.
 
         Source: kafka-log 04 §3.
         """
@@ -112,10 +114,10 @@ class ProducerEntry:
 
 @dataclass(frozen=True, slots=True)
 class CompletedTransaction:
-    """A transaction with its marker at `last_offset`.
+    """Transaction with its marker at `last_offset`.
 
-    `last_stable_offset` is that of the moment: the first offset of the earliest other open transaction, else the one
-    behind the marker.
+    `last_stable_offset` is that of the log at the marker: the first offset of the earliest other open transaction, else
+    the offset after the marker.
     """
 
     producer_id: int
@@ -131,7 +133,7 @@ _SNAPSHOT_ADVICE = "delete the snapshot; the state is rebuilt from an older one 
 
 
 def parse_snapshot(data: Buffer, *, path: str | None = None) -> tuple[ProducerEntry, ...]:
-    """The entries of a producer snapshot, in file order.
+    """Return the entries of a producer snapshot, in file order.
 
     Raises:
         CorruptSnapshotError: too short for its count, an unknown version, or a wrong checksum.
@@ -174,9 +176,9 @@ def _entry(fields: tuple[int, ...]) -> ProducerEntry:
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """The snapshot file of `entries`, by ascending producer id.
+    """Return the content of a snapshot file of `entries`, by ascending producer id.
 
-    Source: kafka-log 01 §8; the order has no meaning there.
+    Source: kafka-log 01 §8, which gives the order no meaning.
     """
     body = [
         SNAPSHOT_ENTRY_STRUCT.pack(
@@ -197,7 +199,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def snapshots_in_range(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> tuple[int, ...]:
-    """The snapshots that may be loaded for a log of these ends, ascending; the others are stale.
+    """Return the snapshots that may be loaded for a log with these ends, ascending; the others are stale.
 
     Source: kafka-log 04 §3.1, 05 §6 (truncateAndReload): above the log start offset and not above the log end offset.
     """
@@ -205,15 +207,15 @@ def snapshots_in_range(snapshots: Iterable[int], *, log_start_offset: int, log_e
 
 
 def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> int | None:
-    """The newest snapshot that may be loaded; where it is corrupt, choose again among the others."""
+    """Return the newest snapshot that may be loaded, None without one; if it is corrupt, call again without it."""
     usable = snapshots_in_range(snapshots, log_start_offset=log_start_offset, log_end_offset=log_end_offset)
     return usable[-1] if usable else None
 
 
 def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[int]) -> tuple[int, ...]:
-    """The snapshots that a loader removes because no segment begins there, ascending.
+    """Return the snapshots that a loader removes because no segment begins at their offset, ascending.
 
-    The largest stray is kept where it is not below the last segment's base: a clean stop wrote it at the log end.
+    The largest stray stays if it is not below the last segment's base: a clean stop wrote it at the log end.
 
     Source: kafka-log 05 §6 (removeStraySnapshots).
     """
@@ -228,10 +230,10 @@ def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[i
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """Producers of a log below `end_offset`, by id, and the transactions that ended since the state was begun.
+    """Producers of a log below `end_offset`, by id, and the transactions that ended in the replay.
 
-    `completed` is in marker order.  `remembered` are the last batches of those producers of which more than one was
-    replayed, at most five of their current epoch, oldest first.
+    `completed` is in marker order.  `remembered` holds the last batches of each producer with more than one replayed
+    batch: at most five of its current epoch, oldest first.
     """
 
     end_offset: int
@@ -241,23 +243,23 @@ class ProducerState:
 
     @classmethod
     def at(cls, end_offset: int, entries: Iterable[ProducerEntry] = ()) -> ProducerState:
-        """The state of a snapshot at `end_offset`; without entries, that of a log that begins there."""
+        """Return the state of a snapshot at `end_offset`; without entries, that of a log that begins there."""
         return cls(end_offset, {entry.producer_id: entry for entry in entries})
 
     def batches(self, producer_id: int) -> tuple[RememberedBatch, ...]:
-        """The batches of a producer that may be recognised when they come again, oldest first."""
+        """Return the batches of a producer that are recognised as duplicates, oldest first."""
         entry = self.entries.get(producer_id)
         return self.remembered.get(producer_id, () if entry is None else entry.batches)
 
     def first_undecided_offset(self) -> int | None:
-        """The first offset of the earliest open transaction."""
+        """Return the first offset of the earliest open transaction; None without one."""
         return min(
             (entry.current_txn_first_offset for entry in self.entries.values() if entry.has_open_transaction),
             default=None,
         )
 
     def first_unstable_offset(self, high_watermark: int, *, log_start_offset: int = 0) -> int | None:
-        """The first offset of a transaction that is open, or whose marker is not yet below `high_watermark`.
+        """Return the lowest first offset of a transaction that is open or has its marker at or above `high_watermark`.
 
         Source: kafka-log 04 §3: never below the log start offset.
         """
@@ -267,24 +269,23 @@ class ProducerState:
         return max(min(candidates), log_start_offset) if candidates else None
 
     def last_stable_offset(self, high_watermark: int, *, log_start_offset: int = 0) -> int:
-        """Where readers of committed data stop.  Source: kafka-log 04 §0."""
+        """Return the offset at which READ_COMMITTED ends.
+
+        Source: kafka-log 04 §0.
+        """
         unstable = self.first_unstable_offset(high_watermark, log_start_offset=log_start_offset)
         return high_watermark if unstable is None else min(unstable, high_watermark)
 
     def aborted(self) -> tuple[AbortedTransaction, ...]:
-        """Transaction index entries of the completed transactions; each belongs to the segment of its marker."""
+        """Return a transaction index entry for each aborted transaction; it belongs to the segment of its marker."""
         return tuple(
             AbortedTransaction(txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
             for txn in self.completed
             if txn.is_aborted
         )
 
-    def without_replicated(self, high_watermark: int) -> ProducerState:
-        """Forget completed transactions whose marker is below `high_watermark`."""
-        return replace(self, completed=tuple(txn for txn in self.completed if txn.last_offset >= high_watermark))
-
     def without_expired(self, now_ms: int, expiration_ms: int | None) -> ProducerState:
-        """Forget producers idle for `expiration_ms`, as a broker does when it loads a snapshot; None: forget none."""
+        """Return the state without producers idle for `expiration_ms`, as a broker loads it; None removes none."""
         kept = {key: entry for key, entry in self.entries.items() if not entry.is_expired(now_ms, expiration_ms)}
         remembered = {key: self.remembered[key] for key in kept.keys() & self.remembered.keys()}
         return replace(self, entries=kept, remembered=remembered)
@@ -292,7 +293,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class LoadedProducers:
-    """A state to replay the log from `state.end_offset` on, and the snapshots passed over because they are corrupt."""
+    """State to replay the log on, from `state.end_offset`, and the corrupt snapshots that were skipped."""
 
     state: ProducerState
     corrupt_snapshots: tuple[int, ...]
@@ -308,9 +309,9 @@ def load_producer_state(
     now_ms: int,
     expiration_ms: int | None,
 ) -> LoadedProducers:
-    """The state of the newest readable snapshot in range, without expired producers; an empty one where there is none.
+    """Return the state of the newest readable snapshot in range, without expired producers; an empty one without it.
 
-    Removes nothing.
+    No file is removed.
 
     Source: kafka-log 05 §6.
     """
@@ -337,14 +338,14 @@ _LOG_ADVICE = "restore the partition from a replica or a backup, or leave it out
 
 
 def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: bool = False) -> ProducerState:
-    """`state` after the batches of `table`, rows of `decode.BATCH_ROW` in log order from `state.end_offset` on.
+    """Return `state` after the batches of `table`, rows of `decode.BATCH_ROW` in log order from `state.end_offset` on.
 
-    Batches without a producer only move the end offset.  With `only_aborted` transactions that were committed are not
-    told of in `completed`, for whoever only rebuilds a transaction index.
+    Batches without a producer only move the end offset.  With `only_aborted`, `completed` leaves out committed
+    transactions, which the rebuild of a transaction index does not need.
 
     Raises:
-        CorruptBatchError: a batch outside its producer's open transaction, or a control record of a producer that is
-            no transaction marker; a broker does not load such a log either.
+        CorruptBatchError: a batch is outside its producer's open transaction, or a control record of a producer is not
+            a transaction marker; a broker does not load such a log either.
 
     Source: kafka-log 04 §3 (origin REPLICATION), 04 §1 step 10, 05 §4.
     """
@@ -355,40 +356,40 @@ def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: b
     rows = table if has_producer.all() else table[has_producer]
     if not len(rows):
         return replace(state, end_offset=end_offset)
-    return _fold(state, rows, end_offset, only_aborted)
+    return _replayed(state, rows, end_offset, only_aborted)
 
 
-def _fold(state: ProducerState, rows: npt.NDArray[np.void], end_offset: int, only_aborted: bool) -> ProducerState:
-    from sediment.segment_io.partition import producer_replay as fold
+def _replayed(state: ProducerState, rows: npt.NDArray[np.void], end_offset: int, only_aborted: bool) -> ProducerState:
+    from sediment.segment_io.partition import producer_replay as kernels
 
     opened = sorted(
         (entry.current_txn_first_offset, key) for key, entry in state.entries.items() if entry.has_open_transaction
     )
     known = np.array([key for _, key in opened], dtype=np.int64)
-    ids, places = np.unique(np.concatenate([known, rows["producer_id"]]), return_inverse=True)
+    ids, rows_of_ids = np.unique(np.concatenate([known, rows["producer_id"]]), return_inverse=True)
     entries = [state.entries.get(key) or ProducerEntry(key) for key in ids.tolist()]
     table = np.array([_table_row(entry) for entry in entries], dtype=np.int64)
     queue = np.zeros((len(opened) + len(rows), 2), dtype=np.int64)
     queue[: len(opened), 0] = [first_offset for first_offset, _ in opened]
-    queue[: len(opened), 1] = places[: len(opened)]
-    completed = np.empty((len(rows), fold.COMPLETED_FIELDS), dtype=np.int64)
-    known_rows = [_remembered_row(state.batches(key), fold.REMEMBERED_FIELDS) for key in ids.tolist()]
+    queue[: len(opened), 1] = rows_of_ids[: len(opened)]
+    completed = np.empty((len(rows), kernels.COMPLETED_FIELDS), dtype=np.int64)
+    known_rows = [_remembered_row(state.batches(key), kernels.REMEMBERED_FIELDS) for key in ids.tolist()]
     remembered = np.array(known_rows, dtype=np.int64)
-    slots = places[len(opened) :].astype(np.int64)
-    status, place, ended = fold.fold_rows(rows, slots, table, queue, len(opened), completed, remembered)
+    slots = rows_of_ids[len(opened) :].astype(np.int64)
+    status, failed, ended = kernels.fold_rows(rows, slots, table, queue, len(opened), completed, remembered)
     if status != OK:
-        raise _not_replayable(rows[place], int(table[slots[place], fold.TXN_FIRST_OFFSET]), status == NO_MARKER)
+        raise _not_replayable(rows[failed], int(table[slots[failed], kernels.TXN_FIRST_OFFSET]), status == NO_MARKER)
     changed = {key: ProducerEntry(key, *fields) for key, fields in zip(ids.tolist(), table.tolist(), strict=True)}
     completed = completed[:ended]
     if only_aborted:
-        completed = completed[completed[:, fold.IS_ABORTED] != 0]
+        completed = completed[completed[:, kernels.IS_ABORTED] != 0]
     done = [
         CompletedTransaction(int(ids[slot]), first_offset, last_offset, bool(is_aborted), stable)
         for slot, first_offset, last_offset, is_aborted, stable in completed.tolist()
     ]
     batches = dict(state.remembered)
     for key, row in zip(ids.tolist(), remembered.tolist(), strict=True):
-        found = tuple(RememberedBatch(*row[at : at + fold.BATCH_FIELDS]) for at in fold.places_of_batches(row[0]))
+        found = tuple(RememberedBatch(*row[at : at + kernels.BATCH_FIELDS]) for at in kernels.batch_positions(row[0]))
         if found == changed[key].batches:
             batches.pop(key, None)
         else:
@@ -397,7 +398,7 @@ def _fold(state: ProducerState, rows: npt.NDArray[np.void], end_offset: int, onl
 
 
 def _remembered_row(batches: tuple[RememberedBatch, ...], fields: int) -> list[int]:
-    """A row of the fold's `remembered`, of so many fields."""
+    """Return a row of the kernel's `remembered`, which has `fields` columns."""
     row = [len(batches)]
     for batch in batches:
         row += (batch.last_sequence, batch.last_offset, batch.offset_delta, batch.timestamp_ms)
@@ -405,7 +406,7 @@ def _remembered_row(batches: tuple[RememberedBatch, ...], fields: int) -> list[i
 
 
 def _table_row(entry: ProducerEntry) -> tuple[int, ...]:
-    """A row of the fold's table: the fields of an entry in their order."""
+    """Return a row of the kernel's `table`: the fields of an entry in their order."""
     return (
         entry.producer_epoch,
         entry.last_sequence,
@@ -421,12 +422,13 @@ def _not_replayable(row: np.void, txn_first_offset: int, is_marker: bool) -> Cor
     producer_id = int(row["producer_id"])
     what = f"batch of producer {producer_id} is outside the transaction it opened at {txn_first_offset}"
     if is_marker:
-        what = f"control record of producer {producer_id} has type {int(row['control_type'])}: no transaction marker"
+        kind = int(row["control_type"])
+        what = f"control record of producer {producer_id} has type {kind}, which is not a transaction marker"
     return CorruptBatchError(what, offset=int(row["base_offset"]), advice=_LOG_ADVICE)
 
 
 def last_sequence(base_sequence: int, offset_delta: int) -> int:
-    """The sequence `offset_delta` behind `base_sequence`; sequences wrap to 0 behind 2^31 − 1.
+    """Return the sequence `offset_delta` after `base_sequence`; sequences wrap to 0 after 2^31 − 1.
 
     Source: kafka-log 01 §3.3.
     """

@@ -1,13 +1,14 @@
-r"""Where a log ends now, and what a reader of committed data is given of it: a range, less what was aborted.
+r"""End of a log in use, and the range that READ_COMMITTED gives to a consumer, with the aborted transactions in it.
 
     newest good snapshot --replay of headers--> open transactions --> last stable offset
-            |                                        \-> aborted ones since the snapshot
-    every transaction index ------------------------------> aborted ones
+            |                                        \-> aborted transactions since the snapshot
+    every transaction index ------------------------------> aborted transactions
 
-Unlike a view, this is for logs that are in use: a transaction that has just been aborted may not be in its index yet,
-so what the replay met counts beside what indexes say.
+Unlike `log_view`, this is for logs that are in use.  A transaction that has just been aborted may not be in its index
+yet, so aborted transactions of the replay count too.
 
-Invariant: nothing of a transaction that is open or aborted, nothing above the high watermark where one is known.
+Invariant: the range less its aborted transactions holds no record of an open or aborted transaction, and none at or
+above the high watermark, if one is known.
 """
 
 from __future__ import annotations
@@ -36,63 +37,63 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class CommittedRange:
-    """Offsets [first_offset, end_offset), from the log start to the last stable offset, and who aborted within."""
+    """Offsets [first_offset, end_offset), from log start to last stable offset, with the aborted transactions."""
 
     first_offset: int
     end_offset: int
     aborted: tuple[AbortedTransaction, ...]
 
     def bounds(self) -> Bounds:
-        """The offsets as bounds."""
+        """Return the offsets as bounds."""
         return Bounds(first_offset=self.first_offset, end_offset=self.end_offset)
 
     def aborted_within(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions that have offsets in [first_offset, end_offset)."""
+        """Return the aborted transactions that have offsets in [first_offset, end_offset)."""
         return tuple(
             entry for entry in self.aborted if entry.last_offset >= first_offset and entry.first_offset < end_offset
         )
 
 
 def log_end_offset(source: Source, fs: Fs) -> int:
-    """The offset behind the last whole batch of the partition of `source`.
+    """Return the offset after the last whole batch of the partition of `source`.
 
     Raises:
         NotALogDirectoryError: the directory does not exist.
-        SourceChangedError: its segments are replaced faster than they can be looked at.
+        SourceChangedError: its segments are replaced faster than they can be read.
     """
 
-    def look() -> int:
+    def find_end() -> int:
         segments = live_segments(source, fs)
         end = segments[-1].base_offset if segments else 0
-        for piece in plan_slices(source, Bounds(first_offset=INT64_MAX - 1), fs, slice_bytes=INT64_MAX):
-            for rows in _headers(piece):
+        for part in plan_slices(source, Bounds(first_offset=INT64_MAX - 1), fs, slice_bytes=INT64_MAX):
+            for rows in _headers(part):
                 end = int(rows["last_offset"][-1]) + 1
         return end
 
-    return _settled(look)
+    return _retried(find_end)
 
 
-def _settled(look: Callable[[], _Found]) -> _Found:
-    """What `look` finds, asked again where files changed meanwhile."""
+def _retried(read: Callable[[], _Found]) -> _Found:
+    """Return the result of `read`, called again if files changed meanwhile."""
     for _ in range(_ATTEMPTS - 1):
         try:
-            return look()
+            return read()
         except SourceChangedError:
             continue
-    return look()
+    return read()
 
 
 def committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) -> CommittedRange:
-    """The committed range of the partition of `source`, by its whole directory.
+    """Return the committed range of the partition of `source`; all segments of its directory count.
 
     Raises:
-        CorruptBatchError: a segment below the active one has to be walked and cannot be.
+        CorruptBatchError: a segment below the active one has to be scanned and is corrupt.
         NotALogDirectoryError: the directory does not exist.
-        SourceChangedError: its segments are replaced faster than they can be looked at.
+        SourceChangedError: its segments are replaced faster than they can be read.
 
     Source: kafka-log 04 §3, §8.
     """
-    return _settled(lambda: _committed_range(source, checkpoints, fs))
+    return _retried(lambda: _committed_range(source, checkpoints, fs))
 
 
 def _committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) -> CommittedRange:
@@ -116,7 +117,7 @@ def _committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) 
         log_end = max(log_end, log_start, segments[-1].base_offset if segments else 0)
         if log_end >= start_offset or start_offset not in snapshots:
             break
-        snapshots.discard(start_offset)  # of a tail that was cut off since
+        snapshots.discard(start_offset)  # the log was truncated below it
     high_watermark = log_end
     if checkpoints.high_watermark is not None:
         high_watermark = min(max(checkpoints.high_watermark, log_start), log_end)
@@ -129,36 +130,39 @@ def _committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) 
 
 
 def _replayed(state: ProducerState, source: Source, fs: Fs) -> tuple[ProducerState, int]:
-    """The state at the log's end, and where that is; the batch before the state's end is walked to find it."""
+    """Return the state at the log end, and the log end.
+
+    The scan begins with the batch before the end of `state`, so that it finds the log end if nothing follows.
+    """
     start_offset = state.end_offset
     log_end = 0
-    for piece in plan_slices(source, Bounds(first_offset=start_offset - 1), fs, slice_bytes=INT64_MAX):
-        for rows in _headers(piece):
+    for part in plan_slices(source, Bounds(first_offset=start_offset - 1), fs, slice_bytes=INT64_MAX):
+        for rows in _headers(part):
             log_end = int(rows["last_offset"][-1]) + 1
             state = replay(state, rows[rows["last_offset"] >= start_offset])
     return state, log_end
 
 
-def _headers(piece: Slice) -> Iterator[Rows]:
-    with opened(piece) as descriptor:
+def _headers(part: Slice) -> Iterator[Rows]:
+    with opened(part) as descriptor:
         if descriptor is None:
             raise SourceChangedError(
-                "the partition changed while it was looked at",
-                partition=str(piece.source.partition),
-                path=str(piece.path),
+                "the partition changed while it was read",
+                partition=str(part.source.partition),
+                path=str(part.path),
                 advice="run again; a broker or another tool is at work in this directory",
             )
-        walk = HeaderScan(piece.path, piece.start_position, size_bytes=piece.end_position)
+        scan = HeaderScan(part.path, part.start_position, size_bytes=part.end_position)
         try:
-            for span in walk.spans(descriptor):
+            for span in scan.spans(descriptor):
                 yield span.rows
         except CorruptBatchError:
-            if not piece.segment.is_active:
+            if not part.segment.is_active:
                 raise
 
 
 def _indexed(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> list[AbortedTransaction] | None:
-    """Every indexed aborted transaction; None where an index is damaged, so that all has to be replayed."""
+    """Return every indexed aborted transaction; None if an index is corrupt, so that the whole log is replayed."""
     found: list[AbortedTransaction] = []
     for segment in segments:
         path = segment.path(source.directory, SegmentFileKind.TRANSACTION_INDEX)

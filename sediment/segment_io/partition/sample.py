@@ -1,7 +1,7 @@
-"""A part of a log that stands for all of it: pieces evenly spread over its segments, cut where the index says.
+"""Sample of a log: chunks evenly spread over its segments, each beginning at an indexed batch.
 
-Invariants: a log within the budget is taken whole; a piece that turns out not to begin with a batch is left out, since
-indexes are hints; memory is one piece.
+Invariants: a log within the budget is read whole; a chunk that does not begin with a batch is left out, because an
+index is a hint; memory is one chunk.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import BatchSpan, HeaderScan
 
-PIECE_BYTES = 1 << 20
+SAMPLE_CHUNK_BYTES = 1 << 20
 
 
 def sampled_batches(
     directory: Path, segments: Sequence[SegmentRef], fs: Fs, *, budget_bytes: int = INT64_MAX
 ) -> Iterator[BatchSpan]:
-    """Whole batches of about `budget_bytes` of `segments`, or all of them; a span is valid until the next one.
+    """Yield whole batches of `segments`, about `budget_bytes` of them or all; a span is valid until the next one.
 
     CRCs are not checked.
 
@@ -37,21 +37,21 @@ def sampled_batches(
             if segment.log_bytes:
                 yield from HeaderScan(_log(directory, segment), size_bytes=segment.log_bytes).spans()
         return
-    pieces = max(budget_bytes // PIECE_BYTES, 1)
-    wanted = [(2 * number + 1) * total_bytes // (2 * pieces) for number in range(pieces)]
+    chunks = max(budget_bytes // SAMPLE_CHUNK_BYTES, 1)
+    middles = [(2 * number + 1) * total_bytes // (2 * chunks) for number in range(chunks)]
     below = 0
     for segment in segments:
-        inside = [place - below for place in wanted if below <= place < below + segment.log_bytes]
+        inside = [middle - below for middle in middles if below <= middle < below + segment.log_bytes]
         below += segment.log_bytes
-        for position in _cuts(directory, segment, inside, fs):
+        for position in _indexed_positions(directory, segment, inside, fs):
             try:
-                yield from _piece(directory, segment, position)
+                yield from _chunk(directory, segment, position)
             except CorruptDataError:
                 continue
 
 
-def _cuts(directory: Path, segment: SegmentRef, positions: Sequence[int], fs: Fs) -> list[int]:
-    """Where indexed batches begin that lie before each of `positions`, without repetition."""
+def _indexed_positions(directory: Path, segment: SegmentRef, positions: Sequence[int], fs: Fs) -> list[int]:
+    """Return the last indexed position up to each of `positions`, ascending and without repetition."""
     if not positions:
         return []
     entries = [0]
@@ -62,12 +62,12 @@ def _cuts(directory: Path, segment: SegmentRef, positions: Sequence[int], fs: Fs
     return sorted({max(entry for entry in entries if entry <= position) for position in positions})
 
 
-def _piece(directory: Path, segment: SegmentRef, position: int) -> Iterator[BatchSpan]:
+def _chunk(directory: Path, segment: SegmentRef, position: int) -> Iterator[BatchSpan]:
     taken_bytes = 0
     for span in HeaderScan(_log(directory, segment), position, size_bytes=segment.log_bytes).spans():
         yield span
         taken_bytes += span.end - span.start
-        if 2 * taken_bytes >= PIECE_BYTES:
+        if 2 * taken_bytes >= SAMPLE_CHUNK_BYTES:
             return
 
 

@@ -1,15 +1,18 @@
-r"""Which bytes of which segments answer for a range of offsets and times, cut where indexes say that batches begin.
+r"""Slices: the byte ranges of segments that hold a range of offsets and times, cut at batches that indexes name.
 
-    bounds ----> segments that can hold them        by base offsets, and by the largest timestamp that is indexed
-             \-> first and last byte inside of one   by the entries of its offset and time index
-              \-> cuts in between, every slice_bytes  each verified: a batch whose CRC is right begins there
+    bounds ----> segments that can hold them            by base offsets, and by the largest indexed timestamp
+             \-> first and last position in a segment   by the entries of its offset and time index
+              \-> cuts in between, every slice_bytes    each verified: a batch with a valid CRC begins there
 
-A log that is in use changes under its readers: segments roll, retention removes them, compaction replaces them.  A
-slice therefore answers for offsets; its positions hold as long as the file is the one they were taken from, and if it
-is not, `current_slices` takes them anew.
+A log in use changes under its readers: segments roll, retention removes them, compaction refound them.  Therefore a
+slice stands for its offsets.  Its positions are valid only for the file they were taken from; if that file was
+replaced, `current_slices` plans the same offsets again.
 
-Invariants: indexes are hints, believed only where the log agrees; nothing that lies within the bounds is ever left out,
-what lies outside may be included; a listing never shows a replacement half done.  No compiled code is needed to plan.
+Planning lists the directory with `live_segments`, which reads the clock and may sleep while a replacement is in
+progress.
+
+Invariants: an index is a hint, believed only if the log agrees; every record within the bounds is in a slice, records
+outside may be too; planning needs no compiled code.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ LARGEST_VERIFIED_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Offsets and timestamps in ms of the records that are asked for; ends are exclusive, and 2^63 - 1 is no end."""
+    """Range of offsets and of timestamps in ms; ends are exclusive, and 2^63 - 1 leaves an end open."""
 
     first_offset: int = INT64_MIN
     end_offset: int = INT64_MAX
@@ -75,7 +78,7 @@ class Bounds:
         )
 
     def is_empty(self) -> bool:
-        """Whether no record can be within them."""
+        """Return True if no record can be within the bounds."""
         return self.first_offset >= self.end_offset or self.first_timestamp_ms >= self.end_timestamp_ms
 
 
@@ -86,7 +89,7 @@ ALL = Bounds()
 class Slice:
     """Bytes [start_position, end_position) of a segment, which held the offsets [start_offset, end_offset).
 
-    `inode` is that of the `.log` when positions were taken.
+    `inode` is that of the `.log` when the positions were taken; -1 if the file was gone by then.
     """
 
     source: Source
@@ -99,18 +102,18 @@ class Slice:
 
     @property
     def path(self) -> Path:
-        """Of the `.log`."""
+        """Path of the `.log`."""
         return self.segment.path(self.source.directory, SegmentFileKind.LOG)
 
     @property
     def size_bytes(self) -> int:
-        """How much is to be read."""
+        """Bytes to read."""
         return self.end_position - self.start_position
 
 
 # ------------------------------------------------------------------------------------------------------------ planning
 def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SLICE_BYTES) -> tuple[Slice, ...]:
-    """The slices of a partition that can hold records within `bounds`, ascending, of about `slice_bytes` at most.
+    """Return the slices that can hold records within `bounds`, ascending, each of about `slice_bytes` at most.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
@@ -118,15 +121,19 @@ def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SL
     if bounds.is_empty():
         return ()
     return tuple(
-        piece
+        found
         for segment in live_segments(source, fs)
         if _can_hold(source, segment, bounds)
-        for piece in _cut(source, segment, bounds, slice_bytes)
+        for found in _cut(source, segment, bounds, slice_bytes)
     )
 
 
 def current_slices(stale: Slice, fs: Fs) -> tuple[Slice, ...]:
-    """The slices that now answer for the offsets of `stale`, whose file is no longer the one it was taken from."""
+    """Return slices that hold the offsets of `stale` now, after its file was replaced or removed.
+
+    Raises:
+        SourceChangedError: the partition or the named segment is gone.
+    """
     bounds = Bounds(first_offset=stale.start_offset, end_offset=stale.end_offset)
     try:
         return plan_slices(stale.source, bounds, fs, slice_bytes=INT64_MAX)
@@ -146,7 +153,7 @@ def _can_hold(source: Source, segment: LiveSegment, bounds: Bounds) -> bool:
         return False
     if segment.is_active or bounds.first_timestamp_ms == INT64_MIN:
         return True
-    # The last entry of a segment that is no longer written to has its largest timestamp.
+    # The last entry of a segment that is not active any more has its largest timestamp.
     index = _time_index(source, segment)
     return not len(index) or index.last_entry.timestamp_ms >= bounds.first_timestamp_ms
 
@@ -156,7 +163,7 @@ def _cut(source: Source, segment: LiveSegment, bounds: Bounds, slice_bytes: int)
     try:
         descriptor = open_to_read(path)
     except FileNotFoundError:
-        # Listed and gone: whoever reads the slice will look for its offsets anew.
+        # Listed and gone: the reader of the slice plans its offsets again.
         yield Slice(source, segment, 0, segment.ref.log_bytes, _first(segment, bounds), _end(segment, bounds), -1)
         return
     try:
@@ -178,7 +185,7 @@ def _end(segment: LiveSegment, bounds: Bounds) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Cuts:
-    """The search for cuts in one open segment."""
+    """Search for cut positions in one open segment."""
 
     source: Source
     segment: LiveSegment
@@ -186,7 +193,7 @@ class _Cuts:
     descriptor: int
 
     def cuts(self, slice_bytes: int) -> list[tuple[int, int]]:
-        """(position, offset) where slices begin, and where the last one ends."""
+        """Return (position, offset) of the begin of each slice, and of the end of the last one."""
         segment, bounds = self.segment, self.bounds
         size_bytes = segment.ref.log_bytes
         start, end = 0, size_bytes
@@ -195,16 +202,16 @@ class _Cuts:
             or bounds.end_offset < segment.end_offset
             or bounds.first_timestamp_ms != INT64_MIN
         )
-        places: list[tuple[int, int]] = []
+        found: list[tuple[int, int]] = []
         if inside or size_bytes > slice_bytes:
             index = _offset_index(self.source, segment)
             start = self._start(index)
             end = self._end(index, start)
-            places = self._between(index, start, end, slice_bytes)
-        return [(start, _first(segment, bounds)), *places, (end, _end(segment, bounds))]
+            found = self._between(index, start, end, slice_bytes)
+        return [(start, _first(segment, bounds)), *found, (end, _end(segment, bounds))]
 
     def _start(self, index: OffsetIndex) -> int:
-        """The last verified entry that nothing within the bounds precedes; 0 where there is none."""
+        """Return the position of the last verified entry with nothing of the bounds before it; 0 without one."""
         target = self.bounds.first_offset
         if self.bounds.first_timestamp_ms != INT64_MIN:
             times = _time_index(self.source, self.segment)
@@ -217,9 +224,10 @@ class _Cuts:
         return 0
 
     def _end(self, index: OffsetIndex, start: int) -> int:
-        """The first verified entry from which on all offsets are above the bounds; the file's end where there is none.
+        """Return the position of the first verified entry with only offsets above the bounds from it on.
 
-        What follows an entry is above it, but the batch of the entry itself need not be.
+        That is the end of the file without such an entry.  Batches after the batch of an entry are above the entry's
+        offset, but that batch itself need not be.
         """
         slot = _search(index.relative_offsets, self.bounds.end_offset - 1 - index.base_offset, "left") + 1
         for later in range(slot, len(index)):
@@ -228,34 +236,35 @@ class _Cuts:
         return self.segment.ref.log_bytes
 
     def _between(self, index: OffsetIndex, start: int, end: int, slice_bytes: int) -> list[tuple[int, int]]:
-        places: list[tuple[int, int]] = []
+        found: list[tuple[int, int]] = []
         last = start
         while last + slice_bytes < end:
             offset = None
             for slot in range(_search(index.positions, last + slice_bytes, "left"), len(index)):
                 last = index[slot].position
                 if last >= end:
-                    return places
+                    return found
                 offset = self._verified(index, slot)
                 if offset is not None:
-                    places.append((last, offset))
+                    found.append((last, offset))
                     break
             if offset is None:
-                return places
-        return places
+                return found
+        return found
 
     def _verified(self, index: OffsetIndex, slot: int) -> int | None:
-        """The base offset of the batch at an entry, None where there is no such batch."""
+        """Return the base offset of the batch at an entry; None without such a batch."""
         entry = index[slot]
         size_bytes = self.segment.ref.log_bytes
         return verified_batch(self.descriptor, entry.position, size_bytes, self.segment.base_offset, entry.offset)
 
 
 def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int, highest: int) -> int | None:
-    """The base offset of the batch at `position` of a file of `size_bytes`; None where none is known to be there.
+    """Return the base offset of the batch at `position` of a file of `size_bytes`; None if none is proved to be there.
 
-    Its checksum must be right and its base offset within [lowest, highest], because an entry names the last offset of
-    its batch, or of the append that began there.  A compressed wrapper of magic 0 or 1 hides its base offset.
+    Its CRC must be valid and its base offset within [lowest, highest]: an index entry names the last offset of its
+    batch, or of the append that began there.  A compressed message of magic 0 or 1 hides its base offset, so it is
+    never proved.
 
     Source: kafka-log 01 §7.1.
     """
@@ -287,7 +296,7 @@ def _offset_index(source: Source, segment: LiveSegment) -> OffsetIndex:
 
 
 def _time_index(source: Source, segment: LiveSegment) -> TimeIndex:
-    """The time index as far as its entries belong into the segment."""
+    """Return the time index up to the first entry with an offset past the segment's end."""
     content = read_entries(segment.path(source.directory, SegmentFileKind.TIME_INDEX), TIME_ENTRY_BYTES)
     index = parse_time_index(content, segment.base_offset, preallocated=True)
     inside = _search(index.relative_offsets, segment.end_offset - segment.base_offset, "left")
@@ -295,22 +304,22 @@ def _time_index(source: Source, segment: LiveSegment) -> TimeIndex:
 
 
 def _search(column: Int64s, target: int, side: Literal["left", "right"]) -> int:
-    """np.searchsorted for a target of any size."""
+    """Return np.searchsorted for a target of any size."""
     return int(np.searchsorted(column, max(min(target, INT64_MAX), INT64_MIN), side=side))
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
 @contextmanager
-def opened(piece: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
-    """A descriptor of the slice's file, None where that is no longer the file of its positions.
+def opened(part: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
+    """Open the file of a slice; yield its descriptor, or None if it is not the file of the slice's positions any more.
 
-    A file is never changed but at its end, so the same inode that is long enough holds what it held; where inodes mean
-    nothing, on another host, size and time stand for it.  `or_deleted` opens the file under its name with `.deleted`
-    too, where a broker keeps what it removed or replaced for `file.delete.delay.ms`.
+    A `.log` only grows, so the same inode with the same size or more still holds the slice.  Inodes mean nothing on
+    another host; there, the same size and modification time do.  With `or_deleted` the file is also looked for under
+    its name with `.deleted`, under which a broker keeps a removed or replaced file for `file.delete.delay.ms`.
     """
-    descriptor = _opened(piece, piece.path)
+    descriptor = _opened(part, part.path)
     if descriptor is None and or_deleted:
-        descriptor = _opened(piece, Path(f"{piece.path}{DELETED_SUFFIX}"))
+        descriptor = _opened(part, Path(f"{part.path}{DELETED_SUFFIX}"))
     try:
         yield descriptor
     finally:
@@ -318,14 +327,14 @@ def opened(piece: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
             os.close(descriptor)
 
 
-def _opened(piece: Slice, path: Path) -> int | None:
+def _opened(part: Slice, path: Path) -> int | None:
     try:
         descriptor = open_to_read(path)
     except FileNotFoundError:
         return None
     status = os.fstat(descriptor)
-    ref = piece.segment.ref
-    grown = status.st_ino == piece.inode and status.st_size >= ref.log_bytes
+    ref = part.segment.ref
+    grown = status.st_ino == part.inode and status.st_size >= ref.log_bytes
     same = (status.st_size, status.st_mtime_ns) == (ref.log_bytes, ref.mtime_ns)
     if grown or same:
         return descriptor

@@ -1,7 +1,7 @@
-"""What a path names: the partitions of a log directory, one partition, or one segment of it.
+"""Sources that paths name: the partitions of a log directory, one partition, or one segment of it.
 
-Names decide, nothing is opened.  A log directory stands for its live partitions; what is being deleted, stray or not
-yet in use, and the metadata log, are read only when they are named themselves.
+Only names are read, no file is opened.  A log directory stands for its live partitions.  Directories that are being
+deleted, stray or not yet in use, and the metadata log, are read only if a path names them.
 
 Invariant: a source is a partition directory that exists; only `base_offset` narrows it to one segment.
 """
@@ -36,10 +36,10 @@ _WHAT_TO_NAME = "name a log directory, a partition's directory in it, or a segme
 
 @dataclass(frozen=True, slots=True, order=True)
 class Source:
-    """A partition directory, or with `base_offset` one segment of it, whose `.log` is `log_name`.
+    """Partition directory, or with `base_offset` one segment of it, whose `.log` is `log_name`.
 
     A directory that is not named topic-N stands for a topic of its own name and the partition UNNUMBERED.  `named` is
-    the kind of the file that was named, None where a directory was.
+    the kind of the file that the path named; None if it named a directory.
     """
 
     partition: TopicPartition
@@ -50,13 +50,13 @@ class Source:
 
 
 def find_sources(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
-    """The sources that `paths` name, each once, in the order of their names within each path.
+    """Return the sources that `paths` name, each once, in the order of their names within each path.
 
     Paths may be `file:` URIs and may be globs.
 
     Raises:
         UsageError: no path, a path of another file system, a glob that matches nothing.
-        NotALogDirectoryError: a path does not exist, holds nothing of a log, or is no segment's file.
+        NotALogDirectoryError: a path does not exist, holds nothing of a log, or is not a file of a segment.
     """
     if not paths:
         raise UsageError("no path is given", advice=_WHAT_TO_NAME)
@@ -76,7 +76,7 @@ def _expanded(paths: Sequence[str | Path]) -> Iterable[Path]:
         matches = sorted(glob.glob(text))  # noqa: PTH207 - Path.glob takes no absolute pattern
         if not matches:
             raise UsageError("no path matches the pattern", path=text, advice=_WHAT_TO_NAME)
-        # A broad pattern meets a log directory's checkpoint files too; a lone one that matches is still judged.
+        # A broad pattern also matches the checkpoint files of a log directory; they are an error only on their own.
         likely = [match for match in matches if Path(match).is_dir() or parse_segment_file(Path(match).name)]
         yield from map(Path, likely or matches)
 
@@ -93,7 +93,7 @@ def _local(path: str) -> str:
 def _sources(path: Path, fs: Fs) -> Iterable[Source]:
     if not fs.exists(path):
         raise NotALogDirectoryError("no such file or directory", path=str(path), advice=_WHAT_TO_NAME)
-    path = Path(os.path.abspath(path))  # noqa: PTH100 - links are kept: they may lead to names that say nothing
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - links are kept, because a link may be the only one with the partition's name
     if not fs.is_directory(path):
         return [_segment(path)]
     entries = fs.scan(path)
@@ -118,7 +118,7 @@ def _segment(path: Path) -> Source:
     parsed = parse_segment_file(path.name)
     if parsed is None:
         raise NotALogDirectoryError(
-            "the file is not named as a segment's file is", path=str(path), advice=_WHAT_TO_NAME
+            "the file name is not that of a segment's file", path=str(path), advice=_WHAT_TO_NAME
         )
     log_name = path.name if parsed.kind is SegmentFileKind.LOG else None
     return Source(partition_of(path.parent), path.parent, parsed.base_offset, log_name, parsed.kind)

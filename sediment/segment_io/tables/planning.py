@@ -54,7 +54,7 @@ def plan_table(
     Raises:
         SedimentError: a directory went away, or a corrupt log keeps READ_COMMITTED from being decided.
     """
-    wanted = [source for source in sources if request.wants(source)]
+    wanted = [source for source in sources if request.selects(source)]
     if task_bytes is None:
         task_bytes = BATCHES_TASK_BYTES if request.what == "batches" else SLICE_BYTES
     if request.what not in SLICED_TABLES:

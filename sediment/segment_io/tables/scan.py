@@ -1,7 +1,7 @@
 r"""Scan of the slices of segments: spans of whole batches, and the ranges between them that cannot be read.
 
     slice --chunks--> spans of whole batches --headers--> batches of which no record is wanted are left out
-                        \\--> unreadable range: raised, reported, or a row of its own; reading goes on at the next batch
+                        \--> unreadable range: raised, reported, or a row of its own; reading goes on at the next batch
 
 Bytes after the last whole batch of a segment that is written to are not an error: they are a batch in the middle of
 its append, or the zeros of a preallocated file.
@@ -209,7 +209,7 @@ def _spans(scan_task: ScanTask, descriptor: int) -> Iterator[tuple[ScanTask, Bat
         if error is None and is_last and position == end:
             return
         error = error or CorruptBatchError(
-            "the segment ends inside of a batch",
+            "the segment ends inside a batch",
             path=str(scan_task.slice.path),
             position=scan.end_position,
             advice="restore the segment from a replica or a backup, or leave this partition out",

@@ -38,7 +38,7 @@ ON_CORRUPTION = (FAIL, SKIP, ROWS)
 # ------------------------------------------------------------------------------------------------------------- columns
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: `kind` is binary, string, bool, int, long, timestamp or headers; `meaning` is one line for a person."""
+    """Column: `kind` is binary, string, bool, int, long, timestamp or headers; `meaning` is one line for people."""
 
     name: str
     kind: str
@@ -46,25 +46,25 @@ class Column:
 
 
 _TOPIC = Column("topic", "string", "of the directory's name")
-_PARTITION = Column("partition", "int", "of the directory's name; -1 where it has none")
+_PARTITION = Column("partition", "int", "of the directory's name; -1 if it has none")
 _SEGMENT = Column("segment", "long", "base offset of the segment")
 
 _RECORDS = (
-    Column("key", "binary", "null where the record has none"),
+    Column("key", "binary", "null if the record has none"),
     Column("value", "binary", "null in a tombstone"),
     _TOPIC,
     _PARTITION,
     Column("offset", "long", "of the record"),
     Column("timestamp", "timestamp", "of the record, or of its append"),
     Column("timestampType", "int", "0 CreateTime, 1 LogAppendTime, -1 none (magic 0)"),
-    Column("headers", "headers", "null where the record has none"),
+    Column("headers", "headers", "null if the record has none"),
     Column("batchBaseOffset", "long", "first offset of the batch as it was written"),
     Column("codec", "string", "none, gzip, snappy, lz4 or zstd"),
     Column("producerId", "long", "-1 without"),
     Column("producerEpoch", "int", "-1 without"),
     Column("sequence", "int", "of the record; -1 without"),
     Column("transactional", "bool", "part of a transaction"),
-    Column("control", "bool", "a marker of the cluster's own, never given to applications"),
+    Column("control", "bool", "a control record of the cluster, never given to applications"),
     Column("leaderEpoch", "int", "of the leader that appended the batch; -1 in magic 0 and 1"),
     Column("size", "int", "bytes of the record as encoded, uncompressed"),
 )
@@ -76,13 +76,13 @@ _BATCHES = (
     Column("size", "long", "bytes of the batch, header included"),
     Column("baseOffset", "long", "first offset of the batch as it was written"),
     Column("lastOffset", "long", "last offset of the batch as it was written"),
-    Column("recordCount", "int", "records that are there now"),
+    Column("recordCount", "int", "records in the batch now"),
     Column("magic", "int", "message format: 0, 1 or 2"),
     Column("codec", "string", "none, gzip, snappy, lz4 or zstd"),
     Column("timestampType", "int", "0 CreateTime, 1 LogAppendTime, -1 none (magic 0)"),
-    Column("baseTimestamp", "timestamp", "what the records' deltas count from; null where it is a delete horizon"),
+    Column("baseTimestamp", "timestamp", "base of the records' timestamp deltas; null if it is a delete horizon"),
     Column("maxTimestamp", "timestamp", "largest of the records"),
-    Column("deleteHorizon", "timestamp", "when tombstones and markers in the batch may go"),
+    Column("deleteHorizon", "timestamp", "time from which tombstones and markers in the batch expire"),
     Column("producerId", "long", "-1 without"),
     Column("producerEpoch", "int", "-1 without"),
     Column("baseSequence", "int", "-1 without"),
@@ -93,17 +93,17 @@ _BATCHES = (
     Column("coordinatorEpoch", "int", "of a transaction marker, else null"),
     Column("leaderEpoch", "int", "of the leader that appended the batch; -1 in magic 0 and 1"),
     Column("crc", "long", "as stored"),
-    Column("valid", "bool", "whether the CRC is right"),
+    Column("valid", "bool", "true if the CRC is valid"),
 )
 _SEGMENTS = (
     _TOPIC,
     _PARTITION,
     Column("baseOffset", "long", "of the segment's name"),
-    Column("active", "bool", "the last one, that is written to"),
+    Column("active", "bool", "true for the last segment, which is written to"),
     Column("size", "long", "bytes of the .log"),
-    Column("offsetIndexEntries", "long", "null where there is no .index"),
-    Column("timeIndexEntries", "long", "null where there is no .timeindex"),
-    Column("abortedTransactions", "long", "entries of the .txnindex; null where there is none"),
+    Column("offsetIndexEntries", "long", "null without an .index"),
+    Column("timeIndexEntries", "long", "null without a .timeindex"),
+    Column("abortedTransactions", "long", "entries of the .txnindex; null without one"),
     Column("largestTimestamp", "timestamp", "the last one in the .timeindex"),
     Column("modified", "timestamp", "modification time of the .log"),
     Column("path", "string", "of the .log"),
@@ -134,7 +134,7 @@ _TRANSACTIONS = (
 _PRODUCERS = (
     _TOPIC,
     _PARTITION,
-    Column("snapshot", "long", "the snapshot holds what was known below this offset"),
+    Column("snapshot", "long", "offset of the snapshot; it covers the offsets below"),
     Column("producerId", "long", ""),
     Column("producerEpoch", "int", ""),
     Column("lastSequence", "int", "of its last data batch; null without one"),
@@ -155,11 +155,11 @@ _INDEXES = (
     _PARTITION,
     Column("segment", "long", "base offset of the segment, or the snapshot's offset"),
     Column("file", "string", "name of the index or snapshot"),
-    Column("entries", "long", "null where the file is missing or cannot be read"),
+    Column("entries", "long", "null if the file is missing or cannot be read"),
     Column("problems", "long", "entries that the log contradicts"),
-    Column("problem", "string", "the first of them; null where all is well"),
+    Column("problem", "string", "the first problem; null without one"),
 )
-_CORRUPTION = Column("corruption", "string", "what is wrong with these bytes, which `value` holds; null in a good row")
+_CORRUPTION = Column("corruption", "string", "error of these bytes, which are in `value`; null in a good row")
 
 TABLES: Mapping[str, tuple[Column, ...]] = {
     "records": _RECORDS,
@@ -212,7 +212,7 @@ class TableRequest:
                 raise UsageError(f"table {self.what!r} has no column {name!r}", advice=f"it has {', '.join(known)}")
         return tuple(known[name] for name in self.columns)
 
-    def wants(self, source: Source) -> bool:
+    def selects(self, source: Source) -> bool:
         """Return True if the partition of `source` is requested."""
         partition = source.partition
         return (self.topics is None or partition.topic in self.topics) and (

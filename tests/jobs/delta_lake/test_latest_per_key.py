@@ -7,8 +7,8 @@ import pytest
 
 from sediment.jobs.delta_lake import latest_per_key
 from sediment.jobs.delta_lake.latest_per_key import (
-    ACCOUNT_TOPIC,
     REQUEST,
+    SUMMARY_TOPIC,
     LatestPerKey,
     Part,
     ReadSummary,
@@ -32,10 +32,10 @@ def scan_tasks_of(directory, slice_bytes=1 << 20):
 
 
 def split(batches):
-    """(record rows, accounts)."""
+    """(record rows, summaries)."""
     rows = [row for batch in batches for row in batch.to_pylist()]
-    accounts = {row["partition"]: parse_read_summary(row["value"]) for row in rows if row["topic"] == ACCOUNT_TOPIC}
-    return [row for row in rows if row["topic"] != ACCOUNT_TOPIC], accounts
+    summaries = {row["partition"]: parse_read_summary(row["value"]) for row in rows if row["topic"] == SUMMARY_TOPIC}
+    return [row for row in rows if row["topic"] != SUMMARY_TOPIC], summaries
 
 
 @pytest.mark.parametrize("held_bytes", [1, latest_per_key.HELD_BYTES])
@@ -47,17 +47,17 @@ def test_the_highest_offset_of_each_key_is_its_latest_record(tmp_path, monkeypat
     scan_tasks = scan_tasks_of(directory, 4096)
     assert len(scan_tasks) > 2
     parts = [Part(0, tuple(scan_tasks[:2])), Part(1, tuple(scan_tasks[2:]))]
-    records, accounts = split([batch for part in parts for batch in read_latest(part, Fs())])
+    records, summaries = split([batch for part in parts for batch in read_latest(part, Fs())])
     newest = {}
     for row in records:
         if row["key"] not in newest or row["offset"] > newest[row["key"]]["offset"]:
             newest[row["key"]] = row
     found = {key: (row["offset"], row["value"]) for key, row in newest.items() if row["value"] is not None}
     assert found == {row[0]: (row[4], row[1]) for row in latest_rows(directory)}
-    assert sorted(accounts) == [0, 1]
-    assert sum(account.messages_read for account in accounts.values()) == len(committed_records(directory))
-    assert all(account.reason is None for account in accounts.values())
-    assert all((account.emissions > 1) == (held_bytes == 1) for account in accounts.values())
+    assert sorted(summaries) == [0, 1]
+    assert sum(summary.messages_read for summary in summaries.values()) == len(committed_records(directory))
+    assert all(summary.reason is None for summary in summaries.values())
+    assert all((summary.emissions > 1) == (held_bytes == 1) for summary in summaries.values())
 
 
 def test_a_part_has_one_row_a_key_unless_it_is_too_much_to_hold(tmp_path):
@@ -65,30 +65,30 @@ def test_a_part_has_one_row_a_key_unless_it_is_too_much_to_hold(tmp_path):
     for number in range(50):
         log.append(a=str(number), b=None)
     log.roll().append(a="last")
-    records, accounts = split(read_latest(Part(0, tuple(scan_tasks_of(log.write()))), Fs()))
+    records, summaries = split(read_latest(Part(0, tuple(scan_tasks_of(log.write()))), Fs()))
     assert [(row["key"], row["value"], row["offset"]) for row in records] == [(b"b", None, 99), (b"a", b"last", 100)]
-    assert accounts == {0: ReadSummary(messages_read=101, emissions=1)}
+    assert summaries == {0: ReadSummary(messages_read=101, emissions=1)}
 
 
 def test_records_without_a_key_are_read_and_left_out(tmp_path):
     log = Log(tmp_path / "t-0").append_records([(None, "x"), (b"", "y"), (None, None)])
-    records, accounts = split(read_latest(Part(0, tuple(scan_tasks_of(log.write()))), Fs()))
+    records, summaries = split(read_latest(Part(0, tuple(scan_tasks_of(log.write()))), Fs()))
     assert [row["key"] for row in records] == [b""]
-    assert accounts[0].messages_read == 3
+    assert summaries[0].messages_read == 3
 
 
-def test_a_part_that_cannot_be_read_says_so_in_its_account_and_the_next_is_read(tmp_path):
+def test_a_part_that_cannot_be_read_says_so_in_its_summary_and_the_next_is_read(tmp_path):
     log = Log(tmp_path / "t-0").append(a="1").roll().append(a="2")
     directory = log.write()
     broken = list_segments(directory)[0].path(".log")
     broken.write_bytes(broken.read_bytes()[:-2] + b"??")
     parts = [Part(number, (scan_task,)) for number, scan_task in enumerate(scan_tasks_of(directory))]
     ids = pa.RecordBatch.from_pydict({"id": [0]})
-    records, accounts = split(LatestPerKey([parts])(iter([ids])))
+    records, summaries = split(LatestPerKey([parts])(iter([ids])))
     assert [row["value"] for row in records] == [b"2"]
-    assert accounts[0].reason_code == "corrupt-batch"
-    assert str(broken) in accounts[0].reason
-    assert accounts[1] == ReadSummary(messages_read=1, emissions=1)
+    assert summaries[0].reason_code == "corrupt-batch"
+    assert str(broken) in summaries[0].reason
+    assert summaries[1] == ReadSummary(messages_read=1, emissions=1)
 
 
 def test_every_batch_has_the_schema_that_spark_was_told(tmp_path):

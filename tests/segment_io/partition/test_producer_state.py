@@ -278,8 +278,6 @@ def test_ps_06_the_first_unstable_offset_waits_for_markers_to_be_replicated():
     assert [state.first_unstable_offset(high_watermark) for high_watermark in (100, 109, 110)] == [99, 99, 105]
     state = replayed(marker(2, 112, ABORT), state=state)
     assert [state.first_unstable_offset(high_watermark) for high_watermark in (110, 112, 113)] == [105, 105, None]
-    assert state.without_replicated(112).completed == state.completed[1:]
-    assert state.without_replicated(113).first_unstable_offset(0) is None
 
 
 def test_the_last_stable_offset_is_never_above_the_high_watermark_nor_below_the_log_start():

@@ -101,7 +101,7 @@ def test_what_names_nothing_is_one_sentence_with_what_to_do(make, kind, sentence
 
 def test_files_that_are_no_segments_are_told(tmp_path):
     (tmp_path / "data.csv").write_text("a,b\n")
-    with pytest.raises(NotALogDirectoryError, match="not named as a segment's file is"):
+    with pytest.raises(NotALogDirectoryError, match="the file name is not that of a segment's file"):
         find_sources([tmp_path / "data.csv"], Fs())
     with pytest.raises(NotALogDirectoryError, match="neither segments nor partitions"):
         find_sources([tmp_path], Fs())

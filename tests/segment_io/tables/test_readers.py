@@ -398,7 +398,7 @@ def test_garbage_behind_the_active_segment_is_damage(partition):
 @pytest.mark.parametrize("tail", [b"garbage", batch_bytes(30)[:-1]])
 def test_a_segment_below_that_ends_inside_of_a_batch_is_damage(tail, partition):
     damaged(partition, lambda content: content.extend(tail))
-    with pytest.raises(CorruptBatchError, match="ends inside of a batch"):
+    with pytest.raises(CorruptBatchError, match="ends inside a batch"):
         read_rows(partition)
     rows, (damage,) = with_policy(partition, "skip")
     assert [row["offset"] for row in rows] == list(range(32))
@@ -426,7 +426,7 @@ def test_a_length_that_leads_behind_the_active_segment_is_damage_where_batches_f
     for suffix in (".log", ".index", ".timeindex", ".txnindex"):
         (partition / f"{30:020d}{suffix}").unlink()
     damaged(partition, flip(4 * SIZE + 8))
-    with pytest.raises(CorruptBatchError, match="ends inside of a batch"):
+    with pytest.raises(CorruptBatchError, match="ends inside a batch"):
         read_rows(partition)
     rows, (damage,) = with_policy(partition, "skip")
     assert [row["offset"] for row in rows] == [*range(12), *range(damage.end_position // SIZE * 3, 30)]
