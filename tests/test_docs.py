@@ -1,10 +1,12 @@
-"""README and docs say nothing that is not so: commands parse, options exist and are told, links lead on.
+"""README and docs: commands parse, options exist and are documented, links resolve, prose is plain.
 
 Invariant: nothing is run; what the commands print is shown as it was printed once.
 """
 
 from __future__ import annotations
 
+import ast
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -24,10 +26,21 @@ from sediment.jobs.snapshot import PartitionSnapshot
 from sediment.jobs.verification.report import PairReport
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 PAGE_NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+# Kafka's own rules are notes with a test of their own, and the architecture's layout is a tree of files.
+PROSE = tuple(page for page in PAGES if "kafka-log" not in page.parts and page.name != "architecture.md")
+PROSE_NAMES = [str(page.relative_to(ROOT)) for page in PROSE]
 
-_ROOMS = ("segment_io/", "compaction/", "retention/", "engine/", "jobs/", "tests/", "conf/", "benchmarks/", "docs/")
+MAX_COLUMNS = 120
+MAX_README_LINES = 120
+MAX_SENTENCE_WORDS = 30
+MAX_MEAN_SENTENCE_WORDS = 16
+
+_FOLDERS = (
+    *("sediment/", "segment_io/", "compaction/", "retention/", "engine/", "jobs/"),
+    *("tests/", "conf/", "benchmarks/", "docs/"),
+)
 _FENCE = re.compile(r"^[ ]*```(\w*)\n(.*?)^[ ]*```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -38,6 +51,17 @@ _SUBMITTED = re.compile(r"jobs/(\w+)\.py$")
 _PLACEHOLDER = re.compile(r"<[^<>]+>")
 _NOT_IN_THE_JSON = {"keeps_tombstones"}
 _PLACEHOLDER_NUMBER = re.compile(r"N|M|MS")
+_GENERATED = re.compile(r"^<!-- (\w+) -->\n.*?^<!-- /\1 -->$", re.MULTILINE | re.DOTALL)
+# Links and paths of files, which another file's move may lengthen.
+_UNWRAPPED = re.compile(r"\]\([^)\s]+\)|`(?:\w+/)+\w+\.\w+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[)*]*\s+")
+_BANNED = re.compile(
+    r"\b(whoever|whosoever|whatsoever|nobody|somebody|anybody|everybody|vouch\w*|behind|lets? go|told|tell|tells|"
+    r"telling|doomed|hereby|thereby|whence|is no(?! longer)|are no(?! longer)|was no|what lies|what stands|so many)\b",
+    re.IGNORECASE,
+)
+# Fixed terms of the field, and names of files.
+_ALLOWED = re.compile(r"write-behind|f[ae]lls? behind|fell behind|lags? behind|there (?:is|are) no\b", re.IGNORECASE)
 
 
 def _without_fences(text: str) -> str:
@@ -148,6 +172,39 @@ def test_every_rule_that_blocks_is_told_with_what_to_do() -> None:
     assert {rule.value for rule in BlockingRule} <= told
 
 
+def _texts_of_the_code() -> str:
+    """Every string in the package, one per line; a value inside of an f-string is a null character."""
+    found = []
+    for folder, _, names in os.walk(ROOT / "sediment", followlinks=True):
+        for name in names:
+            if name.endswith(".py"):
+                for node in ast.walk(ast.parse((Path(folder) / name).read_text())):
+                    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                        found.append(node.value)
+                    elif isinstance(node, ast.JoinedStr):
+                        parts = (part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
+                        found.append("".join(map(str, parts)))
+    return "\n".join(found)
+
+
+def _is_in(texts: str, quoted: str) -> bool:
+    """Return True if the longest piece of `quoted` without values has four words in a row in `texts`, or all."""
+    pieces = re.split(r"…|; |\(.*?\)|'[^']*'|\S*[a-z][._]\S*|--\S+|\b(?:\d+|N|M|DIR)\b", quoted)
+    words = max(pieces, key=len).split()
+    count = min(4, len(words))
+    return any(" ".join(words[first : first + count]) in texts for first in range(len(words) - count + 1))
+
+
+def test_every_message_that_troubleshooting_quotes_is_in_the_code() -> None:
+    rows = (ROOT / "docs" / "operate" / "troubleshooting.md").read_text().splitlines()
+    quoted = [span for row in rows if row.startswith("| `") for span in _INLINE.findall(row.split(" | ")[0])]
+    messages = [span for span in quoted if " " in span]
+    texts = _texts_of_the_code()
+    assert len(messages) > 50
+    assert [message for message in messages if not _is_in(texts, message)] == []
+    assert not _is_in(texts, "a message that no command prints")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
 def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     for link in _LINK.findall(_without_fences(page.read_text())):
@@ -164,7 +221,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 def test_every_test_and_source_file_that_is_named_exists(page: Path) -> None:
     for span in _INLINE.findall(_without_fences(page.read_text())):
         path, _, test = span.partition("::")
-        if re.fullmatch(r"(?:[a-z_]+/)+\w+\.(?:py|md|sh|properties)", path) and path.startswith(_ROOMS):
+        if re.fullmatch(r"(?:[a-z_]+/)+\w+\.(?:py|md|sh|properties)", path) and path.startswith(_FOLDERS):
             assert (ROOT / path).is_file(), f"{page.name}: {span}"
             assert not test or f"def {test}(" in (ROOT / path).read_text(), f"{page.name}: {span}"
 
@@ -191,5 +248,77 @@ def test_every_make_target_that_is_named_exists(page: Path) -> None:
 def test_every_page_is_on_the_map() -> None:
     docs = ROOT / "docs"
     listed = set(_LINK.findall((docs / "README.md").read_text()))
-    pages = {str(page.relative_to(docs)) for page in PAGES[1:] if "kafka-log" not in page.parts}
+    pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md") if "kafka-log" not in page.parts}
     assert pages - {"README.md"} <= listed
+
+
+def _prose_blocks(text: str) -> Iterator[str]:
+    """Paragraphs and list items in one line each; without fences, tables, headings and what benchmarks write."""
+    block: list[str] = []
+    for line in [*_GENERATED.sub("", _without_fences(text)).splitlines(), ""]:
+        starts = re.match(r"\s*(?:[*-]|\d+\.) ", line)
+        outside = not line.strip() or line.startswith(("|", "#", "<!--", "!["))
+        if block and (starts or outside):
+            yield " ".join(block)
+            block = []
+        if not outside:
+            block.append(line[starts.end() :] if starts else line.strip())
+
+
+def _plain(text: str) -> str:
+    """`text` without code and link targets; a span of code is one word."""
+    return _LINK.sub("link", re.sub(r"``.+?``|`[^`]+`", "code", text))
+
+
+def _cells(text: str) -> Iterator[str]:
+    for line in _GENERATED.sub("", _without_fences(text)).splitlines():
+        if line.startswith("| "):
+            yield from line.strip("| ").split(" | ")
+
+
+def _sentences(block: str) -> list[str]:
+    return [sentence for sentence in _SENTENCE_END.split(_plain(block)) if sentence]
+
+
+def _too_wide(text: str) -> list[str]:
+    lines = _GENERATED.sub("", _without_fences(text)).splitlines()
+    return [
+        line for line in lines if len(line) > MAX_COLUMNS and not line.startswith("|") and not _UNWRAPPED.search(line)
+    ]
+
+
+def _banned(text: str) -> list[str]:
+    blocks = [*_prose_blocks(text), *_cells(text), *_HEADING.findall(_without_fences(text))]
+    return [found[0] for block in blocks for found in _BANNED.finditer(_ALLOWED.sub("", _plain(block)))]
+
+
+def test_the_checks_of_prose_find_what_they_look_for() -> None:
+    long = " ".join(["word"] * 130)
+    text = f"# Nobody\n\nShort one. {long}.\n\n| a | behind it |\n| --- | --- |\n\n```\n{long} told\n```\n"
+    assert [len(line) > MAX_COLUMNS for line in _too_wide(text)] == [True]
+    assert [len(_sentences(block)) for block in _prose_blocks(text)] == [2]
+    assert max(len(sentence.split()) for block in _prose_blocks(text) for sentence in _sentences(block)) == 130
+    assert _banned(text) == ["behind", "Nobody"]
+    assert _banned("the cleaner fell behind, and `told` is code\n\n<!-- a -->\nbehind\n<!-- /a -->\n") == []
+
+
+@pytest.mark.parametrize("page", PROSE, ids=PROSE_NAMES)
+def test_lines_fit_the_page(page: Path) -> None:
+    assert _too_wide(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", PROSE, ids=PROSE_NAMES)
+def test_no_page_has_a_banned_word(page: Path) -> None:
+    assert _banned(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", PROSE, ids=PROSE_NAMES)
+def test_sentences_are_short(page: Path) -> None:
+    sentences = [sentence for block in _prose_blocks(page.read_text()) for sentence in _sentences(block)]
+    assert [sentence for sentence in sentences if len(sentence.split()) > MAX_SENTENCE_WORDS] == []
+    if len(sentences) > 10:
+        assert sum(len(sentence.split()) for sentence in sentences) / len(sentences) <= MAX_MEAN_SENTENCE_WORDS
+
+
+def test_the_readme_fits_a_short_read() -> None:
+    assert len(PAGES[0].read_text().splitlines()) <= MAX_README_LINES

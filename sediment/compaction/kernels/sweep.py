@@ -473,8 +473,8 @@ def sweep_chunk(
     """Judge and emit the batches below CURSOR, last first; returns DONE, what it needs, or a decoder's status.
 
     `verdicts` is uint8[batches] or empty (all zero); `payloads`, int64[batches, 2], says where the decompressed records
-    of compressed batches are, address and bytes, or NOT_DECOMPRESSED; `compressors` comes from `find_compressors`, or is
-    all zeros;
+    of compressed batches are, address and bytes, or NOT_DECOMPRESSED; `compressors` is what `find_compressors` gives
+    or zeros;
     `producer_*` are ActiveProducers' columns.  `living`
     is of use IN_SPLIT only: a bit for each record of the split, numbered as RECORDS counts them, 1 where its key lives.
     """
