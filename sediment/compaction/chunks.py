@@ -42,7 +42,7 @@ from sediment.segment_io.compiled.status import (
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format import decode
 from sediment.segment_io.format.codecs import decompress
-from sediment.segment_io.format.decompress import NOT_HERE, decompress_batches, find_tools
+from sediment.segment_io.format.decompress import NOT_DECOMPRESSED, decompress_batches, find_tools
 from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -104,7 +104,7 @@ class Chunk:
     `source` holds the `size_bytes` that were read at `position` of the file, and batch n of it begins at `origins`[n].
     `buffer` is the same where there are no messages of magic 0 and 1, else holds what became of them; of a compressed
     one it has the header only.  Records that were decompressed ahead are where `payloads`, int64[batches, 2], says
-    (address and bytes, or NOT_HERE; empty where nothing is compressed), else in `decompressed`, by ordinal.
+    (address and bytes, or NOT_DECOMPRESSED; empty where nothing is compressed), else in `decompressed`, by ordinal.
     """
 
     segment: SegmentRef
@@ -257,14 +257,14 @@ class ChunkReader:
             wanted &= self._living_batches(chunk, self._living)
         if not has_compressed:
             return chunk
-        chunk = replace(chunk, payloads=np.full((wanted.size, 2), NOT_HERE, dtype=np.int64))
+        chunk = replace(chunk, payloads=np.full((wanted.size, 2), NOT_DECOMPRESSED, dtype=np.int64))
         if chunk.verdicts.size:
             wanted &= chunk.verdicts & (DISCARD | LEGACY | UNREADABLE) == 0
         ordinals = np.flatnonzero(wanted)
         if newest_first:
             ordinals = ordinals[::-1].copy()
         room_bytes = _AHEAD_CHUNKS * CHUNK_BYTES - self._decompress_many(chunk, number, ordinals)
-        for ordinal in map(int, ordinals[chunk.payloads[ordinals, 1] == NOT_HERE]):
+        for ordinal in map(int, ordinals[chunk.payloads[ordinals, 1] == NOT_DECOMPRESSED]):
             if room_bytes <= 0:
                 break
             content = self.decompress(chunk, ordinal)

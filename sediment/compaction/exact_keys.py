@@ -55,7 +55,7 @@ from sediment.segment_io.format.decode import (
     RECORD_FIELDS,
     decode_records,
 )
-from sediment.segment_io.format.decompress import NOT_HERE
+from sediment.segment_io.format.decompress import NOT_DECOMPRESSED
 from sediment.segment_io.format.hashing import hash_key
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -138,7 +138,7 @@ def prove_chunk(
                 end = load_i32(header + BATCH_LENGTH) + LOG_OVERHEAD_BYTES - BATCH_HEADER_BYTES
             else:
                 records_base, end = payloads[ordinal, 0], payloads[ordinal, 1]
-                if end == NOT_HERE:
+                if end == NOT_DECOMPRESSED:
                     return NEEDS_PAYLOAD
             if count * MIN_RECORD_BYTES > end:
                 return BAD_RECORD_COUNT

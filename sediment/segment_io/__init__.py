@@ -1,1 +1,1 @@
-"""Every byte on disk, and what a directory says about itself.  Knows no policy, no clock and no Spark."""
+"""Kafka's files on disk: formats, segments, partition directories and their content as tables.  Knows no policy."""

@@ -35,7 +35,7 @@ from sediment.compaction.split import (
     splits_at,
 )
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
-from sediment.segment_io.format.decompress import NOT_HERE
+from sediment.segment_io.format.decompress import NOT_DECOMPRESSED
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef, list_log
@@ -269,7 +269,7 @@ def test_compressed_batches_without_a_living_record_are_not_decompressed_ahead(t
         reader = ChunkReader(directory, plan.view.listing.segments, Fs(), 1 << 20, 0, stack)
         reader.leave_dead_compressed(np.packbits([1, 0, 0, 1, 0, 0, 1, 0], bitorder="little"))
         (chunk,) = reader.chunks(split.groups[0].segments, {}, newest_first=True)
-        assert (chunk.payloads[:, 1] != NOT_HERE).tolist() == [True, False, False, False, True]
+        assert (chunk.payloads[:, 1] != NOT_DECOMPRESSED).tolist() == [True, False, False, False, True]
 
 
 def test_a_segment_that_went_away_is_told_as_a_changed_source(tmp_path):

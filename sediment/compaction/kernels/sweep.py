@@ -103,7 +103,7 @@ from sediment.segment_io.format.decode import (
     read_varint,
     read_varlong,
 )
-from sediment.segment_io.format.decompress import NOT_HERE
+from sediment.segment_io.format.decompress import NOT_DECOMPRESSED
 from sediment.segment_io.format.hashing import hash_key
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -254,7 +254,7 @@ def _records_of(
         address, payload_bytes = header + BATCH_HEADER_BYTES, size_bytes - BATCH_HEADER_BYTES
     else:
         address, payload_bytes = payloads[ordinal, 0], payloads[ordinal, 1]
-        if payload_bytes == NOT_HERE:
+        if payload_bytes == NOT_DECOMPRESSED:
             return NEEDS_PAYLOAD, 0, 0
     return (BAD_RECORD_COUNT if count * MIN_RECORD_BYTES > payload_bytes else OK), address, payload_bytes
 
@@ -473,7 +473,8 @@ def sweep_chunk(
     """Judge and emit the batches below CURSOR, last first; returns DONE, what it needs, or a decoder's status.
 
     `verdicts` is uint8[batches] or empty (all zero); `payloads`, int64[batches, 2], says where the decompressed records
-    of compressed batches are, address and bytes, or NOT_HERE; `compressors` is what `find_compressors` gives, or zeros;
+    of compressed batches are, address and bytes, or NOT_DECOMPRESSED; `compressors` is what `find_compressors` gives,
+    or zeros;
     `producer_*` are ActiveProducers' columns.  `living`
     is of use IN_SPLIT only: a bit for each record of the split, numbered as RECORDS counts them, 1 where its key lives.
     """

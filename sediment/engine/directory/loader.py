@@ -505,7 +505,7 @@ class _Loading:
             tables.append(rows.copy())
 
         try:
-            scan = self._scan(segment, keep, NO_LEADER_EPOCH, stop_where_offsets_go_back=True)
+            scan = self._scan(segment, keep, NO_LEADER_EPOCH, stop_if_offsets_go_back=True)
         except (CorruptDataError, UnsupportedDataError, _TooManyBatchesError):
             return None
         return _ScannedAhead(scan, tuple(tables))
@@ -531,9 +531,7 @@ class _Loading:
         )
         manager.forget_completed()
         if ahead is None:
-            scan = self._scan(
-                segment, manager.replay_aborted, latest_epoch(self.epochs), stop_where_offsets_go_back=cut
-            )
+            scan = self._scan(segment, manager.replay_aborted, latest_epoch(self.epochs), stop_if_offsets_go_back=cut)
         else:
             scan = ahead.behind(latest_epoch(self.epochs))
             with self._of_this_partition():
@@ -571,7 +569,7 @@ class _Loading:
         on_producer_batches: Callable[..., None] | None,
         known_leader_epoch: int,
         *,
-        stop_where_offsets_go_back: bool,
+        stop_if_offsets_go_back: bool,
     ) -> SegmentScan:
         with self._of_this_partition():
             return scan_segment(
@@ -581,7 +579,7 @@ class _Loading:
                 index_interval_bytes=self.config.index_interval_bytes,
                 segment_index_bytes=self.config.segment_index_bytes,
                 known_leader_epoch=known_leader_epoch,
-                stop_where_offsets_go_back=stop_where_offsets_go_back,
+                stop_if_offsets_go_back=stop_if_offsets_go_back,
                 on_producer_batches=on_producer_batches,
                 fs=self.fs,
             )
@@ -652,7 +650,7 @@ class _Loading:
             if not (is_torn or self.verify_trusted):
                 continue
             try:
-                scan = self._scan(segment, None, 0, stop_where_offsets_go_back=False)
+                scan = self._scan(segment, None, 0, stop_if_offsets_go_back=False)
             except IndexOffsetOverflowError as error:
                 self._note_overflow(segment, error)
                 continue

@@ -122,7 +122,7 @@ class ReplayedSegment:
             CorruptBatchError: a header is malformed.
         """
         if self.log_bytes:
-            yield from HeaderScan(self.path, size_bytes=self.log_bytes, fs=self.fs, torn_whatever_its_magic=True)
+            yield from HeaderScan(self.path, size_bytes=self.log_bytes, fs=self.fs, unknown_magic_may_be_torn=True)
 
 
 class ProducerStateManager:

@@ -88,7 +88,7 @@ def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
         _size_bytes(path, fs),
         index_interval_bytes=INT32_MAX,
         segment_index_bytes=0,
-        stop_where_offsets_go_back=False,
+        stop_if_offsets_go_back=False,
         fs=fs,
     )
 

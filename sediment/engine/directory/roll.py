@@ -63,7 +63,7 @@ def plan_roll(view: LogView, fs: Fs, *, index_interval_bytes: int, segment_index
         active.log_bytes,
         index_interval_bytes=index_interval_bytes,
         segment_index_bytes=min(segment_index_bytes, MAX_SEGMENT_BYTES),
-        stop_where_offsets_go_back=False,
+        stop_if_offsets_go_back=False,
     )
     if scan.good_bytes < active.log_bytes:
         kind = UncleanDirectoryError if scan.is_torn else CorruptBatchError

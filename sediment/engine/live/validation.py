@@ -80,7 +80,7 @@ from sediment.segment_io.segment.append import (
     RECORD_IS_GOOD,
     TIMESTAMP_IS_OUT_OF_RANGE,
     TIMESTAMP_TYPE_IS_WRONG,
-    judge_records,
+    check_records,
     read_verified,
     stamp_batch,
 )
@@ -420,7 +420,7 @@ def _judge(
         base_timestamp = fields.max_timestamp
         records[: fields.record_count, TIMESTAMP_DELTA] = 0
     earliest_ms, latest_ms = _time_range(config, now_ms)
-    bad, largest_ms, consecutive = judge_records(
+    bad, largest_ms, consecutive = check_records(
         records,
         fields.record_count,
         base_timestamp,

@@ -1,1 +1,1 @@
-"""Bytes of Kafka's log files as values, and values as bytes.  Opens no file."""
+"""Conversion of the bytes of Kafka's log files to values and back.  Opens no file and reads no clock."""

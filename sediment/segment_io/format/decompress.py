@@ -1,7 +1,7 @@
 """Compiled loops that decompress many batches at once, as Kafka's producers frame them (kafka-log 01 §6).
 
     area      | records of a batch | records of the next | …        | padding |
-    payloads  (address, bytes) of each batch's records; bytes is NOT_HERE if they are not in the area
+    payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if they are not in the area
 
 They call functions of the codecs' C libraries by address; snappy, which no library exports, is a loop here.  A batch
 that is framed in another way, is malformed or has no library is left out; `codecs.decompress` reads or reports it.
@@ -45,7 +45,7 @@ from sediment.segment_io.format.layout import (
     LZ4_STORED,
 )
 
-NOT_HERE = -1
+NOT_DECOMPRESSED = -1
 _NO_ROOM = -2
 
 # ---------------------------------------------------------------- C functions and their contexts, int64[TOOL_REGISTERS]
@@ -112,7 +112,7 @@ def decompress_batches(
         start = header + BATCH_HEADER_BYTES
         end = header + LOG_OVERHEAD_BYTES + load_i32(header + BATCH_LENGTH)
         room = min(area_bytes - used, limit_bytes)
-        size = NOT_HERE
+        size = NOT_DECOMPRESSED
         if codec == CODEC_LZ4:
             size = _lz4(start, end, area + used, room, tools)
         elif codec == CODEC_ZSTD:
@@ -133,7 +133,7 @@ def decompress_batches(
 @kernel
 def _gzip(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     if tools[_GZIP_DECOMPRESS] == 0 or end - start < _GZIP_MIN_BYTES or load_little_u32(start) != _GZIP_START:
-        return NOT_HERE
+        return NOT_DECOMPRESSED
     sizes = tools.ctypes.data + _WORD_BYTES * _SIZES
     status = call_for_status(
         tools[_GZIP_DECOMPRESS], tools[_GZIP_CONTEXT], start, end - start, target, room, sizes, sizes + _WORD_BYTES
@@ -142,41 +142,41 @@ def _gzip(start: int, end: int, target: int, room: int, tools: Tools) -> int:
         return _NO_ROOM
     # Bytes after the first member are left to `codecs.decompress`, which reads them as Java does.
     if status != _LIBDEFLATE_SUCCESS or tools[_SIZES] != end - start:
-        return NOT_HERE
+        return NOT_DECOMPRESSED
     return tools[_SIZES + 1]
 
 
 @kernel
 def _zstd(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     if tools[_ZSTD_DECOMPRESS] == 0 or end - start < _ZSTD_MIN_BYTES or load_little_u32(start) != _ZSTD_START:
-        return NOT_HERE
+        return NOT_DECOMPRESSED
     if load_u8(start + 4) & _ZSTD_SINGLE_SEGMENT == 0 and load_u8(start + 5) >> 3 > _ZSTD_MAX_WINDOW_EXPONENT:
-        return NOT_HERE
+        return NOT_DECOMPRESSED
     size = call_for_size(tools[_ZSTD_DECOMPRESS], tools[_ZSTD_CONTEXT], target, room, start, end - start)
     if size == _ZSTD_TOO_SMALL:
         return _NO_ROOM
-    return max(size, NOT_HERE)
+    return max(size, NOT_DECOMPRESSED)
 
 
 @kernel
 def _lz4(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     """Read frames of independent blocks of 64 KiB at most without checksums, as Kafka and librdkafka write them."""
     if tools[_LZ4_DECOMPRESS] == 0 or end - start < _LZ4_MIN_BYTES or load_little_u32(start) != _LZ4_START:
-        return NOT_HERE
+        return NOT_DECOMPRESSED
     if load_u8(start + 4) != 0x60 or load_u8(start + 5) != 0x40 or load_u8(start + 6) != 0x82:
-        return NOT_HERE
+        return NOT_DECOMPRESSED
     position = start + 7
     size = 0
     while True:
         if end - position < 4:
-            return NOT_HERE
+            return NOT_DECOMPRESSED
         word = load_little_u32(position)
         position += 4
         length = word & ~LZ4_STORED
         if length == 0:
             return size
         if length > LZ4_BLOCK_BYTES or length > end - position:
-            return NOT_HERE
+            return NOT_DECOMPRESSED
         if word & LZ4_STORED:
             if length > room - size:
                 return _NO_ROOM
@@ -188,7 +188,7 @@ def _lz4(start: int, end: int, target: int, room: int, tools: Tools) -> int:
                 return _NO_ROOM
             block = call_for_int(tools[_LZ4_DECOMPRESS], position, target + size, length, most)
             if block < 0:
-                return NOT_HERE
+                return NOT_DECOMPRESSED
             size += block
         position += length
 
@@ -204,7 +204,7 @@ def _snappy(start: int, end: int, target: int, room: int) -> int:
         length = load_i32(position)
         position += 4
         if length <= 0 or length > end - position:
-            return NOT_HERE
+            return NOT_DECOMPRESSED
         block = _snappy_block(position, position + length, target + size, room - size)
         if block < 0:
             return block
@@ -215,12 +215,12 @@ def _snappy(start: int, end: int, target: int, room: int) -> int:
 
 @kernel
 def _snappy_block(source: int, end: int, target: int, room: int) -> int:
-    """Return the uncompressed size of a raw snappy block, NOT_HERE if it is malformed."""
+    """Return the uncompressed size of a raw snappy block, NOT_DECOMPRESSED if it is malformed."""
     size = 0
     shift = 0
     while True:
         if source >= end or shift > 28:
-            return NOT_HERE
+            return NOT_DECOMPRESSED
         byte = load_u8(source)
         source += 1
         size |= (byte & 127) << shift
@@ -247,7 +247,7 @@ def _snappy_block(source: int, end: int, target: int, room: int) -> int:
                 length = (load_little_u32(source) & ((1 << (8 * extra)) - 1)) + 1
                 source += extra
             if length > end - source or length > limit - out:
-                return NOT_HERE
+                return NOT_DECOMPRESSED
             copy_bytes(out, source, length)
             source += length
             out += length
@@ -265,7 +265,7 @@ def _snappy_block(source: int, end: int, target: int, room: int) -> int:
             distance = load_little_u32(source)
             source += 4
         if source > end or distance == 0 or distance > out - target or length > limit - out:
-            return NOT_HERE
+            return NOT_DECOMPRESSED
         if distance >= 16:
             # Whole words, past the end of the copy too: the bytes there are written later or are padding.
             for at in range(0, length, 16):
@@ -274,4 +274,4 @@ def _snappy_block(source: int, end: int, target: int, room: int) -> int:
             for at in range(length):
                 store_i8(out + at, load_u8(out + at - distance))
         out += length
-    return size if out == limit else NOT_HERE
+    return size if out == limit else NOT_DECOMPRESSED

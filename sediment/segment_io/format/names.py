@@ -1,6 +1,6 @@
 """Conversion of file and directory names to offsets, topic partitions and states, and back (kafka-log 01 §1).
 
-Invariant: names with a state suffix (`.cleaned`, `.swap`, `.deleted`) and our own `.part` names are never mistaken
+Invariant: names with a state suffix (`.cleaned`, `.swap`, `.deleted`) and Sediment's `.part` names are never mistaken
 for live segment files.
 """
 

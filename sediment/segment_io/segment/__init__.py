@@ -1,1 +1,1 @@
-"""One segment file and its indexes: read, search, scan, append and write."""
+"""One segment file and its indexes: reading, searching, recovery, appends and writing."""

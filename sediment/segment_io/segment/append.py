@@ -62,7 +62,7 @@ def read_verified(base: int, end: int, epoch_limit: int, rows: npt.NDArray[np.vo
 
 
 @kernel
-def judge_records(
+def check_records(
     records: npt.NDArray[np.int64],
     count: int,
     base_timestamp: int,
@@ -71,11 +71,11 @@ def judge_records(
     is_append_time: bool,
     earliest_ms: int,
     latest_ms: int,
-    verdicts: npt.NDArray[np.uint8],
+    results: npt.NDArray[np.uint8],
 ) -> tuple[int, int, bool]:
     """Check decoded records against the rules of a topic.
 
-    `verdicts`, uint8[>= count], gets a result for each record.  A timestamp is valid within [earliest_ms, latest_ms],
+    `results`, uint8[>= count], gets a result for each record.  A timestamp is valid within [earliest_ms, latest_ms],
     or if it is -1; `is_append_time` is the timestamp type of the batch.
 
     Returns:
@@ -85,17 +85,17 @@ def judge_records(
     largest = -1
     consecutive = True
     for index in range(count):
-        verdict = RECORD_IS_GOOD
+        result = RECORD_IS_GOOD
         timestamp = base_timestamp + records[index, TIMESTAMP_DELTA]
         if needs_key and records[index, KEY_BYTES] < 0:
-            verdict = KEY_IS_MISSING
+            result = KEY_IS_MISSING
         elif checks_create_time and timestamp != -1:
             if timestamp < earliest_ms or timestamp > latest_ms:
-                verdict = TIMESTAMP_IS_OUT_OF_RANGE
+                result = TIMESTAMP_IS_OUT_OF_RANGE
         elif is_append_time:
-            verdict = TIMESTAMP_TYPE_IS_WRONG
-        verdicts[index] = verdict
-        bad += verdict != RECORD_IS_GOOD
+            result = TIMESTAMP_TYPE_IS_WRONG
+        results[index] = result
+        bad += result != RECORD_IS_GOOD
         largest = max(largest, timestamp)
         consecutive = consecutive and records[index, OFFSET_DELTA] == index
     return bad, largest, consecutive
@@ -105,7 +105,7 @@ def judge_records(
 def stamp_batch(
     address: int, size_bytes: int, base_offset: int, leader_epoch: int, is_append_time: bool, max_timestamp: int
 ) -> None:
-    """Set offset, leader epoch and timestamps of a batch of magic 2; its checksum changes only with the timestamps."""
+    """Set offset, leader epoch, timestamp type and maximum of a batch of magic 2; the checksum covers the last two."""
     store_i64(address + BASE_OFFSET, base_offset)
     store_i32(address + LEADER_EPOCH, leader_epoch)
     before = load_i16(address + ATTRIBUTES)

@@ -77,7 +77,7 @@ class HeaderScan:
 
     Raises:
         CorruptBatchError: while iterating, for a batch with a malformed header (CRCs are not computed); with
-            `torn_whatever_its_magic` not for one of an unknown magic that would end after the end of the scan.
+            `unknown_magic_may_be_torn` not for one of an unknown magic that would end after the end of the scan.
         SourceChangedError: while iterating, if the file became shorter.
     """
 
@@ -88,10 +88,10 @@ class HeaderScan:
         *,
         size_bytes: int | None = None,
         fs: Fs | None = None,
-        torn_whatever_its_magic: bool = False,
+        unknown_magic_may_be_torn: bool = False,
     ) -> None:
         self._path = path
-        self._torn_whatever_its_magic = torn_whatever_its_magic
+        self._unknown_magic_may_be_torn = unknown_magic_may_be_torn
         self._fs = fs or Fs()
         self._size_bytes = size_bytes
         self.end_position = start_position
@@ -129,7 +129,7 @@ class HeaderScan:
                 at = behind
                 if status != ROWS_FULL:
                     break
-            if self._torn_whatever_its_magic and needed > size_bytes - self.end_position:
+            if self._unknown_magic_may_be_torn and needed > size_bytes - self.end_position:
                 return
             if status != INCOMPLETE:
                 raise self._error(status, buffer, at)

@@ -134,7 +134,7 @@ def _scan_batches(
     file_position: int,
     segment_base_offset: int,
     interval_bytes: int,
-    stop_where_offsets_go_back: bool,
+    stop_if_offsets_go_back: bool,
     wants_rows: bool,
     progress: npt.NDArray[np.int64],
     offset_entries: npt.NDArray[np.uint8],
@@ -165,7 +165,7 @@ def _scan_batches(
         elif load_i8(address + MAGIC) == 1:
             timestamp = load_i64(address + LEGACY_TIMESTAMP)
         if (
-            stop_where_offsets_go_back
+            stop_if_offsets_go_back
             and not is_legacy
             and _offset_is_lost(address, file_position + position, progress[_NEXT_OFFSET])
         ):
@@ -183,7 +183,7 @@ def _scan_batches(
             )
             if filled == 0:
                 return status, position, size_bytes
-        if stop_where_offsets_go_back and entry_goes_back(last_offset, timestamp, interval_bytes, progress):
+        if stop_if_offsets_go_back and entry_goes_back(last_offset, timestamp, interval_bytes, progress):
             return OFFSET_GOES_BACK, position, size_bytes
         add_batch(
             last_offset,
@@ -286,7 +286,7 @@ def scan_segment(
     index_interval_bytes: int,
     segment_index_bytes: int,
     known_leader_epoch: int = NO_LEADER_EPOCH,
-    stop_where_offsets_go_back: bool = True,
+    stop_if_offsets_go_back: bool = True,
     on_producer_batches: Callable[[Rows], None] | None = None,
     fs: Fs | None = None,
 ) -> SegmentScan:
@@ -303,7 +303,7 @@ def scan_segment(
     Source: kafka-log 05 §4, 01 §7.5.
     """
     return _Scan(path, base_offset, size_bytes, index_interval_bytes, segment_index_bytes, known_leader_epoch).run(
-        stop_where_offsets_go_back, on_producer_batches, fs or Fs()
+        stop_if_offsets_go_back, on_producer_batches, fs or Fs()
     )
 
 
@@ -335,11 +335,11 @@ class _Scan:
         self._progress[_LEADER_EPOCH_SO_FAR] = known_leader_epoch
 
     def run(
-        self, stop_where_offsets_go_back: bool, on_producer_batches: Callable[[Rows], None] | None, fs: Fs
+        self, stop_if_offsets_go_back: bool, on_producer_batches: Callable[[Rows], None] | None, fs: Fs
     ) -> SegmentScan:
         descriptor = fs.open_to_read(self._path)
         try:
-            position, status = self._read(descriptor, stop_where_offsets_go_back, on_producer_batches)
+            position, status = self._read(descriptor, stop_if_offsets_go_back, on_producer_batches)
         finally:
             os.close(descriptor)
         self._hand_out(on_producer_batches)
@@ -361,7 +361,7 @@ class _Scan:
     def _read(
         self,
         descriptor: int,
-        stop_where_offsets_go_back: bool,
+        stop_if_offsets_go_back: bool,
         on_producer_batches: Callable[[Rows], None] | None,
     ) -> tuple[int, int]:
         """Return (position in the file after the last good batch, status there)."""
@@ -379,7 +379,7 @@ class _Scan:
                     start,
                     self._base_offset,
                     self._interval_bytes,
-                    stop_where_offsets_go_back,
+                    stop_if_offsets_go_back,
                     on_producer_batches is not None,
                     self._progress,
                     self._offset_entries,

@@ -42,7 +42,7 @@ def decompressed(batches, *, area_bytes=LIMIT, limit_bytes=LIMIT, tools=None):
     positions = np.cumsum([0, *map(len, batches[:-1])]).astype(np.int64)
     chunk = np.frombuffer(b"".join(batches) + bytes(PADDING_BYTES), dtype=np.uint8)
     area = np.full(area_bytes + 2 * PADDING_BYTES, GUARD, dtype=np.uint8)
-    found = np.full((len(batches), 2), decompress_kernels.NOT_HERE, dtype=np.int64)
+    found = np.full((len(batches), 2), decompress_kernels.NOT_DECOMPRESSED, dtype=np.int64)
     used = decompress_kernels.decompress_batches(
         chunk.ctypes.data,
         positions,
