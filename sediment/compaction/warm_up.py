@@ -14,7 +14,7 @@ from sediment.compaction.config import COMPACT, CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.policy import cleanable_range
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
-from sediment.segment_io.fs import PretendingFs
+from sediment.segment_io.fs import DryRunFs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
@@ -50,7 +50,7 @@ def warm_up(*, everything: bool = False) -> None:
 
 
 def _clean(directory: Path, config: CompactionConfig, *, exact_keys: bool = False) -> None:
-    fs = PretendingFs()
+    fs = DryRunFs()
     view = open_view(
         list_log(TopicPartition("warm-up", 0), directory, fs),
         PartitionCheckpoints(),

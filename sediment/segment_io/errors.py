@@ -83,7 +83,7 @@ class SedimentError(Exception):
         self.advice = advice
 
     def __str__(self) -> str:
-        places = [
+        locations = [
             f"{name} {value}"
             for name, value in (
                 ("partition", self.partition),
@@ -93,7 +93,7 @@ class SedimentError(Exception):
             )
             if value is not None
         ]
-        where = f" ({', '.join(places)})" if places else ""
+        where = f" ({', '.join(locations)})" if locations else ""
         advice = f"; {self.advice}" if self.advice else ""
         # A file's name or content may hold terminal commands and characters that cannot be encoded.
         return printable(f"{self.what}{where}{advice}")
@@ -208,9 +208,9 @@ class RecordValidationError(InvalidRecordError):
         *,
         record_errors: tuple[tuple[int, str], ...] = (),
         has_invalid_timestamp: bool = False,
-        **places: Any,
+        **locations: Any,
     ) -> None:
-        super().__init__(what, **places)
+        super().__init__(what, **locations)
         self.record_errors = record_errors
         self.has_invalid_timestamp = has_invalid_timestamp
 
@@ -237,8 +237,8 @@ class UnexpectedAppendOffsetError(RejectedAppendError):
     `first_offset` and `last_offset` are those of the append.
     """
 
-    def __init__(self, what: str, *, first_offset: int = -1, last_offset: int = -1, **places: Any) -> None:
-        super().__init__(what, **places)
+    def __init__(self, what: str, *, first_offset: int = -1, last_offset: int = -1, **locations: Any) -> None:
+        super().__init__(what, **locations)
         self.first_offset = first_offset
         self.last_offset = last_offset
 

@@ -370,7 +370,7 @@ class Fs:
         return shutil.disk_usage(path).free
 
 
-class PretendingFs(Fs):
+class DryRunFs(Fs):
     """A filesystem for dry runs: it reads files, and only counts the bytes that it would write."""
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:

@@ -23,7 +23,7 @@ from sediment.segment_io.compiled import native
 from sediment.segment_io.errors import CorruptBatchError, MapFullError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
-from sediment.segment_io.fs import Fs, PretendingFs
+from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
@@ -324,7 +324,7 @@ def test_parts_keep_the_modification_time_of_the_last_source_cp_14(tmp_path):
 def test_a_dry_run_writes_nothing(tmp_path):
     directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"a") for n in range(10)]})
     before = names(directory)
-    swap = prepare(directory, NOW, PretendingFs())
+    swap = prepare(directory, NOW, DryRunFs())
     assert swap is not None
     assert swap.groups[0].stats.messages_written == 1
     assert names(directory) == before

@@ -12,7 +12,7 @@ from sediment.compaction.cleaner import clean_log
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PreparedSwap
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.fs import Fs, PretendingFs
+from sediment.segment_io.fs import DryRunFs, Fs
 from tests.compaction.test_cleaner import PARTITION, Round, batch_of, clean_both, prepare, put_in_place, write_log
 from tests.compaction.test_legacy_cleaning import legacy_log
 from tests.compaction.test_split import Way, clean_in_splits, plan_of
@@ -114,8 +114,8 @@ def test_without_a_stated_retention_old_tombstones_do_not_go_by_the_modification
         os.utime(path, ns=(START_MS * 10**6, START_MS * 10**6))
     (directory / f"{20:020d}.log").touch()
     given = replace(UNSTATED, segment_bytes=1, dirty=15)
-    stated = prepare(directory, replace(given, delete_retention_ms=1000), PretendingFs())
-    unstated = prepare(directory, given, PretendingFs())
+    stated = prepare(directory, replace(given, delete_retention_ms=1000), DryRunFs())
+    unstated = prepare(directory, given, DryRunFs())
     assert stated is not None
     assert unstated is not None
     assert [swap.groups[0].stats.messages_written for swap in (stated, unstated)] == [0, 2]

@@ -17,7 +17,7 @@ from sediment.compaction.grouping import CleaningPlan, plan_cleaning
 from sediment.compaction.policy import cleanable_range
 from sediment.segment_io.errors import HashCollisionError, MemoryBudgetError
 from sediment.segment_io.format import hashing
-from sediment.segment_io.fs import Fs, PretendingFs
+from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
@@ -240,10 +240,10 @@ def test_keys_that_do_not_fit_the_memory_of_a_task_leave_the_partition_as_it_is(
     given = replace(NOW, segment_bytes=1 << 24)
     enough = plan_of(directory, given, task_memory_bytes=9_500_000)
     little = plan_of(directory, given, task_memory_bytes=6_500_000)
-    clean_log(enough, PretendingFs(), run_id="r", attempt="0", exact_keys=True)
-    clean_log(little, PretendingFs(), run_id="r", attempt="0")
+    clean_log(enough, DryRunFs(), run_id="r", attempt="0", exact_keys=True)
+    clean_log(little, DryRunFs(), run_id="r", attempt="0")
     with pytest.raises(MemoryBudgetError):
-        clean_log(little, PretendingFs(), run_id="r", attempt="0", exact_keys=True)
+        clean_log(little, DryRunFs(), run_id="r", attempt="0", exact_keys=True)
     assert sorted(path.name for path in directory.iterdir()) == before
 
 

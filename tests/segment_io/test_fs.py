@@ -28,7 +28,7 @@ def test_a_new_file_holds_its_chunks_whatever_their_sizes(tmp_path, sizes):
     assert (tmp_path / "f").read_bytes() == b"".join(chunks)
 
 
-def test_a_large_chunk_behind_a_small_one_is_written_as_it_is(tmp_path):
+def test_a_large_chunk_after_a_small_one_is_written_unchanged(tmp_path):
     chunks = [b"abc", bytes_of(2 * MIB)]
     assert Fs().write_new(tmp_path / "f", chunks) == 3 + 2 * MIB
     assert (tmp_path / "f").read_bytes() == b"".join(chunks)

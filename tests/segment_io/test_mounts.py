@@ -1,4 +1,4 @@
-"""Which filesystem a path is on, read from a table of mounts."""
+"""Filesystem types read from a mount table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What may be printed of names and contents from disk."""
+"""Escaping of names and contents from disk."""
 
 from __future__ import annotations
 

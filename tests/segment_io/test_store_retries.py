@@ -1,4 +1,4 @@
-"""A server that speaks S3 and is busy, cut off or refusing: what passes is waited for, what stays is told at once."""
+"""Retries against an S3 server: transient errors are retried, permanent errors are reported at once."""
 
 from __future__ import annotations
 

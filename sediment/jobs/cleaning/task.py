@@ -38,7 +38,7 @@ from sediment.segment_io.errors import (
     SourceChangedError,
 )
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.fs import Fs, PretendingFs
+from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.listing import LogListing, SegmentRef, list_log
 from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 
@@ -483,7 +483,7 @@ def working_on(task: CleaningTask) -> Iterator[tuple[Fs, Callable[[int], None]]]
     if not dry_run:
         check_run_token(log_dir, task.run_id)
     with throttled(task.pace) as used:
-        yield PretendingFs() if dry_run else _RunFs(log_dir, task.run_id, used), used
+        yield DryRunFs() if dry_run else _RunFs(log_dir, task.run_id, used), used
 
 
 def check_undisturbed(task: CleaningTask, fs: Fs) -> None:

@@ -194,7 +194,7 @@ def _xerial_chunks(payload: memoryview) -> list[memoryview]:
         (length,) = _CHUNK_LENGTH.unpack_from(payload, position)
         position += _CHUNK_LENGTH.size
         if not 0 < length <= len(payload) - position:
-            raise _corrupt(f"snappy chunk claims {length} bytes where {len(payload) - position} remain")
+            raise _corrupt(f"snappy chunk claims {length} bytes, and {len(payload) - position} remain")
         chunks.append(payload[position : position + length])
         position += length
     return chunks
@@ -272,7 +272,7 @@ def _lz4_header(payload: memoryview, *, verify_header: bool) -> tuple[int, int, 
         raise _corrupt("lz4 frame has dependent blocks, which Kafka does not read")
     size_code = block_descriptor >> _BD_SIZE_SHIFT
     if size_code < 4:
-        raise _corrupt(f"lz4 frame descriptor {flags:02x} {block_descriptor:02x} names no block size")
+        raise _corrupt(f"lz4 frame descriptor {flags:02x} {block_descriptor:02x} has no valid block size")
     checksum_at = 6 + (_LZ4_CONTENT_SIZE_BYTES if flags & _FLG_CONTENT_SIZE else 0)
     if checksum_at >= len(payload):
         raise _lz4_ends_early()
@@ -352,7 +352,7 @@ def _decompress_zstd(payload: memoryview, limit_bytes: int) -> Buffer:
                 raise _too_large(limit_bytes)
             # The library compares the last frame's checksum only if more bytes are requested than remain.
             if reader.read(1):
-                raise _corrupt("zstd stream holds more than its blocks")
+                raise _corrupt("zstd stream expands beyond its blocks")
     except zstandard.ZstdError as error:
         raise _corrupt(f"zstd stream is malformed: {error}") from error
     return records[:filled]
@@ -372,7 +372,7 @@ def _zstd_bound(payload: memoryview) -> int:
             position = _zstd_advance(payload, position, 4 + skipped)
             continue
         if payload[position : position + 4] != _ZSTD_MAGIC:
-            raise _corrupt(f"zstd stream holds no frame at byte {position}")
+            raise _corrupt(f"zstd stream has no frame at byte {position}")
         frame = payload[position:]
         has_checksum = zstandard.get_frame_parameters(frame).has_checksum
         position = _zstd_advance(payload, position, zstandard.frame_header_size(frame))

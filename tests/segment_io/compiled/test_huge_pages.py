@@ -26,7 +26,7 @@ def test_a_system_without_large_pages_gives_plain_ones(monkeypatch):
     assert huge_pages.anonymous_memory(5000, in_large_pages=True).size == 5000
 
 
-def test_memory_that_nobody_looks_into_any_more_is_handed_out_again():
+def test_memory_without_references_is_reused():
     reserve = huge_pages.PageReserve(in_large_pages=True)
     first = reserve.take_any(3 * huge_pages.LARGE_PAGE_BYTES)
     part, address = first[100:200][10:], first.ctypes.data

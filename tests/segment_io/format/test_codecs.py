@@ -200,7 +200,7 @@ def test_arbitrary_bytes_give_bounded_records_or_a_clear_error(codec, payload, m
 @pytest.mark.parametrize("codec", CODECS)
 @settings(deadline=None, max_examples=300)
 @given(data=st.data())
-def test_damaged_streams_give_bounded_records_or_a_clear_error(codec, data):
+def test_corrupt_streams_give_bounded_records_or_a_clear_error(codec, data):
     records = sample(data.draw(st.sampled_from([0, 1, 30, 700, 40_000, 140_000])))
     payload = bytearray(compress(codec, records))
     if data.draw(st.booleans()):
@@ -262,7 +262,7 @@ def test_many_tiny_gzip_members_take_linear_time():
 
 
 @pytest.mark.parametrize("garbage", [b"\0", b"\x1f\x8b", b"not gzip", bytes(100), b"\x1f\x8b\x08" + bytes(15)])
-def test_what_is_no_member_behind_a_gzip_stream_is_ignored(garbage):
+def test_bytes_after_a_gzip_stream_that_are_not_a_member_are_ignored(garbage):
     assert decoded(CODEC_GZIP, KAFKA_PAYLOADS[CODEC_GZIP] + garbage) == RECORDS
 
 
@@ -303,7 +303,7 @@ def test_the_versions_of_a_snappy_header_are_not_enforced():
     assert decoded(CODEC_SNAPPY, payload) == RECORDS
 
 
-def test_fewer_than_four_bytes_behind_the_last_snappy_chunk_are_ignored():
+def test_fewer_than_four_bytes_after_the_last_snappy_chunk_are_ignored():
     assert decoded(CODEC_SNAPPY, KAFKA_PAYLOADS[CODEC_SNAPPY] + b"\1\2\3") == RECORDS
 
 
@@ -311,7 +311,7 @@ def test_fewer_than_four_bytes_behind_the_last_snappy_chunk_are_ignored():
     ("payload", "reason"),
     [
         (b"", "snappy stream is malformed"),
-        (KAFKA_PAYLOADS[CODEC_SNAPPY][:-1], "claims 34 bytes where 33 remain"),
+        (KAFKA_PAYLOADS[CODEC_SNAPPY][:-1], "claims 34 bytes, and 33 remain"),
         (KAFKA_PAYLOADS[CODEC_SNAPPY][:16] + bytes(4), "claims 0 bytes"),
         (KAFKA_PAYLOADS[CODEC_SNAPPY][:16] + b"\xff\xff\xff\xff", "claims -1 bytes"),
         (KAFKA_PAYLOADS[CODEC_SNAPPY] + b"\x82SNAPPX\0" + bytes(8), "header at byte 54"),
@@ -355,7 +355,7 @@ def test_bf_20_a_frame_without_end_mark_is_an_error():
         decompress(CODEC_LZ4, lz4_frame(stored_block(b"abc"), end=b""), limit_bytes=1000)
 
 
-def test_bf_20_bytes_behind_the_end_mark_are_ignored():
+def test_bf_20_bytes_after_the_end_mark_are_ignored():
     assert decoded(CODEC_LZ4, KAFKA_PAYLOADS[CODEC_LZ4] + b"\1\2") == RECORDS
 
 

@@ -24,7 +24,7 @@ every_codec = pytest.mark.parametrize("codec", CALLED, ids=[CODEC_NAMES[codec] f
 
 
 def compressed(codec, content, tools, *, room=None):
-    """What the function makes of `content`, None where it makes nothing."""
+    """Return `content` as the kernel compresses it, or None."""
     room = compressed_bound(len(content)) if room is None else room
     source = np.frombuffer(content, dtype=np.uint8)
     area = np.full(room + GUARD_BYTES, GUARD, dtype=np.uint8)
@@ -52,7 +52,7 @@ def test_records_come_out_as_the_writer_of_every_codec_makes_them(codec, seed):
 
 
 @every_codec
-def test_where_the_room_does_not_do_nothing_comes_out(codec):
+def test_a_target_that_is_too_small_gets_nothing(codec):
     content = random.Random(1).randbytes(70_000)
     for room in (0, 5, 11, 1000, 65_536):
         assert compressed(codec, content, find_compressors(), room=room) is None

@@ -178,7 +178,7 @@ def test_varints_read_as_the_twin_reads_them(data):
             assert (value, behind) == expected
 
 
-def test_bf_11_records_that_remain_behind_the_count_are_an_error():
+def test_bf_11_records_beyond_the_count_are_an_error():
     payload = encode_batch([Record(0, 0, b"a", b"1"), Record(1, 0, b"b", b"2")], base_offset=0)[61:]
     assert decoded(payload, 1)[0] == RECORDS_REMAIN
 

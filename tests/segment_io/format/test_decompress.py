@@ -38,7 +38,7 @@ def batch(codec, payload):
 
 
 def decompressed(batches, *, area_bytes=LIMIT, limit_bytes=LIMIT, tools=None):
-    """What each batch holds, None where it is left out; last batch first."""
+    """Return the records of each batch, None for a batch left out; the kernel takes the last batch first."""
     positions = np.cumsum([0, *map(len, batches[:-1])]).astype(np.int64)
     chunk = np.frombuffer(b"".join(batches) + bytes(PADDING_BYTES), dtype=np.uint8)
     area = np.full(area_bytes + 2 * PADDING_BYTES, GUARD, dtype=np.uint8)
@@ -83,7 +83,7 @@ def test_what_kafka_frames_is_decompressed(codec):
 @every_codec
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_damaged_streams_give_what_the_reader_of_every_framing_gives_or_nothing(codec, data):
+def test_corrupt_streams_give_the_bytes_of_the_general_reader_or_nothing(codec, data):
     stream = bytearray(compress(codec, some_records(data.draw(st.integers(0, 50)), data.draw(st.integers(1, 3000)))))
     for _ in range(data.draw(st.integers(1, 3))):
         stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
@@ -118,7 +118,7 @@ def test_a_raw_snappy_block_with_copies_of_every_kind_is_decompressed():
 
 
 @every_codec
-def test_the_first_that_finds_no_room_ends_it(codec):
+def test_the_first_batch_that_does_not_fit_ends_the_call(codec):
     records = [some_records(seed, 3000) for seed in range(4)]
     batches = [batch(codec, compress(codec, each)) for each in records]
     room = 65_536 + 3000 if codec == CODEC_LZ4 else 7000

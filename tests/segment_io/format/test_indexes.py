@@ -33,13 +33,13 @@ def columns(entries):
 
 
 def offset_index(base_offset, *entries):
-    """An offset index of (offset, position)."""
+    """Build an offset index of (offset, position)."""
     offsets, positions = columns(entries)
     return OffsetIndex(base_offset, offsets - base_offset, positions)
 
 
 def time_index(base_offset, *entries):
-    """A time index of (timestamp, offset)."""
+    """Build a time index of (timestamp, offset)."""
     timestamps, offsets = columns(entries)
     return TimeIndex(base_offset, timestamps, offsets - base_offset)
 
@@ -66,7 +66,7 @@ def test_ix_01_an_offset_index_finds_the_floor():
         ((45, 0), 200, None),
     ],
 )
-def test_ix_03_the_upper_bound_of_a_fetch_is_the_first_entry_behind_it(start, size_bytes, expected):
+def test_ix_03_the_upper_bound_of_a_fetch_is_the_first_entry_after_it(start, size_bytes, expected):
     index = offset_index(45, (45, 0), (46, 10), (47, 23), (48, 37))
     bound = index.fetch_upper_bound(OffsetPosition(*start), size_bytes)
     assert bound == (None if expected is None else OffsetPosition(*expected))
@@ -112,7 +112,7 @@ def test_ix_08_a_time_index_finds_the_floor():
 
 
 @pytest.mark.parametrize(("parse", "size_bytes"), [(parse_offset_index, 12), (parse_time_index, 13)])
-def test_ix_13_a_length_of_no_whole_entries_is_corrupt(parse, size_bytes):
+def test_ix_13_a_length_that_is_not_one_of_whole_entries_is_corrupt(parse, size_bytes):
     with pytest.raises(CorruptIndexError, match=r"not a multiple of .*file x.*position (8|12)"):
         parse(bytes(size_bytes), 0, path="x")
 
@@ -211,7 +211,7 @@ def test_ix_14_aborted_transactions_of_a_range_are_collected(fetch_offset, upper
     assert (collected.transactions, collected.is_complete) == (expected, is_complete)
 
 
-def test_ix_14_the_walk_ends_behind_the_entry_that_reaches_the_upper_bound():
+def test_ix_14_the_search_ends_after_the_entry_that_reaches_the_upper_bound():
     entries = [AbortedTransaction(1, 0, 10, 30), AbortedTransaction(2, 5, 40, 41)]
     collected = parse_transaction_index(encode_transaction_index(entries)).collect(0, 30)
     assert (collected.transactions, collected.is_complete) == ((entries[0],), True)

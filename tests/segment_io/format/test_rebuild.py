@@ -11,7 +11,7 @@ from tests.twin.batches import Record, encode_batch, encode_empty_batch, parse_b
 
 
 def rebuilt(batch, kept, horizon=rebuild.NO_HORIZON):
-    """The bytes that the kernels make of the kept records of an uncompressed batch."""
+    """Return the bytes that the kernels write for the kept records of an uncompressed batch."""
     source = padded(batch)
     count = parse_batch(batch).count
     rows = np.zeros((count, decode.RECORD_FIELDS), dtype=np.int64)

@@ -74,7 +74,7 @@ def test_the_header_of_a_transactional_batch_is_read() -> None:
     assert batch.is_transactional and not batch.is_control
 
 
-def test_a_damaged_batch_is_told_after_those_before_it() -> None:
+def test_a_corrupt_batch_is_reported_after_those_before_it() -> None:
     whole = build_batch([NewRecord(1, b"k", b"v")])
     assert parse_batch(whole).is_valid()
     batches = parse_batches(whole + whole[:-1] + b"!")

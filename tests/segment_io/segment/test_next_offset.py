@@ -1,4 +1,4 @@
-"""Where the whole batches of a file end."""
+"""Ends of the whole batches of a file."""
 
 import pytest
 

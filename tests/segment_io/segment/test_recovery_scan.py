@@ -65,7 +65,7 @@ def test_random_segments_are_indexed_as_the_twin_indexes_them(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_damaged_segments_end_where_the_twin_ends_them(tmp_path, seed):
+def test_a_corrupt_segment_ends_at_the_position_of_the_twin(tmp_path, seed):
     write_random_log(tmp_path / "t-0", seed % 6, LogShape(segment_bytes=6000, interval_bytes=200))
     chance = random.Random(seed)
     segment = chance.choice([found for found in list_segments(tmp_path / "t-0") if found.read(".log")])
@@ -197,7 +197,7 @@ def test_a_torn_last_batch_is_told_from_one_that_is_wrong(tmp_path):
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 18, b"\0" * 5000, b"\0" * 11, b"\xff" * 40])
-def test_zeros_and_garbage_behind_the_last_batch_are_a_torn_tail(tmp_path, tail):
+def test_zeros_and_garbage_after_the_last_batch_are_a_torn_tail(tmp_path, tail):
     first, second = many(2)
     found = scan(log_of(tmp_path, first, second, tail))
     assert (found.good_bytes, found.next_offset, found.is_torn) == (len(first + second), 2, True)
@@ -253,8 +253,8 @@ def test_a_control_record_that_cannot_be_read_ends_the_good_batches(tmp_path):
     assert (found.next_offset, found.stop) == (1, "the control record is malformed")
 
 
-# --------------------------------------------------------------------------------------------------- behind the damage
-def test_good_batches_behind_a_bad_one_are_counted(tmp_path):
+# --------------------------------------------------------------------------------------------------- after corruption
+def test_good_batches_after_a_bad_one_are_counted(tmp_path):
     batches = many(6)
     batches[2] = batches[2][:-1] + b"?"
     path = log_of(tmp_path, *batches)
@@ -262,7 +262,7 @@ def test_good_batches_behind_a_bad_one_are_counted(tmp_path):
     assert find_batches_after(path, position, path.stat().st_size, 2) == BatchesAfterCorruption(3, 5)
 
 
-def test_good_batches_behind_a_broken_length_are_found_by_their_headers(tmp_path):
+def test_good_batches_after_a_corrupt_length_are_found_by_their_headers(tmp_path):
     batches = many(6)
     broken = bytearray(batches[2])
     broken[8:12] = struct.pack(">i", -7)
@@ -283,7 +283,7 @@ def test_nothing_good_is_found_in_a_torn_tail_or_in_old_batches(tmp_path):
 
 @pytest.mark.parametrize("chunk_bytes", [128, 200, 1024])
 @pytest.mark.parametrize("seed", range(5))
-def test_looking_behind_finds_the_same_in_small_chunks(tmp_path, monkeypatch, seed, chunk_bytes):
+def test_batches_after_corruption_are_the_same_in_small_chunks(tmp_path, monkeypatch, seed, chunk_bytes):
     write_random_log(tmp_path / "t-0", seed, LogShape(segment_bytes=20_000, gaps=0))
     segment = max(list_segments(tmp_path / "t-0"), key=lambda found: len(found.read(".log")))
     data = bytearray(segment.read(".log"))
