@@ -151,7 +151,7 @@ def test_a_ledger_that_cannot_be_written_is_told_and_the_run_can_be_replayed(tmp
 
 
 class Panic(BaseException):
-    """What a panic of the compiled writer derives from."""
+    """Stand-in for a panic of the compiled writer, which derives from BaseException."""
 
 
 @pytest.mark.parametrize("error", [Panic("poisoned"), RuntimeError("whatever"), MemoryError()])

@@ -16,7 +16,7 @@ from tests.tables import read_rows
 
 @pytest.fixture
 def partition(tmp_path):
-    """Three segments of 600 records each, and an empty one."""
+    """Write three segments of 600 records each, and an empty one."""
     directory = tmp_path / "logs" / "t-0"
     for base in (0, 600, 1200):
         batches = [batch_bytes(offset, "abc", value=b"v" * 60) for offset in range(base, base + 600, 3)]
@@ -30,7 +30,7 @@ def offsets(directory, bounds, **options):
 
 
 def swap_in_progress(partition, *, deleted=(), suffix=".swap"):
-    """The merge of the first two segments as a replacement that stopped leaves it; returns the offsets it keeps."""
+    """Write the merge of the first two segments as an interrupted replacement leaves it; return the kept offsets."""
     kept = list(range(0, 1200, 6))
     work = partition.with_name("work")
     write_segment(work, 0, [batch_bytes(offset, "abc") for offset in kept])

@@ -1,4 +1,4 @@
-"""Which bytes are read for which bounds, where segments are cut, and what becomes of slices when files change."""
+"""Bytes that are read for given bounds, cuts of segments, and slices whose files change."""
 
 import shutil
 
@@ -29,7 +29,7 @@ BATCHES = 200
 
 @pytest.fixture
 def partition(tmp_path):
-    """Three segments of 200 batches of three records each and of rising timestamps, indexed every 500 bytes."""
+    """Write three segments of 200 batches of three records, with rising timestamps, indexed every 500 bytes."""
     directory = tmp_path / "logs" / "t-0"
     for base in (0, 600, 1200):
         batches = [
