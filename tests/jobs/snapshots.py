@@ -63,7 +63,7 @@ class Committed:
 
 
 def committed_records(directory: Path) -> list[Committed]:
-    """All of a log that has every marker its transactions ever had."""
+    """Return all committed records of a log that still has every marker of its transactions."""
     found: list[Committed] = []
     aborted: set[int] = set()
     transactions: dict[int, list[int]] = {}
@@ -122,7 +122,7 @@ class Log:
         directory.mkdir(parents=True, exist_ok=True)
 
     def append(self, **values: str | bytes | None) -> Log:
-        """A batch of one record per keyword; the clock goes on by a second."""
+        """Append a batch of one record per keyword; the clock advances by a second."""
         return self.append_records([(key.encode(), value) for key, value in values.items()])
 
     def append_records(self, pairs: Sequence[tuple[bytes | None, Any]], **fields: Any) -> Log:
@@ -176,7 +176,7 @@ class Log:
 
 
 def first_segments(source: Path, target: Path, count: int) -> Path:
-    """A copy of a partition directory as it was when its segment number `count` began."""
+    """Copy a partition directory as it was when its segment number `count` began."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     bases = [segment.base_offset for segment in list_segments(source)]

@@ -54,7 +54,7 @@ def log_dir(tmp_path):
     return tmp_path / "logs"
 
 
-@pytest.mark.skipif(BASH is None, reason="there is no bash")
+@pytest.mark.skipif(BASH is None, reason="bash is missing")
 def test_bash_completes_commands_options_and_partitions(bash, log_dir):
     assert bash("re") == ["recover"]
     assert set(bash("")) == set(COMMANDS)

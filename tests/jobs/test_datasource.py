@@ -88,7 +88,7 @@ def load(spark, path, **options):
 
 
 def direct(spark, path, **options):
-    """The same table without the source: read here, handed to Spark as rows."""
+    """Return the same table without the source: read in this process and given to Spark as rows."""
     request = TableRequest(**options)
     rows = []
     for task in plan_table(request, find_sources([path], Fs()), Fs()):
@@ -137,7 +137,7 @@ PLACE = ("topic", "partition", "segment", "baseOffset", "offset")
 
 
 def assert_table(frame, rows):
-    """The columns of `frame` that `rows` have hold `rows`, timestamps as ms."""
+    """Check that `frame` holds `rows` in the columns that they have, timestamps as ms."""
     place = [name for name in PLACE if name in rows[0]]
     table = frame.select(*rows[0]).toArrow().sort_by([(name, "ascending") for name in place])
     found = [row for batch in table.to_batches() for row in in_ms(batch).to_pylist()]
@@ -146,7 +146,7 @@ def assert_table(frame, rows):
 
 
 def assert_tables(spark, log_dir, dumps, **options):
-    """The partitions in `log_dir` hold, field by field, what `dumps` say, by (topic, partition)."""
+    """Check that the partitions in `log_dir` equal `dumps`, by (topic, partition), field by field."""
     for what, dumped in (("records", dumped_records), ("batches", dumped_batches), ("segments", dumped_segments)):
         rows = [row for (topic, partition), dump in dumps.items() for row in dumped(dump, topic, partition)]
         frame = load(spark, log_dir, what=what, **options)
@@ -479,7 +479,7 @@ def test_a_stream_that_was_stopped_goes_on_where_it_was_whatever_happened_to_the
 
 
 def roll(directory, base):
-    """A segment as a broker rolls it: the one before it gets its final indexes, the new one is empty."""
+    """Roll as a broker does: the last segment gets its final indexes, the new one is empty."""
     log = max(directory.glob("*.log"))
     write_indexes(log)
     write_segment(directory, base)
@@ -493,8 +493,8 @@ def write_indexes(log):
     log.with_suffix(".timeindex").write_bytes(time_index)
 
 
-def let_go(directory, base):
-    """What retention does to the first segment: the log start is checkpointed, then files are renamed, then gone."""
+def delete_first(directory, base):
+    """Delete the first segment as retention does: checkpoint the log start, rename files, remove them."""
     following = sorted(int(log.stem) for log in directory.glob("*.log"))[1]
     write_checkpoint(directory.parent / "log-start-offset-checkpoint", {directory.name: following})
     for path in sorted(directory.glob(f"{base:020d}.*")):
@@ -532,7 +532,7 @@ def test_a_stream_gives_each_record_once_through_appends_rolls_retention_compact
     append(live, 64, [batch_bytes(o, "rs") for o in range(64, 80, 2)])
     roll(live, 80)
     append(live, 80, [batch_bytes(80, "r")])
-    let_go(live, 0)
+    delete_first(live, 0)
     compacted = sediment("compact", log_dir, "--force", "--set=cleanup.policy=compact", "--json")
     assert compacted.partitions()["s-0"]["messages_written"] < compacted.partitions()["s-0"]["messages_read"]
     survivors = records_of(live, 60)
@@ -546,7 +546,7 @@ def test_a_stream_gives_each_record_once_through_appends_rolls_retention_compact
     assert again.until(len(survivors) + 20)[-20:] == list(range(81, 101))
     roll(live, 101)
     append(live, 101, [batch_bytes(101, "u")])
-    let_go(live, 42)
+    delete_first(live, 42)
     assert sediment("compact", log_dir, "--force", "--set=cleanup.policy=compact", "--json").status == 0
     append(live, 101, [batch_bytes(102, "w")])
     assert again.until(len(survivors) + 22) == [*survivors, *range(81, 103)]
@@ -612,7 +612,7 @@ def test_a_stream_of_committed_data_waits_for_the_marker(stream, live):
 
 @pytest.fixture
 def many(tmp_path):
-    """A log directory of 120 partitions of two records each."""
+    """Write a log directory of 120 partitions of two records each."""
     for number in range(120):
         write_segment(tmp_path / "many" / f"m-{number}", 0, [batch_bytes(0, "ab")])
     return tmp_path / "many"

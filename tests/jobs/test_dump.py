@@ -42,7 +42,7 @@ def log_dir(tmp_path):
 
 
 def run(*arguments):
-    """Without a process of its own, stdout and stderr apart."""
+    """Run the command in this process, with stdout and stderr apart."""
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 

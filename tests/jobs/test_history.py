@@ -110,7 +110,7 @@ COMMANDS = ("plan", "compact", "compact --output", "verify", "expire", "recover"
 
 @pytest.fixture(scope="module")
 def of_every_command(tmp_path_factory, sc):
-    """A ledger with a run of every command that writes there, by the commands themselves where they need no JARs."""
+    """Write a ledger with a run of every command that writes there, by the commands themselves if they need no JARs."""
     top = tmp_path_factory.mktemp("runs")
     path = top / "ledger"
     for base in (0, 20):
@@ -149,7 +149,7 @@ def test_a_ledger_with_runs_of_every_command_is_shown(of_every_command, argument
 
 
 def test_no_thread_of_arrow_holds_a_python_file_of_a_ledger_on_this_machine(path, monkeypatch):
-    """A thread that does when the interpreter ends aborts the process."""
+    """Check it, because such a thread aborts the process when the interpreter ends."""
 
     def refuse(*_):
         raise AssertionError("a Python file goes to Arrow's threads")

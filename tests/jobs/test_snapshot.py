@@ -169,7 +169,7 @@ def test_only_committed_data_below_the_high_watermark_is_taken(spark, log_dir, t
     log = Log(log_dir / "t-0").append(a="1", b="1")
     log.transact(11, 0, a="aborted").end(11, ControlType.ABORT)
     log.transact(11, 1, b="committed").end(11, ControlType.COMMIT)
-    log.append(c="1").transact(12, 0, a="open").append(c="behind the open transaction")
+    log.append(c="1").transact(12, 0, a="open").append(c="after the open transaction")
     log.write()
     refresh(spark, log_dir, to)
     assert values(spark, to) == {"a": "1", "b": "committed", "c": "1"}
@@ -178,7 +178,7 @@ def test_only_committed_data_below_the_high_watermark_is_taken(spark, log_dir, t
     write_checkpoint(log_dir / "replication-offset-checkpoint", {"t-0": log.next_offset - 1})
     [partition] = refresh(spark, log_dir, to).partitions
     assert partition.next_offset == log.next_offset - 1
-    assert values(spark, to) == {"a": "open", "b": "committed", "c": "behind the open transaction"}
+    assert values(spark, to) == {"a": "open", "b": "committed", "c": "after the open transaction"}
     write_checkpoint(log_dir / "replication-offset-checkpoint", {"other-0": 5})
     [partition] = refresh(spark, log_dir, to).partitions
     assert (partition.status, partition.reason_code) == ("skipped", "no-high-watermark")

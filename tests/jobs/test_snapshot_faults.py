@@ -1,7 +1,7 @@
 """A refresh of a snapshot table cut off at every step that Spark and Delta do to files.
 
-The steps are those of a Hadoop filesystem below Delta (tests/faults/java): what follows a step that was the last does
-nothing, so that what lies there is what a kill leaves; or the step fails and Spark goes on.  Hadoop syncs nothing on a
+The steps are those of a Hadoop filesystem below Delta (tests/faults/java).  Either the steps after the last one do
+nothing, so that the files are those of a killed run; or a step fails and Spark goes on.  Hadoop syncs nothing on a
 local filesystem, so a loss of power is not among the faults.
 
 SEDIMENT_CRASH_MATRIX=whole (the target `crash`) tries every step; without it a few.
@@ -82,7 +82,7 @@ def rows(spark, path: Path):
     """(key, value, offset) of the table as a reader sees it; None where there is none."""
     from delta.tables import DeltaTable
 
-    # A reader of this session would be told what it was told before the table was there.
+    # This session would answer from its cache of the time before the table existed.
     spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     if not DeltaTable.isDeltaTable(spark, str(path)):
         return None

@@ -1,4 +1,4 @@
-"""`snapshot` on log directories that somebody spoiled: it says so, and has the partitions beside what was spoiled."""
+"""`snapshot` on corrupted log directories: it reports the corruption, and has the other partitions."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.logs import write_random_log
 
 @pytest.fixture
 def environment(tmp_path):
-    """A cache folder of its own, but for the compiled loops, which take long."""
+    """Return an environment with a cache folder of its own, but for the compiled code, which takes long."""
     return {"XDG_CACHE_HOME": str(tmp_path / "cache"), CACHE_VARIABLE: platformdirs.user_cache_dir("sediment")}
 
 

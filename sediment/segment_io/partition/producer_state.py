@@ -285,7 +285,7 @@ class ProducerState:
         )
 
     def without_expired(self, now_ms: int, expiration_ms: int | None) -> ProducerState:
-        """Return the state without producers idle for `expiration_ms`, as a broker loads it; None removes none."""
+        """Return the state without expired producers, as a broker loads a snapshot; with None none expires."""
         kept = {key: entry for key, entry in self.entries.items() if not entry.is_expired(now_ms, expiration_ms)}
         remembered = {key: self.remembered[key] for key in kept.keys() & self.remembered.keys()}
         return replace(self, entries=kept, remembered=remembered)

@@ -128,7 +128,7 @@ def test_several_partitions_share_a_table_and_later_runs_add_to_it(tmp_path, arc
     assert {report["messages_archived"] for report in second.values()} == {5}
     counts = Counter((row["topic"], row["partition"]) for row in rows(archive))
     assert counts == {("orders", 0): 10, ("orders", 1): 10, ("events", 0): 10}
-    # One commit a run, behind the one that made the table.
+    # One commit a run, after the one that made the table.
     assert DeltaTable(archive).version() == 2
 
 

@@ -151,7 +151,7 @@ def test_a_ledger_that_cannot_be_written_is_told_and_the_run_can_be_replayed(tmp
 
 
 class Panic(BaseException):
-    """What a panic of the compiled writer derives from."""
+    """Stand-in for a panic of the compiled writer, which derives from BaseException."""
 
 
 @pytest.mark.parametrize("error", [Panic("poisoned"), RuntimeError("whatever"), MemoryError()])
@@ -222,7 +222,7 @@ def test_a_place_where_no_ledger_can_be_is_told_before_the_job_begins(log_dir):
 
 
 # ---------------------------------------------------------------------------------------------------------- beforehand
-def test_a_place_for_a_ledger_is_one_that_holds_nothing_else(tmp_path):
+def test_a_path_for_a_ledger_is_one_that_holds_nothing_else(tmp_path):
     log_dir = tmp_path / "logs"
     log_dir.mkdir()
     ledger.check(str(tmp_path / "new"), [log_dir])
@@ -230,20 +230,20 @@ def test_a_place_for_a_ledger_is_one_that_holds_nothing_else(tmp_path):
     ledger.check(str(tmp_path / "new"), [log_dir])
     with pytest.raises(UsageError, match="outside"):
         ledger.check(str(log_dir / "ledger"), [log_dir])
-    with pytest.raises(UsageError, match="not a ledger"):
+    with pytest.raises(UsageError, match="this is one Delta table"):
         ledger.check(str(tmp_path / "new" / "runs"), [log_dir])
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="a ledger is a directory"):
         ledger.check(str(tmp_path / "file"), [log_dir])
     (tmp_path / "other" / "runs").mkdir(parents=True)
     (tmp_path / "other" / "runs" / "file").write_text("x")
-    with pytest.raises(UsageError, match="no Delta table"):
+    with pytest.raises(UsageError, match="not a Delta table"):
         ledger.check(str(tmp_path / "other"), [log_dir])
     import pyarrow as pa
     from deltalake import write_deltalake
 
     write_deltalake(str(tmp_path / "foreign" / "runs"), pa.table({"x": [1]}))
-    with pytest.raises(UsageError, match="not of a ledger"):
+    with pytest.raises(UsageError, match="does not belong to a ledger"):
         ledger.check(str(tmp_path / "foreign"), [log_dir])
 
 

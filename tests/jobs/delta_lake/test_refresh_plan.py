@@ -1,4 +1,4 @@
-"""What a refresh has to read, by what the log and the table say."""
+"""Records that a refresh has to read, by the state of the log and of the table."""
 
 from __future__ import annotations
 

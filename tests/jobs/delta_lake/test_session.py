@@ -114,5 +114,5 @@ def test_the_session_can_be_had_again(sc, tmp_path):
 
 
 def test_ivys_folder_is_where_spark_is_told_to_have_it():
-    assert session._ivy_folder({"spark.jars.ivy": "/somewhere"}) == Path("/somewhere")
-    assert session._ivy_folder({}) == Path("~/.ivy2.5.2").expanduser()
+    assert session.ivy_folder({"spark.jars.ivy": "/somewhere"}) == Path("/somewhere")
+    assert session.ivy_folder({}) == Path("~/.ivy2.5.2").expanduser()

@@ -1,4 +1,4 @@
-"""What a broker of Kafka 4.2.0 wrote (tests/data/kraft, by tests/e2e/metadata_fixture.py), and logs made by hand."""
+"""Metadata logs of a broker of Kafka 4.2.0 (tests/data/kraft, by tests/e2e/metadata_fixture.py) and made by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def metadata_dir(log_dir: Path) -> Path:
 
 
 def drop_producer_snapshots(log_dir: Path) -> None:
-    """As after a crash: only a clean stop leaves one at the end of the log."""
+    """Remove the snapshots, as after a crash: only a clean stop leaves one at the end of the log."""
     for path in metadata_dir(log_dir).glob("*.snapshot"):
         path.unlink()
 

@@ -1,4 +1,4 @@
-"""What a view says of a partition: clean, torn, damaged, incomplete, and as Kafka loaded it."""
+"""Views of partitions: clean, torn, corrupt, incomplete, and as Kafka loaded them."""
 
 import os
 import pickle

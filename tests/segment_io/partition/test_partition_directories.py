@@ -1,4 +1,4 @@
-"""Which directories of a log directory are partitions, and what is said of the others."""
+"""Directories of a log directory that count as partitions, and the warning about the others."""
 
 from __future__ import annotations
 

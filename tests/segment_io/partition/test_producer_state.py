@@ -41,7 +41,7 @@ SNAPSHOT_ENTRIES = (
 
 
 def row(base_offset, **fields):
-    """A row of a batch header: by default one data record of no producer."""
+    """Return a row of a batch header: by default one data record without a producer."""
     values = {
         "base_offset": base_offset,
         "last_offset": base_offset,

@@ -1,4 +1,4 @@
-"""What a reader of committed data is given, against a plain walk over all batches and Kafka's own answers."""
+"""Committed ranges, compared with a plain scan of all batches and with Kafka's own results."""
 
 import pytest
 

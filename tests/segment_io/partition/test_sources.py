@@ -1,4 +1,4 @@
-"""What paths name, and the sentences for those that name nothing."""
+"""Sources that paths name, and the errors for paths that name nothing."""
 
 from pathlib import Path
 

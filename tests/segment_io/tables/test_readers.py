@@ -103,7 +103,7 @@ def test_logs_as_they_were_before_kafka_loaded_them_are_read_as_far_as_they_are_
 
 
 def readable_records(segment):
-    """The records of a segment's good batches, as far as sizes lead."""
+    """Return the records of a segment's good batches, up to the first whose size is wrong."""
     batches = file_batches(segment.read(LOG))
     with contextlib.suppress(StopIteration, TwinError):
         while True:
