@@ -223,7 +223,7 @@ def _count_sights(log_dir: Path, segment_bytes: int, slots: int) -> int:
     plan = _plan_of(log_dir / "bench-0", segment_bytes)
     splits = cut_into_splits(plan.groups, SPLITS_PER_SLOT * slots)
     work = SplitWork(plan, {}, seed=1, run_limit=INT64_MAX, ranges=2)
-    return sum(len(run.sighted) for split in splits for run in collect_split_keys(work, split, len(splits), Fs()))
+    return sum(len(run.hashes) for split in splits for run in collect_split_keys(work, split, len(splits), Fs()))
 
 
 def _plan_of(directory: Path, segment_bytes: int) -> CleaningPlan:

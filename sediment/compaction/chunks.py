@@ -2,16 +2,18 @@
 
     log       | batch | batch | batch | batch | batch | batch |
     chunks    |        chunk 0        |        chunk 1        |     cut where batches begin, about CHUNK_BYTES each,
-                                                                    twice that where nothing is to be decompressed
+                                                                    twice that if nothing is to be decompressed
 
-A thread makes the next chunk ready while the caller works on one.  Where the cuts come from the offset index, the scan
-of a chunk finds out whether batches begin there; where they come from a forward walk they are known, and so is a
-verdict on each batch, and which bytes are none that can be read.  Messages of magic 0 and 1 come as the batches of
-magic 2 that say the same.
+A thread prepares the next chunk while the caller works on one.  Chunk boundaries come from one of two sources:
+* the offset index: the scan of a chunk then checks that batches begin there;
+* a forward scan: boundaries are known then, and so are flags for each batch, and the unreadable bytes.
+Messages of magic 0 and 1 become equivalent batches of magic 2.
 
-Invariants: a chunk holds whole batches whose lengths and checksums were verified; what is read is what was listed.
-Memory: two chunks, of messages in both formats, and of each as many records decompressed as _AHEAD_CHUNKS chunks have
-bytes.  Most are decompressed by compiled loops, without the interpreter, by the reading thread and one more.
+Invariants: a chunk holds whole batches whose lengths and checksums were verified; a file that is read is the one that
+was listed.
+
+Memory: two chunks (of old messages in both formats), and for each chunk decompressed records of up to _AHEAD_CHUNKS
+chunks in bytes.  Kernels decompress most of them without the interpreter lock, on the reading thread and one more.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ from sediment.segment_io.segment.reader import batch_error, padded_buffer, read_
 from sediment.segment_io.units import NS_PER_MS
 
 CHUNK_BYTES = 2 << 20
-_PLAIN_CHUNKS = 2  # of CHUNK_BYTES in one, where the records in it need no room of their own
+_PLAIN_CHUNKS = 2  # multiples of CHUNK_BYTES in a chunk whose records need no decompressed copy
 _LARGEST_INDEX_GAP = 8 * CHUNK_BYTES
 _AHEAD_CHUNKS = 8
 _FIRST_BATCHES = 4096
@@ -76,21 +78,22 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class ChunkBoundaries:
-    """Where the chunks of a segment begin, ascending and ending with its size; `ordinals` are the batches before each.
+    """The positions at which the chunks of a segment begin, ascending, and the segment's size.
 
-    `verdicts`, uint8[batches] or empty, and `kept_aborts` come from a forward walk.  `unreadable` are the bytes, from
-    and to, that stand as one batch each, of verdict UNREADABLE.
+    `ordinals`, `batch_flags` and `kept_aborts` come from a forward scan, and are empty without one.  `ordinals` counts
+    the batches before each position; `batch_flags` is uint8[batches].  `unreadable` are byte ranges [from, to); each
+    counts as one batch, flagged UNREADABLE.
     """
 
     positions: npt.NDArray[np.int64]
     ordinals: npt.NDArray[np.int64]
-    verdicts: ByteArray
+    batch_flags: ByteArray
     kept_aborts: tuple[AbortedTransaction, ...]
     unreadable: tuple[tuple[int, int], ...] = ()
 
 
 class FallbackRequiredError(Exception):
-    """The way taken through the partition does not hold; `status` is the sweep's reason."""
+    """A pass does not fit the partition, and another has to follow; `status` is the sweep's reason."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -99,12 +102,13 @@ class FallbackRequiredError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole, checked batches of `segment`; `positions` are where they begin in `buffer`.
+    """Whole, checked batches of `segment`; they begin at `positions` of `buffer`.
 
-    `source` holds the `size_bytes` that were read at `position` of the file, and batch n of it begins at `origins`[n].
-    `buffer` is the same where there are no messages of magic 0 and 1, else holds what became of them; of a compressed
-    one it has the header only.  Records that were decompressed ahead are where `payloads`, int64[batches, 2], says
-    (address and bytes, or NOT_DECOMPRESSED; empty where nothing is compressed), else in `decompressed`, by ordinal.
+    `source` holds the `size_bytes` read at `position` of the file; batch n begins at `origins`[n] of it.  `buffer` is
+    `source` if the chunk holds no message of magic 0 or 1; else it holds the converted batches, and of compressed
+    messages the header only.
+    Records decompressed ahead are at `payloads`, int64[batches, 2] of (address, bytes); NOT_DECOMPRESSED marks the
+    others, and it is empty if nothing is compressed.  The rest of them is in `decompressed`, by ordinal.
     """
 
     segment: SegmentRef
@@ -114,21 +118,21 @@ class Chunk:
     origins: npt.NDArray[np.int64]
     buffer: ByteArray
     positions: npt.NDArray[np.int64]
-    verdicts: ByteArray
+    batch_flags: ByteArray
     payloads: npt.NDArray[np.int64]
     decompressed: dict[int, Buffer]
 
     def source_of(self, ordinal: int) -> ByteArray:
-        """The bytes that batch `ordinal` was read from."""
+        """Return the bytes from which batch `ordinal` was read."""
         following = self.origins[ordinal + 1] if ordinal + 1 < self.origins.size else self.size_bytes
         return self.source[self.origins[ordinal] : following]
 
     def ordinal_at(self, position: int) -> int:
-        """Which batch lies at `position` of the buffer."""
+        """Return the ordinal of the batch at `position` of the buffer."""
         return int(np.searchsorted(self.positions, position, side="right")) - 1
 
     def payload_at(self, position: int) -> tuple[int, memoryview]:
-        """Codec and compressed payload of the batch at `position` of the buffer."""
+        """Return codec and compressed payload of the batch at `position` of the buffer."""
         view = self.buffer.data
         size_bytes = int.from_bytes(view[position + BATCH_LENGTH : position + BATCH_LENGTH + 4], "big")
         codec = view[position + ATTRIBUTES + 1] & CODEC_MASK
@@ -136,11 +140,11 @@ class Chunk:
 
 
 class ChunkReader:
-    """Reads the segments of one partition; a chunk holds until the one two after it is made ready.
+    """The reader of one partition's segments; a chunk is valid until the second one after it is prepared.
 
-    `every` are all segments of the partition: where the offsets of one end, those of the next begin.
-    `decompressed_limit_bytes` bounds the records of one batch.  `legacy_horizon_ms`: the tombstones of magic 0 and 1 of
-    segments that were not modified since have expired.
+    `every` holds all segments of the partition; a segment's offsets end at the base of the next.
+    `decompressed_limit_bytes` bounds the records of one batch.  In segments not modified since `legacy_horizon_ms`,
+    tombstones of magic 0 and 1 have expired.
     """
 
     def __init__(
@@ -166,45 +170,45 @@ class ChunkReader:
         self._area_bytes = [0, 0]
         self._helper = lazy_pool(stack, "sediment-decompress")
         self._tools: tuple[npt.NDArray[np.int64], ...] = ()
-        self._living: ByteArray | None = None
+        self._survivors: ByteArray | None = None
         self._records = 0
 
-    def leave_dead_compressed(self, living: ByteArray) -> None:
-        """Decompress no batch ahead of which no record lives; `living` is as in `sweep_chunk`."""
-        self._living = living
+    def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
+        """Decompress no batch ahead that has no survivor; `survivors` is that of `sweep_chunk`."""
+        self._survivors = survivors
 
     def size_bytes(self) -> int:
-        """Memory of its buffers."""
+        """Return the bytes of the buffers."""
         read_bytes = sum(buffer.nbytes for buffer in self._buffers)
         positions_bytes = sum(found.nbytes for found in self._positions)
         return read_bytes + positions_bytes + sum(self._upgraded_bytes) + sum(self._area_bytes)
 
     def chunks(
-        self, segments: Sequence[SegmentRef], cuts: dict[int, ChunkBoundaries], *, newest_first: bool
+        self, segments: Sequence[SegmentRef], boundaries: dict[int, ChunkBoundaries], *, newest_first: bool
     ) -> Iterator[Chunk]:
-        """The chunks of `segments`, each scanned, with the next one being made ready meanwhile."""
+        """Yield the chunks of `segments`, scanned; the next one is prepared meanwhile."""
         jobs = [
             (segment, which, index)
             for segment in segments
-            for which in [cuts.get(segment.base_offset) or self._cuts_from_index(segment)]
+            for which in [boundaries.get(segment.base_offset) or self._boundaries_from_index(segment)]
             for index in range(which.positions.size - 1)
         ]
         if newest_first:
             jobs.reverse()
         ahead: Future[Chunk] | None = None
         for number, job in enumerate(jobs):
-            chunk = ahead.result() if ahead is not None else self._make_ready(*job, number, newest_first)
+            chunk = ahead.result() if ahead is not None else self._prepare(*job, number, newest_first)
             ahead = None
             if number + 1 < len(jobs):
-                ahead = self._thread().submit(self._make_ready, *jobs[number + 1], number + 1, newest_first)
+                ahead = self._thread().submit(self._prepare, *jobs[number + 1], number + 1, newest_first)
             yield chunk
 
-    def _make_ready(
-        self, segment: SegmentRef, cuts: ChunkBoundaries, index: int, number: int, newest_first: bool
+    def _prepare(
+        self, segment: SegmentRef, boundaries: ChunkBoundaries, index: int, number: int, newest_first: bool
     ) -> Chunk:
-        """Read, scan and decompress a chunk; it holds until the chunk two numbers later is made ready."""
-        start, end = int(cuts.positions[index]), int(cuts.positions[index + 1])
-        chunk, holds_legacy = self._scan(segment, cuts, index, self._read(segment, start, end, number), number)
+        """Read, scan and decompress a chunk; it is valid until chunk `number` + 2 is prepared."""
+        start, end = int(boundaries.positions[index]), int(boundaries.positions[index + 1])
+        chunk, holds_legacy = self._scan(segment, boundaries, index, self._read(segment, start, end, number), number)
         self._upgraded_bytes[number % 2] = 0
         if holds_legacy:
             chunk = self._upgrade(chunk, newest_first)
@@ -212,14 +216,14 @@ class ChunkReader:
         return self._decompress_ahead(chunk, number, newest_first)
 
     def _upgrade(self, chunk: Chunk, newest_first: bool) -> Chunk:
-        """The chunk with its messages as batches of magic 2; decompressed are those that are wanted first."""
+        """Return the chunk with its messages as batches of magic 2; the first ones needed are decompressed."""
         starts = chunk.origins
         sizes = np.diff(starts, append=chunk.size_bytes)
-        verdicts = chunk.verdicts.copy() if chunk.verdicts.size else np.zeros(starts.size, dtype=np.uint8)
-        unreadable = verdicts & UNREADABLE != 0
+        batch_flags = chunk.batch_flags.copy() if chunk.batch_flags.size else np.zeros(starts.size, dtype=np.uint8)
+        unreadable = batch_flags & UNREADABLE != 0
         is_legacy = (chunk.source[starts + MAGIC] < _MAGIC) & ~unreadable
         has_expired = chunk.segment.mtime_ns // NS_PER_MS <= self._legacy_horizon_ms
-        verdicts[is_legacy] |= LEGACY | (TOMBSTONES_GO if has_expired else 0)
+        batch_flags[is_legacy] |= LEGACY | (TOMBSTONES_GO if has_expired else 0)
 
         wrapped = np.flatnonzero(is_legacy & (chunk.source[starts + LEGACY_ATTRIBUTES] & CODEC_MASK != 0))
         wrappers = no_wrappers(starts.size)
@@ -239,7 +243,7 @@ class ChunkReader:
             chunk,
             buffer=buffer,
             positions=positions,
-            verdicts=verdicts,
+            batch_flags=batch_flags,
             decompressed=payloads,
         )
 
@@ -250,16 +254,16 @@ class ChunkReader:
             raise self._located(error, chunk, int(chunk.positions[ordinal])) from error
 
     def _decompress_ahead(self, chunk: Chunk, number: int, newest_first: bool) -> Chunk:
-        """Decompress the batches that are wanted first, until their records fill _AHEAD_CHUNKS chunks."""
+        """Decompress the batches that are needed first, until their records fill _AHEAD_CHUNKS chunks."""
         wanted = chunk.buffer[chunk.positions + (ATTRIBUTES + 1)] & CODEC_MASK != 0
         has_compressed = wanted.any()
-        if self._living is not None:
-            wanted &= self._living_batches(chunk, self._living)
+        if self._survivors is not None:
+            wanted &= self._surviving_batches(chunk, self._survivors)
         if not has_compressed:
             return chunk
         chunk = replace(chunk, payloads=np.full((wanted.size, 2), NOT_DECOMPRESSED, dtype=np.int64))
-        if chunk.verdicts.size:
-            wanted &= chunk.verdicts & (DISCARD | LEGACY | UNREADABLE) == 0
+        if chunk.batch_flags.size:
+            wanted &= chunk.batch_flags & (DISCARD | LEGACY | UNREADABLE) == 0
         ordinals = np.flatnonzero(wanted)
         if newest_first:
             ordinals = ordinals[::-1].copy()
@@ -272,15 +276,15 @@ class ChunkReader:
             chunk.decompressed[ordinal] = content
         return chunk
 
-    def _living_batches(self, chunk: Chunk, living: ByteArray) -> npt.NDArray[np.bool_]:
-        alive = np.empty(chunk.positions.size, dtype=np.bool_)
+    def _surviving_batches(self, chunk: Chunk, survivors: ByteArray) -> npt.NDArray[np.bool_]:
+        surviving = np.empty(chunk.positions.size, dtype=np.bool_)
         self._records = sweep.find_survivors(
-            chunk.buffer.ctypes.data, chunk.positions, chunk.verdicts, living, self._records, alive
+            chunk.buffer.ctypes.data, chunk.positions, chunk.batch_flags, survivors, self._records, surviving
         )
-        return alive
+        return surviving
 
     def _decompress_many(self, chunk: Chunk, number: int, ordinals: npt.NDArray[np.int64]) -> int:
-        """Set the payloads of those of `ordinals` that compiled loops can decompress; returns the bytes of these."""
+        """Decompress those of `ordinals` that kernels can, and set their payloads; return their bytes."""
         if not self._tools:
             self._tools = (find_tools(), find_tools())
         half_bytes = _AHEAD_CHUNKS * CHUNK_BYTES // 2 + decode.PADDING_BYTES
@@ -320,34 +324,32 @@ class ChunkReader:
         return buffer
 
     def _scan(
-        self, segment: SegmentRef, cuts: ChunkBoundaries, index: int, buffer: ByteArray, number: int
+        self, segment: SegmentRef, boundaries: ChunkBoundaries, index: int, buffer: ByteArray, number: int
     ) -> tuple[Chunk, bool]:
-        """The chunk as it was read, and whether there are messages of magic 0 or 1 in it."""
-        start, end = int(cuts.positions[index]), int(cuts.positions[index + 1])
-        with_verdicts = cuts.ordinals.size > 0
-        unreadable = [(low - start, high - start) for low, high in cuts.unreadable if start <= low < end]
+        """Return the chunk as it was read, and True if it holds messages of magic 0 or 1."""
+        start, end = int(boundaries.positions[index]), int(boundaries.positions[index + 1])
+        with_flags = boundaries.ordinals.size > 0
+        unreadable = [(low - start, high - start) for low, high in boundaries.unreadable if start <= low < end]
         offsets = segment.base_offset, self._end_offsets.get(segment.base_offset, INT64_MAX)
         while True:
             positions = self._positions[number % 2]
-            status, count, position = _scan_stretches(
-                buffer, end - start, unreadable, offsets, with_verdicts, positions
-            )
+            status, count, position = _scan_readable(buffer, end - start, unreadable, offsets, with_flags, positions)
             if status != NEEDS_RECORD_ROOM:
                 break
             self._positions[number % 2] = np.zeros(2 * positions.size, dtype=np.int64)
         found, nothing = positions[:count], np.zeros(0, dtype=np.uint8)
         chunk = Chunk(segment, start, end - start, buffer, found, buffer, found, nothing, _NO_PAYLOADS, {})
-        if status in (CUT_MISSED, TRANSACTIONS_MET) and not with_verdicts:
+        if status in (CUT_MISSED, TRANSACTIONS_MET) and not with_flags:
             raise FallbackRequiredError(status)
         if status not in (DONE, LEGACY_MET):
             raise self.error(status, chunk, position)
-        if with_verdicts:
-            first = int(cuts.ordinals[index])
-            chunk = replace(chunk, verdicts=cuts.verdicts[first : first + count])
+        if with_flags:
+            first = int(boundaries.ordinals[index])
+            chunk = replace(chunk, batch_flags=boundaries.batch_flags[first : first + count])
         return chunk, status == LEGACY_MET
 
-    def _cuts_from_index(self, segment: SegmentRef) -> ChunkBoundaries:
-        """Cuts where the offset index says that batches begin; the scan finds out whether they do."""
+    def _boundaries_from_index(self, segment: SegmentRef) -> ChunkBoundaries:
+        """Return boundaries at batches that the offset index knows; the scan of each chunk checks them."""
         positions = [0]
         if segment.log_bytes > CHUNK_BYTES and segment.offset_index_bytes:
             name = segment_file_name(segment.base_offset, SegmentFileKind.OFFSET_INDEX)
@@ -365,13 +367,13 @@ class ChunkReader:
         return ChunkBoundaries(np.array(positions, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing, ())
 
     def _begins_plain(self, segment: SegmentRef) -> bool:
-        """Whether the first batch is not compressed, as then most likely no other is."""
+        """Return True if the first batch is not compressed; most likely no other is then."""
         header = padded_buffer(BATCH_HEADER_BYTES)
         read_into(self._files.descriptor(segment), header, 0, BATCH_HEADER_BYTES, 0)
         return bool(header[MAGIC] >= _MAGIC and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
 
     def error(self, status: int, chunk: Chunk, position: int) -> SedimentError:
-        """What a kernel's status says of the batch at `position` of a chunk's buffer."""
+        """Return the error that a kernel's `status` means for the batch at `position` of a chunk's buffer."""
         if status == CUT_MISSED:
             status = BAD_LENGTH
         at = position if chunk.buffer is chunk.source else int(chunk.origins[chunk.ordinal_at(position)])
@@ -384,12 +386,12 @@ class ChunkReader:
         )
 
     def decompress(self, chunk: Chunk, ordinal: int) -> Buffer:
-        """The records of batch `ordinal` of a chunk.
+        """Decompress the records of batch `ordinal` of a chunk.
 
         Raises:
-            CorruptBatchError: they cannot be had, or expand beyond the limit.
+            CorruptBatchError: they cannot be decompressed, or expand beyond the limit.
         """
-        if chunk.buffer is not chunk.source and chunk.verdicts[ordinal] & LEGACY:
+        if chunk.buffer is not chunk.source and chunk.batch_flags[ordinal] & LEGACY:
             return self._unwrapped(chunk, ordinal).payload
         position = int(chunk.positions[ordinal])
         codec, payload = chunk.payload_at(position)
@@ -399,19 +401,19 @@ class ChunkReader:
             raise self._located(error, chunk, position) from error
 
 
-def _scan_stretches(
+def _scan_readable(
     buffer: ByteArray,
     size_bytes: int,
     unreadable: Sequence[tuple[int, int]],
     offsets: tuple[int, int],
-    with_verdicts: bool,
+    with_flags: bool,
     positions: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Scan what is readable of the first `size_bytes` of `buffer`; `offsets` are (first, end) of the segment."""
+    """Scan the readable parts of the first `size_bytes` of `buffer`; `offsets` are (first, end) of the segment."""
     done, count, start = DONE, 0, 0
     for low, high in (*unreadable, (size_bytes, size_bytes)):
         status, found, position = sweep.scan_chunk(
-            buffer.ctypes.data, start, low, *offsets, with_verdicts, positions[count:]
+            buffer.ctypes.data, start, low, *offsets, with_flags, positions[count:]
         )
         count += found
         if status not in (DONE, LEGACY_MET):
@@ -427,7 +429,7 @@ def _scan_stretches(
 
 
 class SourceFiles:
-    """Open source segments; each is checked to be the one that was listed when it is opened."""
+    """The source segment that is open; opening one checks that it is the one that was listed."""
 
     def __init__(self, directory: Path, fs: Fs, stack: ExitStack) -> None:
         self._directory = directory
@@ -437,11 +439,11 @@ class SourceFiles:
         stack.callback(self._close)
 
     def path(self, segment: SegmentRef) -> Path:
-        """Its log."""
+        """Return the path of the segment's log."""
         return self._directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
 
     def descriptor(self, segment: SegmentRef) -> int:
-        """An open descriptor of its log, good until another segment is asked for.
+        """Return an open descriptor of the segment's log, valid until another segment is asked for.
 
         Raises:
             SourceChangedError: the file is not the one that was listed.
@@ -468,7 +470,7 @@ class SourceFiles:
 
 
 def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
-    """One thread, made when first asked for and joined when the stack unwinds."""
+    """Return a function that gives one thread, started at its first call and joined when the stack unwinds."""
     made: list[ThreadPoolExecutor] = []
 
     def pool() -> ThreadPoolExecutor:
@@ -479,11 +481,11 @@ def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
     return pool
 
 
-def boundaries_between(positions: npt.NDArray[np.int64], last_cut: int, *, times: int = 1) -> Iterator[int]:
-    """Indexes into ascending `positions` that are CHUNK_BYTES, `times` times, or more behind the cut before them."""
+def boundaries_between(positions: npt.NDArray[np.int64], last_boundary: int, *, times: int = 1) -> Iterator[int]:
+    """Yield indexes of boundaries in ascending `positions`, at least `times` CHUNK_BYTES after the boundary before."""
     while True:
-        index = int(np.searchsorted(positions, last_cut + times * CHUNK_BYTES))
+        index = int(np.searchsorted(positions, last_boundary + times * CHUNK_BYTES))
         if index >= positions.size:
             return
         yield index
-        last_cut = int(positions[index])
+        last_boundary = int(positions[index])

@@ -1,7 +1,8 @@
-"""What a topic's config says about compaction.
+"""The part of a topic's config that compaction depends on.
 
-Field names are Kafka's keys with underscores, defaults are Kafka's own (kafka-log 06 §1, §3, §4).  Values are within
-Kafka's ranges: who parses them checks them.
+Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §3, §4).
+The tests of `jobs/settings` hold the defaults equal to the table of Kafka's keys, and that table to Kafka's ConfigDefs.
+The parser of the values checks that they are in Kafka's ranges.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ COMPACT = "compact"
 
 @dataclass(frozen=True, slots=True)
 class CompactionConfig:
-    """The effective config of one topic, as far as its compaction depends on it."""
+    """The effective compaction config of one topic."""
 
     cleanup_policy: tuple[str, ...] = ("delete",)
     """Any of `compact` and `delete`, without duplicates."""
@@ -24,54 +25,51 @@ class CompactionConfig:
     """A log is compacted when its dirty ratio is strictly above this (02 §2)."""
 
     min_compaction_lag_ms: int = 0
-    """A segment with a record younger than this is not compacted, nor is any after it; 0: no such limit."""
+    """A segment with a record younger than this is not compacted, nor is any later segment; 0: no limit."""
 
     max_compaction_lag_ms: int = INT64_MAX
-    """A log whose dirty part begins with a record older than this is compacted whatever its dirty ratio."""
+    """A log is compacted whatever its dirty ratio if its dirty part begins with a record older than this."""
 
     delete_retention_ms: int | None = 86_400_000
-    """How long tombstones and transaction markers live after they were first cleaned.
+    """The time for which tombstones and transaction markers survive after they were first cleaned.
 
-    None: it is not stated.  Cleaning obeys the delete horizons that batches have, and writes no new one.
+    None: it is not stated.  Cleaning obeys the delete horizons that batches have, and writes no new ones.
     """
 
     segment_bytes: int = 1_073_741_824
-    """A cleaned segment's `.log` is made from sources of together at most this size (02 §5)."""
+    """Sources of one cleaned segment have `.log` files of at most this size together (02 §5)."""
 
     segment_index_bytes: int = 10_485_760
-    """The same for `.index` and `.timeindex`, each."""
+    """The same for their `.index` files, and for their `.timeindex` files."""
 
     index_interval_bytes: int = 4096
-    """An index entry follows more than this many bytes of log after the one before."""
+    """Two index entries have more than this many bytes of log between them."""
 
     max_message_bytes: int = 1_048_588
-    """The size to which a batch may grow by ordinary appends; larger ones are cleaned all the same."""
+    """The largest batch that an append accepts; larger ones are cleaned all the same."""
 
     dedupe_buffer_bytes: int | None = None
-    """Bytes of the offset map at 24 a slot, for one round; None: the map has no limit."""
+    """The bytes of the offset map in one round, at 24 bytes a slot; None: the map has no limit."""
 
     dedupe_load_factor: float = 0.9
     """The part of a bounded map's slots that may be filled (`log.cleaner.io.buffer.load.factor`)."""
 
     producer_id_expiration_ms: int | None = 86_400_000
-    """A producer without an open transaction is forgotten this long after its last batch.
+    """A producer without an open transaction expires this long after its last batch.
 
-    None: it is not stated.  No producer is forgotten.
+    None: it is not stated, and producers never expire.
     """
 
-    io_max_bytes_per_second: float = 1.7976931348623157e308
-    """What reading and writing together may take of the disk (`log.cleaner.io.max.bytes.per.second`)."""
-
     max_decompressed_batch_bytes: int = 268_435_456
-    """A compressed batch that claims more than this is corrupt; not Kafka's, it bounds a task's memory."""
+    """A compressed batch that expands beyond this is corrupt.  Not Kafka's; it bounds a task's memory."""
 
     task_memory_bytes: int = INT64_MAX
-    """What cleaning one partition may hold in memory: offset map, output and buffers; not Kafka's."""
+    """The memory limit of cleaning one partition: offset map, outputs and buffers.  Not Kafka's."""
 
     def next_horizon_ms(self, now_ms: int) -> int | None:
-        """Return the delete horizon that a cleaning at `now_ms` writes; None: it writes none.
+        """Return the delete horizon that a cleaning at `now_ms` writes, or None if it writes none.
 
-        It writes none beyond INT64_MAX.  A broker's sum overflows there, and it takes a negative horizon for none.
+        It writes none beyond INT64_MAX.  A broker's sum overflows there, and it treats a negative horizon as none.
         """
         if self.delete_retention_ms is None:
             return None
@@ -80,5 +78,5 @@ class CompactionConfig:
 
     @property
     def compacts(self) -> bool:
-        """Whether the cleanup policy asks for compaction."""
+        """Return True if the cleanup policy asks for compaction."""
         return COMPACT in self.cleanup_policy

@@ -1,14 +1,14 @@
-"""What cleaning a log would leave, estimated from a sample of its records.
+"""An estimate of the log that cleaning would leave, from a sample of its records.
 
-How many different keys there are is estimated as databases estimate distinct values of a column from sampled rows, by
-the hybrid of Haas and others: the first-order jackknife where keys are about equally frequent, and Shlosser's estimator
-where a test of the sample says that they are not.  Both are exact for a sample that is the whole, and the first at both
-ends: no key twice, and every key many times.
+The number of different keys is estimated as databases estimate the distinct values of a column from sampled rows: by
+the hybrid of Haas and others.  It uses the first-order jackknife if keys are about equally frequent, and Shlosser's
+estimator if a test of the sample says that they are not.  Both are exact if the sample is the whole log.  The jackknife
+is also exact at both ends: no key twice, and every key many times.
 
 Invariant: no I/O; the caller reads the sample.
 
 Source: Haas, Naughton, Seshadri, Stokes: Sampling-based estimation of the number of distinct values of an attribute,
-VLDB 1995; kafka-log 02 §6.4 for what a batch keeps.
+VLDB 1995; kafka-log 02 §6.4 for the part of a batch that stays.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _EVERYTHING = np.array([INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.in
 
 @dataclass(frozen=True, slots=True)
 class SampledBatches:
-    """Batches of the sample, as arrays of one length, and how often each key was seen in them.
+    """The batches of the sample as arrays of one length, and the frequencies of their keys.
 
-    `records`, `keyed` and `tombstones` count records, the latter two none of control batches.  `key_counts` has an
-    entry a key; `key_bytes` are those of the different keys.
+    `records`, `keyed` and `tombstones` count records; the latter two count none of control batches.  `key_counts` has
+    an entry for each key; `key_bytes` is the total size of the different keys.
     """
 
     rows: npt.NDArray[np.void]
@@ -48,10 +48,10 @@ class SampledBatches:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is expected after cleaning; `sampled_bytes` of the log were looked at, `key_bytes` are the keys' own.
+    """The expected log after cleaning; `sampled_bytes` of it were read, `key_bytes` is the size of the keys alone.
 
-    `tombstones_waiting` are those that cleaning leaves; the batches that they are in lose them from `first_horizon_ms`
-    to `last_horizon_ms` on, None where no such batch has or gets a horizon.
+    `tombstones_waiting` counts the tombstones that stay.  Their batches lose them between `first_horizon_ms` and
+    `last_horizon_ms`, which are None if no such batch has or gets a horizon.
     """
 
     keys: int
@@ -65,7 +65,7 @@ class Estimate:
 
 
 def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
-    """The sample that `spans` are; a batch that cannot be read is left out."""
+    """Return the sample that `spans` form; an unreadable batch is left out."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -109,7 +109,7 @@ def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
 
 
 def estimate_distinct(counts: Int64s, total: float) -> float:
-    """Different keys among `total` records, of which a sample held each key `counts` times."""
+    """Estimate the different keys among `total` records, given how often a sample holds each of its keys."""
     seen = float(counts.sum())
     if seen == 0 or seen >= total:
         return float(counts.size)
@@ -125,7 +125,7 @@ def estimate_distinct(counts: Int64s, total: float) -> float:
 
 
 def _is_skewed(counts: Int64s) -> bool:
-    """Whether keys of equal frequency would hardly be seen that unequally often: a chi-square test at 97.5 %."""
+    """Return True if keys of equal frequency hardly ever give such counts: a chi-square test at 97.5 %."""
     freedom = counts.size - 1
     if freedom < 1:
         return False
@@ -137,9 +137,9 @@ def _is_skewed(counts: Int64s) -> bool:
 
 
 def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, next_horizon_ms: int | None) -> Estimate:
-    """What cleaning a log of `log_bytes` leaves, of which `sample` is an even part.
+    """Estimate the result of cleaning a log of `log_bytes` of which `sample` is an even part.
 
-    `next_horizon_ms` is the delete horizon that batches without one get; None: they get none.
+    `next_horizon_ms` is the delete horizon that cleaning writes into batches without one; None: it writes none.
     """
     rows = sample.rows
     sampled_bytes = int(rows["size_bytes"].sum())
@@ -148,7 +148,7 @@ def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, ne
     scale = log_bytes / sampled_bytes
     keyed = float(sample.keyed.sum()) * scale
     keys = estimate_distinct(sample.key_counts, keyed)
-    living = keys / keyed if keyed else 0.0
+    survival_rate = keys / keyed if keyed else 0.0
 
     control = (rows["attributes"] & CONTROL_BIT) != 0
     has_horizon = (rows["attributes"] & DELETE_HORIZON_BIT) != 0
@@ -157,17 +157,17 @@ def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, ne
     if next_horizon_ms is not None:
         horizons_ms = np.append(horizons_ms, np.full((waiting & ~has_horizon).sum(), next_horizon_ms, dtype=np.int64))
     expired = np.where(waiting, 0, sample.tombstones)
-    survivors = np.where(control, sample.records, np.maximum(sample.keyed - expired, 0) * living)
+    survivors = np.where(control, sample.records, np.maximum(sample.keyed - expired, 0) * survival_rate)
     payload_bytes = np.maximum(rows["size_bytes"] - BATCH_HEADER_BYTES, 0)
     kept_part = np.divide(survivors, sample.records, out=np.zeros(len(rows)), where=sample.records > 0)
-    # A batch keeps its header as long as one of its records lives.
-    kept_header = np.where(control, 1.0, 1.0 - (1.0 - living) ** np.maximum(sample.keyed - expired, 0))
+    # A batch keeps its header as long as one of its records survives.
+    kept_header = np.where(control, 1.0, 1.0 - (1.0 - survival_rate) ** np.maximum(sample.keyed - expired, 0))
     left_bytes = float((payload_bytes * kept_part + BATCH_HEADER_BYTES * kept_header).sum()) * scale
     return Estimate(
         keys=round(keys),
         messages=round(float(survivors.sum()) * scale),
         log_bytes=min(round(left_bytes), log_bytes),
-        tombstones_waiting=round(float(sample.tombstones[waiting].sum()) * scale * living),
+        tombstones_waiting=round(float(sample.tombstones[waiting].sum()) * scale * survival_rate),
         first_horizon_ms=int(horizons_ms.min()) if horizons_ms.size else None,
         last_horizon_ms=int(horizons_ms.max()) if horizons_ms.size else None,
         sampled_bytes=sampled_bytes,

@@ -1,17 +1,17 @@
-"""Proof that the hashes of a partition tell its keys apart: whole keys are compared wherever hashes are equal.
+"""Proof that different keys of a partition have different hashes: whole keys are compared if hashes are equal.
 
     slot      | hash of a key | address |          24 bytes, an offset map with addresses for offsets
                                    |
     block         ... | length | key bytes | ...   4 bytes and the key
 
-Everything else of the cleaner knows a key by its 128-bit hash.  Here each key of a chunk is looked up before the chunk
-is swept or put into a map; where another key has the same hash, the cleaning ends with HashCollisionError, and whoever
-began it starts over with another seed.  So what a finished cleaning took for one key was one key.
+The rest of the cleaner identifies a key by its 128-bit hash.  Here each key of a chunk is looked up before the chunk
+is swept or put into a map.  If another key has the same hash, the pass ends with HashCollisionError, and the cleaner
+starts another one with a new seed.  So a finished cleaning never took two keys for one.
 
 Invariants
-* Looked up are the keys that a sweep looks up, in its order, and remembered at least those that it remembers.
+* The keys that a sweep looks up are looked up, in its order; at least those that enter its map are remembered.
 * Keys are hashed as the sweep hashes them.
-* A key, once in a block, does not move.
+* A key in a block never moves.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ from sediment.segment_io.segment.reader import padded_buffer
 if TYPE_CHECKING:
     from sediment.compaction.chunks import Chunk, ChunkReader
 
+
 # Registers, int64[_REGISTERS].
 CURSOR = 0  # batches of the chunk still to do
 NEEDED = 1
@@ -90,7 +91,7 @@ _FIRST_RECORDS = 4096
 
 @kernel
 def _is_key(stored: int, address: int, length: int) -> bool:
-    """Whether the key stored at `stored` is the `length` bytes at `address`."""
+    """Return True if the key stored at `stored` is the `length` bytes at `address`."""
     if load_i32(stored) != length:
         return False
     stored += _LENGTH_BYTES
@@ -108,30 +109,30 @@ def _is_key(stored: int, address: int, length: int) -> bool:
 def prove_chunk(
     chunk: npt.NDArray[np.uint8],
     positions: npt.NDArray[np.int64],
-    verdicts: npt.NDArray[np.uint8],
+    batch_flags: npt.NDArray[np.uint8],
     payloads: npt.NDArray[np.int64],
     first_mapped_offset: int,
     seed: np.uint64,
     secrets: npt.NDArray[np.uint8],
-    directory: npt.NDArray[np.int64],
+    tables: npt.NDArray[np.int64],
     records: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
 ) -> int:
     """Look up the keys below CURSOR, last batch first; remember those at `first_mapped_offset` and above.
 
-    Resumable: of a batch that needs something nothing was remembered.
+    Resumable: no key of a batch is remembered before the batch has everything it needs.
     """
     base = chunk.ctypes.data
     while state[CURSOR] > 0:
         ordinal = state[CURSOR] - 1
-        verdict = np.int64(verdicts[ordinal]) if verdicts.size else 0
+        flags = np.int64(batch_flags[ordinal]) if batch_flags.size else 0
         header = base + positions[ordinal]
-        is_judged = (verdict & (UNREADABLE | DISCARD)) == 0
-        if is_judged:
+        is_filtered = (flags & (UNREADABLE | DISCARD)) == 0
+        if is_filtered:
             attributes = load_i16(header + ATTRIBUTES)
             count = load_i32(header + RECORD_COUNT)
-            is_judged = count > 0 and (attributes & CONTROL_BIT) == 0
-        if is_judged:
+            is_filtered = count > 0 and (attributes & CONTROL_BIT) == 0
+        if is_filtered:
             codec = attributes & CODEC_MASK
             if codec == 0:
                 records_base = header + BATCH_HEADER_BYTES
@@ -145,7 +146,7 @@ def prove_chunk(
             state[NEEDED] = count
             if count > records.shape[0]:
                 return NEEDS_RECORD_ROOM
-            if headroom(directory) < count:
+            if headroom(tables) < count:
                 return NEEDS_SLOTS
             status = decode_records(records_base, 0, end, count, records)
             if status != OK:
@@ -157,7 +158,7 @@ def prove_chunk(
             if state[END_ADDRESS] - state[NEXT_ADDRESS] < needed:
                 return NEEDS_BLOCK
             base_offset = load_i64(header + BASE_OFFSET)
-            first_mapped = INT64_MAX if verdict & UNMAPPED else first_mapped_offset
+            first_mapped = INT64_MAX if flags & UNMAPPED else first_mapped_offset
             for index in range(count - 1, -1, -1):
                 length = records[index, KEY_BYTES]
                 if length < 0:
@@ -166,14 +167,14 @@ def prove_chunk(
                 offset = base_offset + records[index, OFFSET_DELTA]
                 low, high = hash_key(address, length, seed, secrets.ctypes.data)
                 low = normal(low, high)
-                found, slot = find_slot(directory, OFFSET_SLOT_BYTES, low, high)
+                found, slot = find_slot(tables, OFFSET_SLOT_BYTES, low, high)
                 if found:
                     if not _is_key(load_i64(slot + 16), address, length):
                         state[COLLIDING_OFFSET] = offset
                         return KEYS_COLLIDE
                 elif offset >= first_mapped:
                     stored = state[NEXT_ADDRESS]
-                    fill_slot(directory, slot, low, high)
+                    fill_slot(tables, slot, low, high)
                     store_i64(slot + 16, stored)
                     store_i32(stored, length)
                     copy_bytes(stored + _LENGTH_BYTES, address, length)
@@ -183,10 +184,7 @@ def prove_chunk(
 
 
 class ExactKeys:
-    """The keys of one cleaning of one partition, as far as they were met.
-
-    `seed` and `secrets` are those that the cleaning hashes with.
-    """
+    """The keys that one cleaning of one partition has met; `seed` and `secrets` are those of its hashes."""
 
     def __init__(self, seed: int, secrets: npt.NDArray[np.uint8], reader: ChunkReader) -> None:
         self._seed = np.uint64(seed)
@@ -200,33 +198,32 @@ class ExactKeys:
         self._state = np.zeros(_REGISTERS, dtype=np.int64)
 
     def size_bytes(self) -> int:
-        """Memory of it all."""
+        """Return the bytes of slots, blocks and buffers."""
         return self._slots.size_bytes() + self._block_bytes + self._payload.nbytes + self._records.nbytes
 
     def check(self, chunk: Chunk, first_mapped_offset: int, check_memory: Callable[[int], None]) -> None:
-        """Compare the keys of a chunk with those met before that have their hashes, and remember them.
+        """Compare the keys of a chunk with earlier keys of the same hash, and remember them.
 
-        `check_memory` is called with the bytes that are to be held before they are, and ends it all by raising.
+        `check_memory` is called with the bytes to be held before they are allocated; its exceptions end the check.
 
         Raises:
             HashCollisionError: two keys have one hash.
             CorruptBatchError: records cannot be decoded.
-            whatever `check_memory` raises.
         """
         state = self._state
         state[CURSOR] = chunk.positions.size
-        # What is decompressed here is gone before the chunk is swept.
+        # A copy: records decompressed here are overwritten before the chunk is swept.
         payloads = chunk.payloads.copy()
         while True:
             status = prove_chunk(
                 chunk.buffer,
                 chunk.positions,
-                chunk.verdicts,
+                chunk.batch_flags,
                 payloads,
                 first_mapped_offset,
                 self._seed,
                 self._secrets,
-                self._slots.directory,
+                self._slots.tables,
                 self._records,
                 state,
             )
@@ -239,11 +236,13 @@ class ExactKeys:
                 raise self._reader.error(status, chunk, int(chunk.positions[ordinal]))
             if status == NEEDS_PAYLOAD:
                 content = chunk.decompressed.get(ordinal)
-                payloads[ordinal] = self._held(self._reader.decompress(chunk, ordinal) if content is None else content)
+                payloads[ordinal] = self._hold_payload(
+                    self._reader.decompress(chunk, ordinal) if content is None else content
+                )
             else:
-                self._make_room(status, int(state[NEEDED]), check_memory)
+                self._reserve(status, int(state[NEEDED]), check_memory)
 
-    def _make_room(self, status: int, needed: int, check_memory: Callable[[int], None]) -> None:
+    def _reserve(self, status: int, needed: int, check_memory: Callable[[int], None]) -> None:
         held = self.size_bytes()
         if status == NEEDS_RECORD_ROOM:
             rows = 1 << (needed - 1).bit_length()
@@ -260,8 +259,8 @@ class ExactKeys:
             self._state[NEXT_ADDRESS] = block.ctypes.data
             self._state[END_ADDRESS] = block.ctypes.data + size_bytes
 
-    def _held(self, content: Buffer) -> tuple[int, int]:
-        """Copy decompressed records to where the compiled loop may read past their end; their address and size."""
+    def _hold_payload(self, content: Buffer) -> tuple[int, int]:
+        """Copy decompressed records to memory that a kernel may read past the end of; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self._payload.size < size_bytes + PADDING_BYTES:
             self._payload = padded_buffer(2 * size_bytes)

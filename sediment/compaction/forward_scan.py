@@ -1,7 +1,7 @@
-"""The forward walk through a partition that holds control or transactional batches: headers and control keys only.
+"""The forward scan of a partition with control or transactional batches: headers and control keys only.
 
-It gives the sweep what cannot be known when reading backwards: verified cuts, a verdict on each batch, and the
-transaction index entries that live on (kafka-log 02 §7).
+It gives the sweep the facts that reading backwards cannot: verified chunk boundaries, flags for each batch, and the
+transaction index entries that survive (kafka-log 02 §7).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sediment.segment_io.segment.reader import HeaderScan
 
 
 def may_hold_transactions(plan: CleaningPlan) -> bool:
-    """Whether anything outside the log says so; the log itself is asked by the sweep."""
+    """Return True if a file beside the log mentions transactions; in the log the sweep finds them."""
     return (
         bool(plan.aborted)
         or any(segment.transaction_index_bytes for segment in plan.view.listing.segments)
@@ -33,14 +33,14 @@ def may_hold_transactions(plan: CleaningPlan) -> bool:
 
 
 def dirty_base(segments: Sequence[SegmentRef], first_dirty_offset: int) -> int:
-    """Base offset of the segment that contains the first dirty offset."""
+    """Return the base offset of the segment that contains the first dirty offset."""
     return max((s.base_offset for s in segments if s.base_offset <= first_dirty_offset), default=0)
 
 
 def scan_segments(
     plan: CleaningPlan, segments: Sequence[SegmentRef], fs: Fs, progress: Progress
 ) -> dict[int, ChunkBoundaries]:
-    """Verified cuts, verdicts and living transaction index entries of every segment, by base offset.
+    """Return chunk boundaries, batch flags and surviving transaction index entries of every segment, by base offset.
 
     Raises:
         CorruptBatchError: a header is malformed, or a segment ends inside a batch.
@@ -51,27 +51,27 @@ def scan_segments(
     filtering = TransactionScan(plan.aborted)
     mapped = max(base, plan.view.log_start_offset)
     mapping = TransactionScan(entry for entry in plan.aborted if entry.last_offset >= mapped)
-    cuts = {}
+    boundaries = {}
     for segment in segments:
         # Kafka's second state begins where the offset index leads for the first dirty offset, not at the segment's
-        # first batch; of a transaction whose marker lies between it remembers only the index entry.
+        # first batch.  A transaction whose marker lies between is known to it by its index entry only.
         mapped_from = _position_of(first_dirty, segment, directory, fs) if segment.base_offset == base else 0
         in_map = mapping if segment.base_offset >= base else None
-        cuts[segment.base_offset] = _walk_segment(
+        boundaries[segment.base_offset] = _scan_segment(
             directory, segment, filtering, in_map, mapped_from, plan.view.log_start_offset, progress
         )
-    return cuts
+    return boundaries
 
 
 def _position_of(offset: int, segment: SegmentRef, directory: Path, fs: Fs) -> int:
-    """Where the offset index of `segment` leads for `offset`."""
+    """Return the position to which the offset index of `segment` leads for `offset`."""
     if not segment.offset_index_bytes:
         return 0
     name = segment_file_name(segment.base_offset, SegmentFileKind.OFFSET_INDEX)
     return parse_offset_index(fs.read_bytes(directory / name), segment.base_offset).lookup(offset).position
 
 
-def _walk_segment(
+def _scan_segment(
     directory: Path,
     segment: SegmentRef,
     filtering: TransactionScan,
@@ -81,37 +81,37 @@ def _walk_segment(
     progress: Progress,
 ) -> ChunkBoundaries:
     path = directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
-    walk = HeaderScan(path, size_bytes=segment.log_bytes)
-    verdicts: list[ByteArray] = []
+    headers = HeaderScan(path, size_bytes=segment.log_bytes)
+    batch_flags: list[ByteArray] = []
     kept_aborts: list[AbortedTransaction] = []
     positions, ordinals = [0], [0]
     batches = 0
-    for rows in walk:
+    for rows in headers:
         progress(int(rows["size_bytes"].sum()))
-        judged, kept, contradicted = filtering.judge(rows)
-        # Below the log start a broker's cleaner forgets index entries of data that it keeps.
+        flags, kept, contradicted = filtering.classify(rows)
+        # Below the log start a broker's cleaner drops index entries of data that it keeps.
         if contradicted >= 0 and rows[contradicted]["last_offset"] >= log_start_offset:
             raise _contradiction(path, rows[contradicted])
         if mapping is not None:
             mapped = rows["position"] >= mapped_from
-            aborted, _, _ = mapping.judge(rows[mapped])
+            aborted, _, _ = mapping.classify(rows[mapped])
             data = (rows["attributes"][mapped] & CONTROL_BIT) == 0
-            judged[np.flatnonzero(mapped)[(aborted & DISCARD != 0) & data]] |= UNMAPPED
-        verdicts.append(judged)
+            flags[np.flatnonzero(mapped)[(aborted & DISCARD != 0) & data]] |= UNMAPPED
+        batch_flags.append(flags)
         kept_aborts.extend(kept)
         for index in boundaries_between(rows["position"], positions[-1]):
             positions.append(int(rows["position"][index]))
             ordinals.append(batches + int(index))
         batches += len(rows)
-    if walk.end_position != segment.log_bytes:
+    if headers.end_position != segment.log_bytes:
         raise CorruptBatchError(
             "the segment ends inside a batch",
             path=str(path),
-            position=walk.end_position,
+            position=headers.end_position,
             offset=segment.base_offset,
             advice="restore the segment from a replica or a backup, or leave this partition out",
         )
-    every = np.concatenate(verdicts) if verdicts else np.zeros(0, dtype=np.uint8)
+    every = np.concatenate(batch_flags) if batch_flags else np.zeros(0, dtype=np.uint8)
     return ChunkBoundaries(
         np.array([*positions, segment.log_bytes], dtype=np.int64),
         np.array([*ordinals, batches], dtype=np.int64),
@@ -123,7 +123,7 @@ def _walk_segment(
 def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
     """Return the error of a marker that the transaction index contradicts.
 
-    A cleaning would take aborted records for the latest values of their keys, or drop committed ones as aborted.
+    A cleaning would keep aborted records as the latest values of their keys, or drop committed ones as aborted.
     """
     return CorruptIndexError(
         f"a transaction marker of producer {marker['producer_id']} contradicts the transaction index",
@@ -131,5 +131,5 @@ def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
         position=int(marker["position"]),
         offset=int(marker["last_offset"]),
         advice="restore the .txnindex file of this segment from a replica or a backup, or move its .index out of the "
-        "directory and run `sediment recover`, which makes both anew",
+        "directory and run `sediment recover`, which rebuilds both",
     )

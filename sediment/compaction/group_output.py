@@ -1,6 +1,6 @@
-"""What survives of a group: a buffer that the sweep fills downward, then the files of the cleaned segments.
+"""The output of a group: a buffer that the sweep fills downward, then the files of the cleaned segments.
 
-Invariant: parts are written only where they would differ from their sources, in the log or in an index.
+Invariant: parts are written only if they differ from their sources, in the log or in an index.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ OUTPUT_PAGES = PageReserve(in_large_pages=False)  # of all groups of this proces
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """Where, by whom and under which names parts are written; `written` names them, also what is only half there."""
+    """The writer of one partition's parts; `written` names them all, also half-written ones."""
 
     directory: Path
     config: CompactionConfig
     fs: Fs
-    behind: WriteBehind
+    write_behind: WriteBehind
     run_id: str
     attempt: str
     written: list[Path] = field(default_factory=list)
@@ -51,10 +51,10 @@ class PartWriter:
         stats: CleanStats,
         unreadable: Sequence[tuple[int, int]] = (),
     ) -> CleanedGroup:
-        """Index and write what survived of `group`, unless its files would come out as they are.
+        """Index and write the survivors of `group`, unless its files would not change.
 
-        `unreadable` are the bytes of `batches`, from and to, that are none.  Where that fails, nothing of the whole
-        partition stays: whoever writes next needs the room.
+        `unreadable` are byte ranges [from, to) of `batches` that cannot be parsed.  If the writing fails, all parts of
+        the partition are removed, because the next writer needs the disk space.
         """
         images = lay_out_segments(
             batches,
@@ -75,7 +75,7 @@ class PartWriter:
         return CleanedGroup(group.segments, parts, stats)
 
     def remove_all(self) -> None:
-        """Remove what was written so far."""
+        """Remove the parts written so far."""
         for path in self.written:
             self.fs.unlink(path, missing_ok=True)
 
@@ -94,12 +94,12 @@ class PartWriter:
         return PartSegment(image.base_offset, files)
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
-        """Whether the indexes would come out as they are too; the log does, since no batch changed."""
+        """Return True if the indexes would not change either; no batch changed, so the log does not."""
         (image,) = images if len(images) == 1 else (None,)
         if image is None or image.log.size != segment.log_bytes:
             return False
         if segment.transaction_index_bytes == 0:
-            return False  # a cleaned segment has no empty one
+            return False  # a cleaned segment has no empty transaction index
         sizes = {
             SegmentFileKind.OFFSET_INDEX: (segment.offset_index_bytes, image.offset_index),
             SegmentFileKind.TIME_INDEX: (segment.time_index_bytes, image.time_index),
@@ -114,7 +114,7 @@ class PartWriter:
 
 
 class GroupOutput:
-    """The output of one group, filled downward in anonymous memory, of which only what is used takes room."""
+    """The output of one group, filled downward in anonymous memory; only its used part takes physical memory."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class GroupOutput:
         *,
         is_untouchable: bool = False,
     ) -> None:
-        """`unreadable` are the batches of `group` that are kept as they are; `is_untouchable`: so is all of it."""
+        """`unreadable` are batches of `group` that stay as they are; `is_untouchable`: the whole group stays so."""
         self._group = group
         self._unreadable = tuple(unreadable)
         self._is_untouchable = is_untouchable
@@ -138,7 +138,7 @@ class GroupOutput:
         self._stats = CleanStats()
 
     def grow(self, state: npt.NDArray[np.int64], needed: int) -> None:
-        """Move what is there to the end of a larger buffer in which `needed` bytes are free."""
+        """Move the output to the end of a larger buffer that has `needed` bytes free."""
         start = int(state[sweep.OUT_START])
         used = self.buffer[start:]
         larger = self._memory(2 * self.buffer.size + needed)
@@ -158,7 +158,7 @@ class GroupOutput:
         state[sweep.CURSOR] -= 1
 
     def take(self, state: npt.NDArray[np.int64]) -> None:
-        """Note what the sweep left in its registers."""
+        """Take over the results of the sweep from its registers."""
         self._start = int(state[sweep.OUT_START])
         self._changed = bool(state[sweep.CHANGED])
         is_stated = self._writer.config.delete_retention_ms is not None
@@ -175,11 +175,11 @@ class GroupOutput:
         )
 
     def used_bytes(self) -> int:
-        """How much of the buffer is the output, once it was taken."""
+        """Return the bytes of the output after `take`."""
         return self.buffer.size - self._start
 
     def finish(self) -> CleanedGroup:
-        """Write the group's files and let go of the memory."""
+        """Write the group's files and free the memory."""
         batches, self.buffer = self.buffer[self._start :], np.zeros(0, dtype=np.uint8)
         if self._is_untouchable:
             kept = replace(self._stats, messages_written=self._stats.messages_read, bytes_written=self._group.log_bytes)
@@ -190,7 +190,7 @@ class GroupOutput:
         return replace(cleaned, unreadable=self._unreadable)
 
     def _memory(self, size_bytes: int) -> ByteArray:
-        """Memory to fill downward; fresh where a task has a limit, so that no more is held than is used."""
+        """Return memory to fill downward; fresh memory if a task has a limit, so that it holds only what it uses."""
         if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)
         return anonymous_memory(size_bytes, in_large_pages=False)

@@ -1,7 +1,7 @@
-"""Which segments are cleaned together, and the plan of one partition.
+"""The groups of segments that are cleaned together, and the plan of one partition.
 
-Invariants: groups are in log order, together they are a prefix of the log that begins at its first segment, and each
-result fits one segment file by the sizes of its sources.  Pure: values in, values out.
+Invariants: groups are in log order; together they are a prefix of the log that begins at its first segment; by the
+sizes of its sources each result fits one segment file.  Pure: values in, values out.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sediment.segment_io.partition.log_view import LogView
 class SegmentGroup:
     """Neighbouring segments that become one; never empty.
 
-    `last_offset` is the largest offset that the last of them can hold: one below the next segment's base, or below
-    the first uncleanable offset.
+    `last_offset` is the largest offset that the last segment can hold: one below the next segment's base, or below the
+    first uncleanable offset.
     """
 
     segments: tuple[SegmentRef, ...]
@@ -31,20 +31,20 @@ class SegmentGroup:
 
     @property
     def base_offset(self) -> int:
-        """Base offset of the first segment, and of the cleaned one."""
+        """Return the base offset of the first segment, which is that of the cleaned one."""
         return self.segments[0].base_offset
 
     @property
     def log_bytes(self) -> int:
-        """Sum of the `.log` sizes."""
+        """Return the sum of the `.log` sizes."""
         return sum(segment.log_bytes for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """Everything that cleaning one partition needs.
+    """The values that cleaning one partition needs.
 
-    `end_offset` is the first offset that the offset map does not cover; a bounded map can end earlier, and the cleaner
+    `end_offset` is the first offset that the offset map does not cover.  A bounded map can end earlier; the cleaner
     then groups again up to there.  `aborted` are the aborted transactions that begin below the range's end, wherever
     in the log their markers are.
     """
@@ -59,7 +59,7 @@ class CleaningPlan:
 
 
 def plan_cleaning(view: LogView, cleanable: CleanableRange, config: CompactionConfig, *, now_ms: int) -> CleaningPlan:
-    """Group the segments of a cleanable range; an empty dirty range has no groups and moves no checkpoint.
+    """Group the segments of a cleanable range; an empty dirty range gives no groups and moves no checkpoint.
 
     Source: kafka-log 02 §3.
     """
@@ -83,17 +83,17 @@ def group_segments(
     """
     groups: list[SegmentGroup] = []
     members: list[SegmentRef] = []
-    room = _Room(0, 0, 0)
+    total = _Sizes(0, 0, 0)
     last_offset = 0
     for segment, last_of_segment in _with_last_offsets(segments, end_offset, first_uncleanable_offset):
-        needed = _Room.of(segment)
-        joined = room.plus(needed)
+        sizes = _Sizes.of(segment)
+        joined = total.plus(sizes)
         spans = segment.log_bytes > 0 and members and last_of_segment - members[0].base_offset > INT32_MAX
         if members and (spans or not joined.within(config)):
             groups.append(SegmentGroup(tuple(members), last_offset))
-            members, joined = [], needed
+            members, joined = [], sizes
         members.append(segment)
-        room, last_offset = joined, last_of_segment
+        total, last_offset = joined, last_of_segment
     if members:
         groups.append(SegmentGroup(tuple(members), last_offset))
     return tuple(groups)
@@ -110,18 +110,18 @@ def _with_last_offsets(
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
-    """Bytes of a segment file and of its two indexes."""
+class _Sizes:
+    """The bytes of a segment's log and of its two indexes."""
 
     log_bytes: int
     offset_index_bytes: int
     time_index_bytes: int
 
     @classmethod
-    def of(cls, segment: SegmentRef) -> _Room:
-        """What `segment` takes: whole entries, because the indexes of segments that are not active are trimmed.
+    def of(cls, segment: SegmentRef) -> _Sizes:
+        """Return the sizes of `segment`; its indexes count in whole entries, as an inactive segment's are trimmed.
 
-        A missing index counts nothing; writers keep the entries that fit.
+        A missing index counts as 0; writers keep the entries that fit.
         """
         return cls(
             segment.log_bytes,
@@ -129,8 +129,8 @@ class _Room:
             (segment.time_index_bytes or 0) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES,
         )
 
-    def plus(self, other: _Room) -> _Room:
-        return _Room(
+    def plus(self, other: _Sizes) -> _Sizes:
+        return _Sizes(
             self.log_bytes + other.log_bytes,
             self.offset_index_bytes + other.offset_index_bytes,
             self.time_index_bytes + other.time_index_bytes,

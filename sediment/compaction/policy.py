@@ -1,11 +1,13 @@
-"""Which offsets of a log may be cleaned now, how dirty they are, and which rule holds them back.
+"""The range of a log that may be cleaned now, its dirty ratio, and the rule that blocks it.
 
     log start        first dirty                       first uncleanable     active base      log end
         |--- clean ---|--------- cleanable -------------|---- not yet --------|---- active ----|
 
-Invariants: pure, with the one clock `now_ms`; `first_uncleanable_offset` is the base of a segment and never beyond the
-active segment's base, the last stable offset (so neither the high watermark), or, after an unclean stop, the segment
-of the recovery point.  Whatever time alone can change only ever grows the cleanable range.
+Invariants
+* Pure; `now_ms` is the only clock.
+* `first_uncleanable_offset` is the base of a segment.  It is never beyond the active segment's base, nor beyond the
+  last stable offset (and so the high watermark), nor, after an unclean stop, beyond the recovery point's segment.
+* Time alone never shrinks the cleanable range.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ Log = TypeVar("Log")
 
 
 class BlockingRule(StrEnum):
-    """Why a log is not cleaned now; the values are the `reason_code`s of reports."""
+    """The rules that can block a cleaning; the values are the `reason_code`s of reports."""
 
     NOT_COMPACTED = "not-compacted"
     NO_HIGH_WATERMARK = "no-high-watermark"
@@ -40,17 +42,15 @@ class BlockingRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CleanableRange:
-    """What of a log may be cleaned; offsets are absolute, the last of a pair exclusive.
+    """The cleanable part of a log; offsets are absolute, the last of a pair exclusive.
 
-    `first_uncleanable_dirty_offset` is the bound before it is rounded down to a segment base.  A segment that contains
-    `first_dirty_offset` in its middle counts in `clean_bytes` and in `cleanable_bytes`.  `must_compact`: the maximum
-    compaction lag is exceeded.  `force_checkpoint` is what the cleaner checkpoint has to become even if the log is not
-    cleaned, None to leave it.  `unblocks_at_ms` is the first moment at which time alone lets the log be cleaned, None
-    where it cannot.
+    `first_uncleanable_offset` is a segment base.  A segment that contains `first_dirty_offset` in its middle counts in
+    `clean_bytes` and in `cleanable_bytes`.  `must_compact`: the maximum compaction lag is exceeded.  `force_checkpoint`
+    is the new cleaner checkpoint even if the log is not cleaned, None to leave it.  `unblocks_at_ms` is the first
+    moment at which time alone unblocks the log, None if it cannot.
     """
 
     first_dirty_offset: int
-    first_uncleanable_dirty_offset: int
     first_uncleanable_offset: int
     cleanable_bytes: int
     clean_bytes: int
@@ -64,10 +64,10 @@ class CleanableRange:
 def cleanable_range(
     view: LogView, config: CompactionConfig, *, now_ms: int, force: bool = False, from_start: bool = False
 ) -> CleanableRange:
-    """The range of `view` that may be cleaned at `now_ms`.
+    """Return the range of `view` that may be cleaned at `now_ms`.
 
-    `force` ignores the dirty ratio, `from_start` the cleaner checkpoint.  The view needs `first_batch_timestamp_ms`
-    where `max.compaction.lag.ms` is set.
+    `force` ignores the dirty ratio, `from_start` the cleaner checkpoint.  The view needs `first_batch_timestamp_ms` if
+    `max.compaction.lag.ms` is set.
 
     Source: kafka-log 02 §2.1-§2.3; the bound after an unclean stop is ours, Kafka repairs first.
     """
@@ -78,7 +78,7 @@ def cleanable_range(
 
 
 def filthiest_first(logs: Iterable[tuple[Log, CleanableRange]]) -> list[Log]:
-    """The logs that may be cleaned, the largest cleanable ratio first; exceeded lag does not raise a log's priority.
+    """Return the logs that may be cleaned, the largest cleanable ratio first; exceeded lag gives no priority.
 
     Source: kafka-log 02 §2, steps 3-5.
     """
@@ -87,7 +87,7 @@ def filthiest_first(logs: Iterable[tuple[Log, CleanableRange]]) -> list[Log]:
 
 
 def explain_range(cleanable: CleanableRange, view: LogView, config: CompactionConfig) -> str:
-    """One sentence for a person on `blocked_by`, or on what can be cleaned."""
+    """Return one sentence for an operator on `blocked_by`, or on the range that can be cleaned."""
     match cleanable.blocked_by:
         case None:
             return (
@@ -127,7 +127,7 @@ def explain_range(cleanable: CleanableRange, view: LogView, config: CompactionCo
 
 
 def _first_dirty(view: LogView, *, from_start: bool) -> tuple[int, int | None]:
-    """The first dirty offset, and the checkpoint that replaces one outside the log (02 §2.1)."""
+    """Return the first dirty offset, and the checkpoint that replaces one outside the log (02 §2.1)."""
     start, checkpoint = view.log_start_offset, view.first_dirty_checkpoint
     if from_start or checkpoint is None:
         return start, None
@@ -145,7 +145,7 @@ class _Segments:
 
     @classmethod
     def of(cls, view: LogView) -> _Segments:
-        """The segments of `view`; a directory without any counts as one empty segment, which a loader would create."""
+        """Return the segments of `view`; without any, the empty one that a loader would create."""
         sizes = {segment.base_offset: segment.log_bytes for segment in view.listing.segments}
         sizes = sizes or {view.log_start_offset: 0}
         return cls(list(sizes), [0, *accumulate(sizes.values())])
@@ -155,25 +155,25 @@ class _Segments:
         return len(self.bases) - 1
 
     def holding(self, offset: int) -> int:
-        """Index of the segment that contains `offset`, or of the first one."""
+        """Return the index of the segment that contains `offset`, or of the first one."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def rolled_from(self, offset: int) -> range:
-        """Indexes of the segments that are not active, from the one that contains `offset` on."""
+        """Return the indexes of the inactive segments, from the one that contains `offset` on."""
         return range(self.holding(offset), self.active)
 
     def bytes_between(self, offset: int, end: int) -> int:
-        """Bytes from the segment that contains `offset` up to that of index `end`, exclusive."""
+        """Return the bytes from the segment that contains `offset` up to that of index `end`, exclusive."""
         return max(self.bytes_below[end] - self.bytes_below[self.holding(offset)], 0)
 
     def clean_bytes(self, first_dirty_offset: int) -> int:
-        """Bytes of the segments whose base lies below `first_dirty_offset`."""
+        """Return the bytes of the segments whose base lies below `first_dirty_offset`."""
         return self.bytes_below[bisect_left(self.bases, first_dirty_offset)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rules on one log, for any moment."""
+    """The rules for one log at any moment."""
 
     view: LogView
     config: CompactionConfig
@@ -191,7 +191,6 @@ class _Rules:
         total_bytes = clean_bytes + cleanable_bytes
         found = CleanableRange(
             first_dirty_offset=self.first_dirty_offset,
-            first_uncleanable_dirty_offset=upper,
             first_uncleanable_offset=self.segments.bases[end],
             cleanable_bytes=cleanable_bytes,
             clean_bytes=clean_bytes,
@@ -204,7 +203,7 @@ class _Rules:
         return replace(found, blocked_by=self._blocked_by(found, bounds))
 
     def first_unblocked_ms(self) -> int | None:
-        """The first moment at which nothing blocks, if time brings one.
+        """Return the first moment at which no rule blocks, or None if time alone brings none.
 
         A range changes with time only when a segment's lag ends or the maximum lag is exceeded, and only grows.
         """
@@ -215,7 +214,7 @@ class _Rules:
         return reached[found] if found < len(reached) else None
 
     def _bounds(self, now_ms: int) -> dict[BlockingRule, int]:
-        """First uncleanable offset by rule; those come first that time does not move."""
+        """Return the first uncleanable offset by rule; rules that time does not change come first."""
         bounds = {}
         if self.view.unverified_from_offset is not None:
             bounds[BlockingRule.UNCLEAN] = self.view.unverified_from_offset
@@ -235,13 +234,13 @@ class _Rules:
         if self.view.high_watermark is None:
             return BlockingRule.NO_HIGH_WATERMARK
         if found.cleanable_bytes == 0:
-            return self._what_bounds(bounds)
+            return self._blocking_bound(bounds)
         if self.force or found.must_compact or found.cleanable_ratio > self.config.min_cleanable_dirty_ratio:
             return None
         return BlockingRule.DIRTY_RATIO
 
-    def _what_bounds(self, bounds: dict[BlockingRule, int]) -> BlockingRule:
-        """The rule to name where no byte is cleanable."""
+    def _blocking_bound(self, bounds: dict[BlockingRule, int]) -> BlockingRule:
+        """Return the rule to name if no byte is cleanable."""
         first, segments = self.first_dirty_offset, self.segments
         if first >= self.view.log_end_offset or segments.bytes_between(first, len(segments.bases)) == 0:
             return BlockingRule.NOTHING_DIRTY
@@ -253,7 +252,7 @@ class _Rules:
         return self._first_overdue_ms() <= now_ms
 
     def _first_overdue_ms(self) -> int:
-        """The first moment at which a dirty segment's first batch exceeds the maximum lag; none: far in the future."""
+        """Return the first moment at which a dirty segment's first batch exceeds the maximum lag; none: far ahead."""
         firsts = (self._times(index).first_batch_timestamp_ms for index in self._dirty())
         earliest_ms = min((first for first in firsts if first > 0), default=INT64_MAX)
         return earliest_ms + max(self.config.max_compaction_lag_ms, 0) + 1

@@ -1,4 +1,4 @@
-"""What cleaning hands to the committer: prepared files and the segments they replace, as values and as JSON.
+"""The prepared swap: the files that cleaning hands to the committer and the segments they replace, also as JSON.
 
 Invariant: every file named here was written and synced under an attempt-unique `.part` name; nothing was renamed.
 """
@@ -40,7 +40,7 @@ _Row = TypeVar("_Row", SegmentRef, "CleanStats")
 
 @dataclass(frozen=True, slots=True)
 class PartSegment:
-    """One new segment: its files in Kafka's renaming order (log, index, timeindex, txnindex where there is one)."""
+    """One new segment; its files are in Kafka's renaming order (log, index, timeindex, txnindex if it has one)."""
 
     base_offset: int
     files: tuple[PartFile, ...]
@@ -48,11 +48,11 @@ class PartSegment:
 
 @dataclass(frozen=True, slots=True)
 class CleanStats:
-    """Counts of one group as Kafka's cleaner counts them; messages of batches that go as a whole are not read.
+    """The counts of one group, as Kafka's cleaner counts; messages of batches dropped as a whole count as not read.
 
-    `tombstones_waiting` are those that were kept; the batches they are in lose them from `first_horizon_ms` to
-    `last_horizon_ms` on, of which the first is the greater where no such batch has a delete horizon.
-    `batches_without_horizon` got none because delete.retention.ms is not stated.
+    `tombstones_waiting` counts the tombstones kept.  Their batches lose them between `first_horizon_ms` and
+    `last_horizon_ms`; the first is the greater if no such batch has a delete horizon.  `batches_without_horizon` got
+    none because delete.retention.ms is not stated.
     """
 
     messages_read: int = 0
@@ -81,9 +81,9 @@ class CleanStats:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Bytes of a segment that cannot be read as a batch and were kept as they are: where, and what is wrong with them.
+    """Bytes of a segment that cannot be read as a batch and stay as they are; `what` says why.
 
-    `segment` is its base offset, `position` lies in its `.log`; `offset` is the one behind the last batch before it.
+    `segment` is its base offset; `position` is a byte of its `.log`; `offset` is the next after the batch before.
     """
 
     segment: int
@@ -95,9 +95,9 @@ class UnreadableBatch:
 
 @dataclass(frozen=True, slots=True)
 class CleanedGroup:
-    """Source segments and what replaces them; no `parts`: the sources stay, usually because nothing would change.
+    """Source segments and their replacement; without `parts` the sources stay, usually because nothing would change.
 
-    Usually one part; more where the result does not fit one segment file (2 GiB, or 2^31 offsets).
+    There is usually one part, and more if the result does not fit one segment file (2 GiB, or 2^31 offsets).
     """
 
     sources: tuple[SegmentRef, ...]
@@ -108,7 +108,7 @@ class CleanedGroup:
 
 @dataclass(frozen=True, slots=True)
 class PreparedSwap:
-    """Everything a committer needs for one partition; groups ascend."""
+    """The values that a committer needs for one partition; groups ascend."""
 
     partition: TopicPartition
     directory: str
@@ -116,13 +116,13 @@ class PreparedSwap:
     next_dirty_offset: int
 
     def parts(self) -> tuple[PartFile, ...]:
-        """Every prepared file, in the order of the groups."""
+        """Return every prepared file, in the order of the groups."""
         return tuple(part for group in self.groups for segment in group.parts for part in segment.files)
 
 
 # ----------------------------------------------------------------------------------------------------------------- JSON
 def to_json(swap: PreparedSwap) -> str:
-    """`swap` as one JSON object, for the engine that owns the directory."""
+    """Return `swap` as one JSON object, for the engine that owns the directory."""
     groups = [
         {
             "sources": [asdict(source) for source in group.sources],
@@ -147,13 +147,12 @@ def to_json(swap: PreparedSwap) -> str:
 
 
 def from_json(content: str | bytes, *, path: str | None = None) -> PreparedSwap:
-    """What `to_json` wrote, with every name in it checked: a part can only become a segment file beside it.
+    """Parse the JSON of `to_json`, and check every name in it: a part can only become a segment file beside it.
 
-    That the files are those of a good cleaning nobody can see from here; `engine.swap.commit` compares names and sizes
-    with the directory.
+    This cannot check that the files come from a good cleaning; `commit` compares names and sizes with the directory.
 
     Raises:
-        CorruptDataError: it is anything else; `path` is what the error names.
+        CorruptDataError: `content` is anything else; the error names `path`.
     """
     try:
         document = json.loads(content)
@@ -217,7 +216,7 @@ def _part_file(entry: Any, base_offset: int) -> PartFile:
 
 
 def _row(kind: type[_Row], entry: Any) -> _Row:
-    """A dataclass of numbers of 64 bits, those of a segment's indexes None where there is no such file."""
+    """Return a dataclass of 64-bit numbers; index sizes of a segment are None if the file does not exist."""
     _expect_keys(entry, {field.name for field in fields(kind)})
     optional = {field.name for field in fields(kind) if "None" in str(field.type)}
     values: dict[str, Any] = {
@@ -233,17 +232,17 @@ def _expect_keys(entry: Any, keys: set[str]) -> None:
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= INT64_MAX:
-        raise ValueError(f"{value!r} is no offset, size or time")
+        raise ValueError(f"{value!r} is not an offset, size or time")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
+        raise ValueError(f"{value!r} is not text")
     return value
 
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{value!r} is no list")
+        raise ValueError(f"{value!r} is not a list")
     return value

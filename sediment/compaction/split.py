@@ -1,18 +1,25 @@
-"""One partition cut into splits: what splits tell each other of keys, and how it is folded.
+"""One partition cleaned in splits: the keys that splits exchange, and the fold that finds the survivors.
 
-    split 2   run 0 | run 1            newest first: a run is what a bounded map takes of a split's first sights
+    split 2   run 0 | run 1            newest first; a run is a bounded number of a split's latest key occurrences
     split 1   run 0
     split 0   run 0 | run 1 | run 2
 
-A sweep needs to know of a key only whether it entered the map nearer to the log's end.  Inside a run the sweep's own
-map says so; across runs the order of the runs says it as well as offsets would, because offsets increase (a log in
-which they do not is not split).  So a run tells, per range of hashes, the hashes that it saw for the first time (16
-bytes), which of them entered the map (a bit) and where (the number of the record, as a step from the one before); the
-fold of a range, newest run first, answers each split with the numbers of those that no newer run supersedes.  They are
-its living records.  No key and no value leaves its split.
+A sweep needs one fact about a key: did it enter the map nearer to the log's end?  Inside a run the sweep's own map
+knows.  Across runs the order of the runs replaces offsets, because offsets increase; a log in which they do not is
+not split.
 
-Invariants: pure but for the fold's spill file; records of a split are numbered from its end on, all of them, so that
-two sweeps number them alike if they meet the same batches, which `SplitContents` tells.
+1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob holds the hashes of keys (16 bytes),
+   a bit for each that entered the map, and the numbers of their records as steps.
+2. `fold_range` reads the blobs of one range, newest run first.  It answers each split with the numbers of the records
+   that no newer run supersedes: the survivors.
+3. `collect_survivors` joins the answers of all ranges into the bitmap of one split.
+
+Keys and values never leave their split.
+
+Invariants
+* All records of a split are numbered, from its end on.  Two sweeps that meet the same batches number them alike;
+  `SplitContents` proves that they do.
+* Only the fold does I/O: it spills into a temporary file.
 """
 
 from __future__ import annotations
@@ -43,29 +50,29 @@ from sediment.segment_io.format.rebuild import write_varlong
 
 # A key in the map: a slot of 16 bytes at a load of at least 3/8.
 _MAPPED_KEY_BYTES = 43
-_PIECE = struct.Struct("<II")  # of a blob: which piece of its run and range it is, and how many sights it holds
-_COUNT = struct.Struct("<Q")  # of an answer: how many records it names
-_LARGEST_PIECE = 1 << 16  # sights of a blob, little more than 1 MiB
-_PACKED_SIGHTS = 1 << 22  # that Spark's shuffle gathers in memory, about 70 MiB
-_ROWS_A_RANGE, _MOST_ROWS = 10, 1000  # as many rows does PySpark's partitionBy gather before it writes them
-_SIGHTS_AHEAD = 16
+_BLOB_HEAD = struct.Struct("<II")  # its number in its run and range, and the number of its keys
+_COUNT = struct.Struct("<Q")  # the number of records that an answer names
+_MOST_BLOB_KEYS = 1 << 16  # little more than 1 MiB
+_PACKED_KEYS = 1 << 22  # gathered in memory by Spark's shuffle, about 70 MiB
+_ROWS_A_RANGE, _MOST_ROWS = 10, 1000  # PySpark's partitionBy gathers this many rows before it writes them
+_KEYS_AHEAD = 16
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _HALF_BITS = np.uint64(32)
 
 
 class SplitNotApplicableError(Exception):
-    """The log cannot be cleaned in these splits; with `needs_walk` it can after a forward walk, else only whole."""
+    """The log cannot be cleaned in these splits; `needs_scan`: it can after a forward scan, otherwise only whole."""
 
-    def __init__(self, needs_walk: bool) -> None:
-        super().__init__(needs_walk)
-        self.needs_walk = needs_walk
+    def __init__(self, needs_scan: bool) -> None:
+        super().__init__(needs_scan)
+        self.needs_scan = needs_scan
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
     """Neighbouring groups of one partition that one task sweeps.
 
-    `end_offset` is the base offset of the split above it, None for the newest: no batch of this one may reach it.
+    `end_offset` is the base offset of the next newer split, None for the newest; the offsets of this one stay below.
     """
 
     number: int
@@ -74,13 +81,13 @@ class Split:
 
     @property
     def log_bytes(self) -> int:
-        """Sum of the `.log` sizes."""
+        """Return the sum of the `.log` sizes."""
         return sum(group.log_bytes for group in self.groups)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class RunNumber:
-    """Where a run stands; smaller is newer."""
+    """The position of a run among all runs of a partition; smaller is newer."""
 
     splits_above: int
     run: int
@@ -88,7 +95,7 @@ class RunNumber:
 
 @dataclass(frozen=True, slots=True)
 class SplitContents:
-    """What a sweep met in a split: how many records, and a digest of all batches."""
+    """The number of records that a sweep met in a split, and a digest of all batches."""
 
     records: int
     digest: int
@@ -96,33 +103,34 @@ class SplitContents:
 
 @dataclass(frozen=True, slots=True)
 class KeyRun:
-    """First sights of one run: hashes, uint64[n, 2], whether each entered the map, uint8[n], and its record, int64[n].
+    """The latest occurrences of keys in one run, columns of n keys.
 
-    `met` is what the sweep had met when it told of the run: all of the split with the last one, which may be empty.
+    `hashes` is uint64[n, 2]; `mapped`, uint8[n], is 1 if the key entered the map; `numbers`, int64[n], are those of the
+    records.  `met` is the part of the split met so far: all of it with the last run, which may be empty.
     """
 
     number: RunNumber
-    sighted: npt.NDArray[np.uint64]
+    hashes: npt.NDArray[np.uint64]
     mapped: npt.NDArray[np.uint8]
-    places: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int64]
     met: SplitContents
 
 
 @dataclass(frozen=True, slots=True)
 class SurvivorBitmap:
-    """Which records of a split live: a bit for each of them, as they are numbered, and what they are records of."""
+    """A bit for each record of a split, by its number, 1 if it survives; `of` is the split's contents."""
 
     bits: npt.NDArray[np.uint8]
     of: SplitContents
 
 
 def cut_into_splits(groups: Sequence[SegmentGroup], splits: int) -> tuple[Split, ...]:
-    """At most `splits` runs of neighbouring groups of about equal bytes, oldest first; none is empty."""
+    """Return at most `splits` splits of about equal bytes, oldest first; none is empty."""
     total_bytes = sum(group.log_bytes for group in groups)
     bounds = [0]
     taken_bytes = 0
     for index, group in enumerate(groups):
-        # A group goes where its middle lies.
+        # A group belongs to the split that its middle is in.
         middle = taken_bytes + group.log_bytes / 2
         if index > bounds[-1] and len(bounds) < splits and middle * splits >= len(bounds) * total_bytes:
             bounds.append(index)
@@ -131,23 +139,23 @@ def cut_into_splits(groups: Sequence[SegmentGroup], splits: int) -> tuple[Split,
 
 
 def splits_at(groups: Sequence[SegmentGroup], bounds: Sequence[int]) -> tuple[Split, ...]:
-    """The splits that begin at group 0 and at each of `bounds`, ascending indexes of groups."""
+    """Return the splits that begin at group 0 and at each of `bounds`, ascending indexes of groups."""
     edges = [0, *bounds, len(groups)]
     parts = [tuple(groups[start:end]) for start, end in pairwise(edges)]
     above = [*(part[0].base_offset for part in parts[1:]), None]
     return tuple(Split(number, part, end) for number, (part, end) in enumerate(zip(parts, above, strict=True)))
 
 
-def ranges_for(sights: int, budget_bytes: int) -> int:
-    """How many ranges of hashes let the fold of `sights` first sights stay within `budget_bytes` each; a power of 2."""
-    wanted = max(2, -(-sights * _MAPPED_KEY_BYTES // budget_bytes))
+def ranges_for(keys: int, budget_bytes: int) -> int:
+    """Return the number of hash ranges, a power of 2, with which each fold of `keys` keys stays in `budget_bytes`."""
+    wanted = max(2, -(-keys * _MAPPED_KEY_BYTES // budget_bytes))
     return int(min(1 << (wanted - 1).bit_length(), 1 << 15))
 
 
 # ------------------------------------------------------------------------------------------------- numbers of records
 @kernel
 def _write_steps(numbers: npt.NDArray[np.int64], previous: int, address: int) -> int:
-    """Write ascending numbers as varlongs at `address`, each from the one before; returns the address behind them."""
+    """Write ascending numbers as varlong steps from `previous` at `address`; return the address after them."""
     for index in range(numbers.size):
         address = write_varlong(address, numbers[index] - previous)
         previous = numbers[index]
@@ -175,148 +183,151 @@ def _numbers(steps: bytes, count: int) -> npt.NDArray[np.int64]:
     return numbers
 
 
-# ------------------------------------------------------------------------------------------------------ what runs tell
+# --------------------------------------------------------------------------------------------------------- packing runs
 @kernel
 def _sort_by_range(
-    sighted: npt.NDArray[np.uint64],
+    hashes: npt.NDArray[np.uint64],
     edges: npt.NDArray[np.int64],
     following: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
 ) -> None:
-    """Set `order` to the sights by range and then by age, `edges`, int64[ranges + 1], to where ranges begin in it.
+    """Set `order` to the keys by range and then by age, and `edges`, int64[ranges + 1], to the starts of ranges in it.
 
-    `edges` are zeros before; `following`, int64[ranges], is room to work in.
+    `edges` is zeros before; `following`, int64[ranges], is working memory.
     """
     ranges = edges.size - 1
     for index in range(order.size):
-        edges[range_of(sighted[index, 1], ranges) + 1] += 1
+        edges[range_of(hashes[index, 1], ranges) + 1] += 1
     for number in range(ranges):
         following[number] = edges[number]
         edges[number + 1] += edges[number]
     for index in range(order.size):
-        number = range_of(sighted[index, 1], ranges)
+        number = range_of(hashes[index, 1], ranges)
         order[following[number]] = index
         following[number] += 1
 
 
 def pack_run(run: KeyRun, ranges: int) -> Iterator[tuple[int, bytes]]:
-    """(range, blob) for each range of hashes that the run has sights in, in pieces; they keep the sights' order.
+    """Yield (range, blob) for each range of hashes in which the run has keys; blobs keep the keys' order.
 
-    A blob is the number of the piece and of its sights (uint32 each), their hashes (16 bytes each), the mapped bits and
-    the steps between their records, little-endian.
+    A blob holds, little-endian: its number in the range and the number of its keys (uint32 each), their hashes (16
+    bytes each), the mapped bits, and the steps between their records' numbers.
     """
-    piece_sights = _piece_sights(ranges)
+    keys_per_blob = _keys_per_blob(ranges)
     edges = np.zeros(ranges + 1, dtype=np.int64)
-    order = np.empty(len(run.sighted), dtype=np.int64)
-    _sort_by_range(run.sighted, edges, np.empty(ranges, dtype=np.int64), order)
+    order = np.empty(len(run.hashes), dtype=np.int64)
+    _sort_by_range(run.hashes, edges, np.empty(ranges, dtype=np.int64), order)
     for number in range(ranges):
-        for piece, start in enumerate(range(edges[number], edges[number + 1], piece_sights)):
-            chosen = order[start : min(start + piece_sights, edges[number + 1])]
+        for index, start in enumerate(range(edges[number], edges[number + 1], keys_per_blob)):
+            chosen = order[start : min(start + keys_per_blob, edges[number + 1])]
             bits = np.packbits(run.mapped[chosen], bitorder="little")
-            told = (run.sighted[chosen].tobytes(), bits.tobytes(), _steps(run.places[chosen]))
-            yield number, b"".join((_PIECE.pack(piece, chosen.size), *told))
+            columns = (run.hashes[chosen].tobytes(), bits.tobytes(), _steps(run.numbers[chosen]))
+            yield number, b"".join((_BLOB_HEAD.pack(index, chosen.size), *columns))
 
 
-def _piece_sights(ranges: int) -> int:
+def _keys_per_blob(ranges: int) -> int:
     rows = min(_ROWS_A_RANGE * ranges, _MOST_ROWS)
-    return min(_PACKED_SIGHTS // rows // 8 * 8, _LARGEST_PIECE)
+    return min(_PACKED_KEYS // rows // 8 * 8, _MOST_BLOB_KEYS)
 
 
 def _unpack(blob: bytes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
-    _, count = _PIECE.unpack_from(blob)
-    sighted = np.frombuffer(blob, dtype=np.uint64, count=2 * count, offset=_PIECE.size).reshape(-1, 2)
-    return sighted, np.frombuffer(blob, dtype=np.uint8, count=-(-count // 8), offset=_PIECE.size + sighted.nbytes)
+    _, count = _BLOB_HEAD.unpack_from(blob)
+    hashes = np.frombuffer(blob, dtype=np.uint64, count=2 * count, offset=_BLOB_HEAD.size).reshape(-1, 2)
+    return hashes, np.frombuffer(blob, dtype=np.uint8, count=-(-count // 8), offset=_BLOB_HEAD.size + hashes.nbytes)
 
 
 # ------------------------------------------------------------------------------------------------------------ the fold
 @kernel
 def _fold(
-    sighted: npt.NDArray[np.uint64],
+    hashes: npt.NDArray[np.uint64],
     mapped: npt.NDArray[np.uint8],
     part: int,
     parts: int,
     start: int,
-    directory: npt.NDArray[np.int64],
+    tables: npt.NDArray[np.int64],
     superseded: npt.NDArray[np.uint8],
 ) -> int:
-    """Fold a run's sights of `part` of `parts` from `start` on, until the map is full; returns where it stopped."""
-    room = headroom(directory)
-    for index in range(start, sighted.shape[0]):
-        if index + _SIGHTS_AHEAD < sighted.shape[0]:
-            prefetch_slot(directory, SET_SLOT_BYTES, sighted[index + _SIGHTS_AHEAD, 0])
-        low = sighted[index, 0]
-        high = sighted[index, 1]
+    """Fold the keys of one blob that belong to pass `part` of `parts`, from index `start` until the map is full.
+
+    `superseded` receives a bit for each key that a newer run supersedes.  Return the index of the first key not folded.
+    """
+    room = headroom(tables)
+    for index in range(start, hashes.shape[0]):
+        if index + _KEYS_AHEAD < hashes.shape[0]:
+            prefetch_slot(tables, SET_SLOT_BYTES, hashes[index + _KEYS_AHEAD, 0])
+        low = hashes[index, 0]
+        high = hashes[index, 1]
         if np.int64(((high & _LOW_HALF) * np.uint64(parts)) >> _HALF_BITS) != part:
             continue
         if room == 0:
-            room = headroom(directory)
+            room = headroom(tables)
             if room == 0:
                 return index
-        found, address = find_slot(directory, SET_SLOT_BYTES, low, high)
+        found, address = find_slot(tables, SET_SLOT_BYTES, low, high)
         if found:
             superseded[index >> 3] |= np.uint8(1 << (index & 7))
         elif (mapped[index >> 3] >> (index & 7)) & 1:
-            fill_slot(directory, address, low, high)
+            fill_slot(tables, address, low, high)
             room -= 1
-    return int(sighted.shape[0])
+    return int(hashes.shape[0])
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Piece:
-    """A blob that waits to be folded: `number` and `piece` say where it stands, `position` where it was put."""
+class _SpilledBlob:
+    """A blob in the spill file at `position`; blobs sort by run and by `index`, their number in the run."""
 
     number: RunNumber
-    piece: int
-    sights: int
+    index: int
+    keys: int
     position: int
     size_bytes: int
 
     @property
-    def places_byte(self) -> int:
-        """Where in the blob the steps between its records begin."""
-        return _PIECE.size + 16 * self.sights + -(-self.sights // 8)
+    def steps_start(self) -> int:
+        """Return the position in the blob at which the steps begin."""
+        return _BLOB_HEAD.size + 16 * self.keys + -(-self.keys // 8)
 
 
 def fold_range(
     blobs: Iterable[tuple[RunNumber, bytes]], *, budget_bytes: int, scratch: str | None = None
 ) -> list[tuple[int, bytes]]:
-    """Answer each split of one range, given its blobs in any order: (splits above it, its living records).
+    """Fold the blobs of one range, in any order; return (splits above it, packed survivors) for each split.
 
-    Memory stays within `budget_bytes` and the answers: more blobs than half of it go to a file in `scratch`, and more
-    keys are folded in several passes over it.
+    Memory stays within `budget_bytes` plus the answers.  Blobs of more than half of it spill to a file in `scratch`,
+    and keys of more than half of it are folded in several passes over that file.
     """
     with tempfile.SpooledTemporaryFile(max_size=max(budget_bytes // 2, 1), dir=scratch) as spill:
-        pieces: list[_Piece] = []
+        spilled: list[_SpilledBlob] = []
         for number, blob in blobs:
-            piece, count = _PIECE.unpack_from(blob)
-            pieces.append(_Piece(number, piece, count, spill.tell(), len(blob)))
+            index, count = _BLOB_HEAD.unpack_from(blob)
+            spilled.append(_SpilledBlob(number, index, count, spill.tell(), len(blob)))
             spill.write(blob)
-        pieces.sort()
-        superseded = [np.zeros(-(-piece.sights // 8), dtype=np.uint8) for piece in pieces]
-        sights = sum(piece.sights for piece in pieces)
-        parts = max(1, -(-sights * _MAPPED_KEY_BYTES // max(budget_bytes // 2, 1)))
+        spilled.sort()
+        superseded = [np.zeros(-(-blob.keys // 8), dtype=np.uint8) for blob in spilled]
+        keys = sum(blob.keys for blob in spilled)
+        parts = max(1, -(-keys * _MAPPED_KEY_BYTES // max(budget_bytes // 2, 1)))
         for part in range(parts):
             seen = OffsetMap(with_offsets=False)
-            for piece, bits in zip(pieces, superseded, strict=True):
-                spill.seek(piece.position)
-                sighted, mapped = _unpack(spill.read(piece.size_bytes))
+            for entry, bits in zip(spilled, superseded, strict=True):
+                spill.seek(entry.position)
+                hashes, mapped = _unpack(spill.read(entry.size_bytes))
                 done = 0
-                while (done := int(_fold(sighted, mapped, part, parts, done, seen.directory, bits))) < piece.sights:
+                while (done := int(_fold(hashes, mapped, part, parts, done, seen.tables, bits))) < entry.keys:
                     seen.reserve(1)
-        told = []
+        answers = []
         for splits_above, of_split in groupby(
-            zip(pieces, superseded, strict=True), key=lambda pair: pair[0].number.splits_above
+            zip(spilled, superseded, strict=True), key=lambda pair: pair[0].number.splits_above
         ):
-            count, previous, answer = 0, 0, []
-            for piece, bits in of_split:
-                spill.seek(piece.position + piece.places_byte)
-                places = _numbers(spill.read(piece.size_bytes - piece.places_byte), piece.sights)
-                living = places[np.unpackbits(bits, count=piece.sights, bitorder="little") == 0]
-                if living.size:
-                    answer.append(_steps(living, previous))
-                    count, previous = count + living.size, int(living[-1])
-            told.append((splits_above, _COUNT.pack(count) + b"".join(answer)))
-    return told
+            count, previous, steps = 0, 0, []
+            for entry, bits in of_split:
+                spill.seek(entry.position + entry.steps_start)
+                numbers = _numbers(spill.read(entry.size_bytes - entry.steps_start), entry.keys)
+                survivors = numbers[np.unpackbits(bits, count=entry.keys, bitorder="little") == 0]
+                if survivors.size:
+                    steps.append(_steps(survivors, previous))
+                    count, previous = count + survivors.size, int(survivors[-1])
+            answers.append((splits_above, _COUNT.pack(count) + b"".join(steps)))
+    return answers
 
 
 @kernel
@@ -329,7 +340,7 @@ def _mark(address: int, count: int, bits: npt.NDArray[np.uint8]) -> None:
 
 
 def collect_survivors(answers: Iterable[bytes], contents: SplitContents) -> SurvivorBitmap:
-    """The living records of one split, from what the folds of all ranges answered it."""
+    """Return the survivors of one split, given the answers of the folds of all ranges."""
     bits = np.zeros(-(-contents.records // 8), dtype=np.uint8)
     for answer in answers:
         (count,) = _COUNT.unpack_from(answer)

@@ -1,11 +1,11 @@
-"""How a partition is cleaned, and why that way.
+"""The choice between the two strategies for a partition, and its reason.
 
-    whole    one task sweeps the partition: nothing is shuffled, its map holds every key
-    split    many tasks sweep its splits twice and tell each other of keys: memory is bounded, and all slots help
+    whole    one task sweeps the partition; nothing is shuffled, and its map holds every key
+    split    many tasks sweep its splits twice and exchange hashes; memory is bounded, and all slots work
 
-Where whole keys are compared it is always whole: tasks of splits tell each other of hashes, never of keys.
+A partition whose whole keys are compared is always cleaned whole, because splits exchange hashes, never keys.
 
-Invariant: pure, so that a plan says beforehand what a run then does; an estimate is asked for only where it decides.
+Invariant: pure, so that a plan predicts the choice of the run.  An estimate is made only if it decides.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from sediment.compaction.estimate import Estimate
     from sediment.compaction.grouping import CleaningPlan
 
-MAPPED_KEY_BYTES = 48  # of a worker's memory for a key, at most
-COMPARED_KEY_BYTES = 72  # more of it where whole keys are compared, beside the keys themselves
-SPLIT_FROM_BYTES = 4 << 30  # below this a partition is done before the others' tasks would miss its slot
-_LEAST_RECORD_BYTES = 32  # batches of records smaller than this hardly ever fill gigabytes
+MAPPED_KEY_BYTES = 48  # most memory of a worker for one key
+COMPARED_KEY_BYTES = 72  # additional memory for one compared key, beside the key itself
+SPLIT_FROM_BYTES = 4 << 30  # a smaller partition occupies its slot too briefly to delay the run
+_LEAST_RECORD_BYTES = 32  # batches of smaller records hardly ever fill gigabytes
 
 
 class Strategy(StrEnum):
-    """The ways; the values are what reports and the command line say."""
+    """The strategies; the values appear in reports and on the command line."""
 
     WHOLE = "whole"
     SPLIT = "split"
 
 
 class KeyEquality(StrEnum):
-    """When two keys are one: their 128-bit hashes are equal, or their bytes are."""
+    """The meaning of equal keys: equal 128-bit hashes, or equal bytes."""
 
     HASH = "hash"
     EXACT = "exact"
@@ -43,10 +43,10 @@ class KeyEquality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a choice depends on beside the partition: what was asked for (None: choose), and what there is to use.
+    """The facts beside the partition on which the choice depends; `asked` is the caller's strategy, None: choose.
 
-    `all_bytes` are those of every partition of the run, `slots` the tasks that run at once, `task_memory_bytes` what
-    one of them may hold.
+    `all_bytes` is the size of all partitions of the run, `slots` the number of tasks that run at once, and
+    `task_memory_bytes` the memory limit of one task.
     """
 
     asked: Strategy | None
@@ -58,14 +58,14 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class StrategyChoice:
-    """The way taken, and one clause for a person on why."""
+    """The chosen strategy, and its reason as one clause for an operator."""
 
     strategy: Strategy
     reason: str
 
 
-def choose_strategy(plan: CleaningPlan, there: Resources, estimate: Callable[[], Estimate]) -> StrategyChoice:
-    """The strategy for `plan`; `estimate` says from a sample which keys it holds.
+def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable[[], Estimate]) -> StrategyChoice:
+    """Choose the strategy for `plan`; `estimate` estimates its keys from a sample.
 
     Raises:
         MemoryBudgetError: whole keys are to be compared, and only splits would fit the memory.
@@ -73,38 +73,38 @@ def choose_strategy(plan: CleaningPlan, there: Resources, estimate: Callable[[],
     log_bytes = sum(group.log_bytes for group in plan.groups)
     if plan.config.dedupe_buffer_bytes is not None:
         return StrategyChoice(Strategy.WHOLE, "a bounded offset map is filled forward, by one task")
-    if there.asked is not None:
-        return StrategyChoice(there.asked, "as asked for")
+    if resources.asked is not None:
+        return StrategyChoice(resources.asked, "as asked for")
     if len(plan.groups) < 2:
         return StrategyChoice(Strategy.WHOLE, f"one task sweeps {log_bytes} bytes, which become one segment")
-    if there.key_equality is KeyEquality.EXACT:
-        return _whole_keys(log_bytes, there, estimate)
-    if log_bytes // _LEAST_RECORD_BYTES * MAPPED_KEY_BYTES > there.task_memory_bytes:
+    if resources.key_equality is KeyEquality.EXACT:
+        return _whole_keys(log_bytes, resources, estimate)
+    if log_bytes // _LEAST_RECORD_BYTES * MAPPED_KEY_BYTES > resources.task_memory_bytes:
         found = estimate().keys
-        if found * MAPPED_KEY_BYTES > there.task_memory_bytes:
+        if found * MAPPED_KEY_BYTES > resources.task_memory_bytes:
             return StrategyChoice(
                 Strategy.SPLIT,
                 f"the map of about {found} keys takes {found * MAPPED_KEY_BYTES} bytes, and a task may hold "
-                f"{there.task_memory_bytes}",
+                f"{resources.task_memory_bytes}",
             )
-    if there.slots > 1 and log_bytes >= SPLIT_FROM_BYTES and log_bytes * there.slots > 2 * there.all_bytes:
+    if resources.slots > 1 and log_bytes >= SPLIT_FROM_BYTES and log_bytes * resources.slots > 2 * resources.all_bytes:
         return StrategyChoice(
             Strategy.SPLIT,
-            f"{log_bytes} of the run's {there.all_bytes} bytes would keep one of {there.slots} slots busy for longer "
-            "than the others",
+            f"{log_bytes} of the run's {resources.all_bytes} bytes would keep one of {resources.slots} slots busy for "
+            "longer than the others",
         )
     return StrategyChoice(Strategy.WHOLE, f"one task sweeps the {log_bytes} bytes of a partition, nothing is shuffled")
 
 
-def _whole_keys(log_bytes: int, there: Resources, estimate: Callable[[], Estimate]) -> StrategyChoice:
+def _whole_keys(log_bytes: int, resources: Resources, estimate: Callable[[], Estimate]) -> StrategyChoice:
     a_key_bytes = MAPPED_KEY_BYTES + COMPARED_KEY_BYTES
-    if log_bytes // _LEAST_RECORD_BYTES * a_key_bytes > there.task_memory_bytes:
+    if log_bytes // _LEAST_RECORD_BYTES * a_key_bytes > resources.task_memory_bytes:
         found = estimate()
         needed_bytes = found.keys * a_key_bytes + found.key_bytes
-        if needed_bytes > there.task_memory_bytes:
+        if needed_bytes > resources.task_memory_bytes:
             raise MemoryBudgetError(
                 f"comparing about {found.keys} whole keys takes {needed_bytes} bytes in one task, and a task may hold "
-                f"{there.task_memory_bytes}",
+                f"{resources.task_memory_bytes}",
                 advice="--key-equality hash cleans the partition in splits, which need less",
             )
     return StrategyChoice(Strategy.WHOLE, "whole keys are compared, by one task that holds all of them")

@@ -1,4 +1,4 @@
-"""Loads every compiled loop of the cleaner by cleaning a tiny log, so that forked workers find them ready.
+"""Warm-up: cleaning a tiny log loads every kernel of the cleaner, so that forked workers find them loaded.
 
 The log is Kafka's own bytes (kafka-log 01 §3.5, §4): a transactional batch, its marker, and a compressed batch whose
 only key is written twice.
@@ -35,9 +35,9 @@ _END_OFFSET = 21
 
 
 def warm_up(*, everything: bool = False) -> None:
-    """Run the cleaner in each of its ways over the tiny log; nothing stays behind.
+    """Run each kind of pass over the tiny log; no file stays.
 
-    `everything` also compiles what only a run that asks for it needs.
+    `everything` also compiles kernels that only an explicit option needs.
     """
     with tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
         directory = Path(folder)

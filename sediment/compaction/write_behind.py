@@ -1,7 +1,7 @@
-"""One thread that writes outputs behind the sweeps that fill them, in the order in which they are handed over.
+"""The write-behind thread: it writes finished outputs, in order, while the next one is swept.
 
-Invariant: an output is handed over only when the one before it is written, so that one being swept and one being
-written are all there are; this holds across the partitions of a process that hand theirs to the same thread.
+Invariant: an output is handed over only once the one before it is written.  So a process holds at most one output being
+swept and one being written, also across partitions that share the thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Written = TypeVar("Written")
 
 
 class WriteBehind:
-    """Writes what one thread gives it, one thing after the other; its own thread begins with the first of them."""
+    """A thread that runs the writes of one other thread in order; the first write starts it."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
@@ -29,7 +29,7 @@ class WriteBehind:
             self._thread.shutdown()
 
     def submit(self, write: Callable[[], Written]) -> Future[Written]:
-        """Have `write` called as soon as what was submitted before is done, which this waits for."""
+        """Wait for the write submitted before, then have `write` called; return its future."""
         self.settle()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="sediment-write")
@@ -38,7 +38,7 @@ class WriteBehind:
         return future
 
     def settle(self) -> None:
-        """Wait until nothing is being written; errors are told by the futures."""
+        """Wait until no write runs; the futures hold the errors."""
         if self._last is not None:
             wait([self._last])
             self._last = None
@@ -48,7 +48,7 @@ def _call(write: Callable[[], Written]) -> Written:
     try:
         return write()
     except BaseException as error:
-        # The error is kept until somebody asks for it; the output that it was about, which its frames hold, is not.
+        # The future keeps the error, whose frames would keep the output alive.
         traceback.clear_frames(error.__traceback__)
         del write
         raise

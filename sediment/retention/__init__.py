@@ -1,1 +1,1 @@
-"""Which segments live: time, size and log start offset, as pure policy."""
+"""Retention: the segments that stay, by time, size and log start offset, as pure policy."""

@@ -1,12 +1,15 @@
-"""Which segments of a log retention lets go, and for each of the others why it stays.  Pure.
+"""The retention policy: the segments of a log that expire, and the reason why each other segment stays.
 
     A   log start offset    every cleanup policy       the next segment begins at or below the log start offset
-    B   retention.bytes     policies with delete       what is left still holds that much
+    B   retention.bytes     policies with delete       the segments left still hold that much
     C   retention.ms        policies with delete       the newest record is older than that
 
-Invariants: what goes is a prefix of the log and lies below the high watermark; the rules run in this order, each on
-what the one before left; one segment is always left, so that where every segment goes an empty one is rolled first, at
-the log end offset; an empty active segment stays.
+Invariants
+* Pure: values in, values out.
+* Expired segments are a prefix of the log below the high watermark.
+* The rules run in this order, each on the segments that the one before left.
+* One segment is always left.  If every segment expires, an empty one is rolled first, at the log end offset.
+* An empty active segment stays.
 
 Source: kafka-log 03 §2, §3, §6.
 """
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """What the rules look at; `largest_timestamp_ms` is the modification time where no record has a timestamp."""
+    """The facts on a segment that rules read; without record timestamps, the largest is the modification time."""
 
     base_offset: int
     log_bytes: int
@@ -36,7 +39,7 @@ class SegmentState:
 
 
 class Rule(StrEnum):
-    """Which rule lets a segment go."""
+    """The rules that expire segments."""
 
     LOG_START = "log-start-offset"
     SIZE = "retention.bytes"
@@ -44,7 +47,7 @@ class Rule(StrEnum):
 
 
 class KeepReason(StrEnum):
-    """Why a segment stays; of several reasons the one that is looked at first."""
+    """The reasons to keep a segment; the first that applies is named."""
 
     TIERED = "tiered"
     UNVERIFIED = "unclean-shutdown"
@@ -53,16 +56,16 @@ class KeepReason(StrEnum):
     POLICY = "policy-without-delete"
     UNLIMITED = "no-limit"
     WITHIN_LIMITS = "within-limits"
-    BEHIND_KEPT = "behind-a-kept-segment"
+    AFTER_KEPT = "behind-a-kept-segment"
     NO_ROOM = "no-room-to-roll"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentDecision:
-    """What becomes of one segment: exactly one of `rule` and `kept` is set.
+    """The decision on one segment: exactly one of `rule` and `kept` is set.
 
-    `goes_at_ms` is the clock at which retention.ms lets it go if nothing is appended; None where no clock does, for a
-    segment that goes now, and for one that is held by anything else.
+    `goes_at_ms` is the time at which retention.ms expires the segment if nothing is appended.  It is None if no time
+    does, if the segment expires now, and if anything but time keeps it.
     """
 
     segment: SegmentState
@@ -73,10 +76,10 @@ class SegmentDecision:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What one run of retention does to a log; `fates` ascend, those of segments that go come first.
+    """The result of one retention run; `fates` ascend, and those of expired segments come first.
 
-    `log_start_before` and `log_start_offset` are those before and afterwards.  With `rolls_active` an empty segment is
-    made at the log end offset first.
+    `log_start_before` and `log_start_offset` are the offsets before and after the run.  `rolls_active`: an empty
+    segment is created at the log end offset first.
     """
 
     fates: tuple[SegmentDecision, ...]
@@ -85,7 +88,7 @@ class RetentionPlan:
     rolls_active: bool
 
     def keeping_active(self) -> RetentionPlan:
-        """The same without the active segment, where there is no room to roll the one that would follow it."""
+        """Return the plan that keeps the active segment, because the disk is too full to roll the next one."""
         if not self.rolls_active:
             return self
         *others, active = self.fates
@@ -95,17 +98,17 @@ class RetentionPlan:
 
     @property
     def deleted(self) -> tuple[SegmentDecision, ...]:
-        """The segments that go."""
+        """Return the decisions on expired segments."""
         return tuple(fate for fate in self.fates if fate.rule is not None)
 
     @property
     def kept(self) -> tuple[SegmentDecision, ...]:
-        """The segments that stay."""
+        """Return the decisions on segments that stay."""
         return tuple(fate for fate in self.fates if fate.rule is None)
 
     @property
     def deleted_bytes(self) -> int:
-        """`.log` bytes of the segments that go."""
+        """Return the `.log` bytes of the expired segments."""
         return sum(fate.segment.log_bytes for fate in self.deleted)
 
 
@@ -121,38 +124,38 @@ def plan_retention(
 ) -> RetentionPlan:
     """Decide about `segments`, ascending, the last one active; offsets are absolute, ends exclusive.
 
-    `unverified_from_offset` is the base of the segment from which on nothing is verified after a stop that was not
-    clean: nothing from there on goes.  Of a tiered log nothing goes, because what remote storage holds no file tells.
+    After an unclean stop, segments from `unverified_from_offset` (a segment base) on are not verified and stay.  Every
+    segment of a tiered log stays, because no file says which segments remote storage holds.
     """
     if config.is_tiered or not segments:
         fates = [SegmentDecision(segment, None, KeepReason.TIERED) for segment in segments]
         return RetentionPlan(tuple(fates), log_start_offset, log_start_offset, False)
     ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
     limit = high_watermark if unverified_from_offset is None else min(high_watermark, unverified_from_offset)
-    may_go = [
-        end <= limit and not (place == len(segments) - 1 and segment.log_bytes == 0)
-        for place, (segment, end) in enumerate(zip(segments, ends, strict=True))
+    may_expire = [
+        end <= limit and not (index == len(segments) - 1 and segment.log_bytes == 0)
+        for index, (segment, end) in enumerate(zip(segments, ends, strict=True))
     ]
     rules: list[Rule] = []
-    for rule, lets_go in _rules(segments, ends, config, log_start_offset, now_ms):
-        while len(rules) < len(segments) and may_go[len(rules)] and lets_go(len(rules)):
+    for rule, is_expired in _rules(segments, ends, config, log_start_offset, now_ms):
+        while len(rules) < len(segments) and may_expire[len(rules)] and is_expired(len(rules)):
             rules.append(rule)
     rolls = len(rules) == len(segments)
     following = log_end_offset if rolls else segments[len(rules)].base_offset
     fates = [SegmentDecision(segment, rule, None) for segment, rule in zip(segments, rules, strict=False)]
     goes_at_ms: int | None = None
-    for place in range(len(rules), len(segments)):
-        kept = _why_kept(segments, ends, place, len(rules), config, high_watermark, unverified_from_offset, now_ms)
+    for index in range(len(rules), len(segments)):
+        kept = _why_kept(segments, ends, index, len(rules), config, high_watermark, unverified_from_offset, now_ms)
         if config.deletes and config.retention_ms >= 0:
-            goes_at_ms = max(goes_at_ms or 0, _goes_at_ms(segments[place], config))
-        comes = may_go[place] and goes_at_ms is not None and goes_at_ms <= INT64_MAX
-        fates.append(SegmentDecision(segments[place], None, kept, goes_at_ms if comes else None))
+            goes_at_ms = max(goes_at_ms or 0, _goes_at_ms(segments[index], config))
+        comes = may_expire[index] and goes_at_ms is not None and goes_at_ms <= INT64_MAX
+        fates.append(SegmentDecision(segments[index], None, kept, goes_at_ms if comes else None))
     start = max(log_start_offset, following) if rules else log_start_offset
     return RetentionPlan(tuple(fates), log_start_offset, start, rolls)
 
 
 def plan_view(view: LogView, config: RetentionConfig, *, now_ms: int) -> RetentionPlan:
-    """`plan_retention` of a log as its files show it; a high watermark not known is the log start offset."""
+    """Run `plan_retention` on a log as its files show it; an unknown high watermark is the log start offset."""
     return plan_retention(
         segment_states(view),
         config,
@@ -165,7 +168,7 @@ def plan_view(view: LogView, config: RetentionConfig, *, now_ms: int) -> Retenti
 
 
 def segment_states(view: LogView) -> tuple[SegmentState, ...]:
-    """The segments of a view as the rules want them."""
+    """Return the segments of a view in the form that the rules read."""
     return tuple(
         SegmentState(ref.base_offset, ref.log_bytes, times.largest_timestamp_ms)
         for ref, times in zip(view.listing.segments, view.segment_times, strict=True)
@@ -178,54 +181,54 @@ _Predicate = Callable[[int], bool]
 def _rules(
     segments: Sequence[SegmentState], ends: Sequence[int], config: RetentionConfig, log_start_offset: int, now_ms: int
 ) -> Iterable[tuple[Rule, _Predicate]]:
-    """The rules that hold, in Kafka's order; a predicate takes the place of a segment that nothing else holds."""
+    """Yield the rules that apply, in Kafka's order; a predicate takes the index of a segment that may expire."""
     last = len(segments) - 1
-    yield Rule.LOG_START, lambda place: place < last and ends[place] <= log_start_offset
+    yield Rule.LOG_START, lambda index: index < last and ends[index] <= log_start_offset
     if not config.deletes:
         return
     if config.retention_bytes >= 0:
         left_bytes = [0, *accumulate(segment.log_bytes for segment in reversed(segments[1:]))][::-1]
-        yield Rule.SIZE, lambda place: left_bytes[place] >= config.retention_bytes
+        yield Rule.SIZE, lambda index: left_bytes[index] >= config.retention_bytes
     if config.retention_ms >= 0:
-        yield Rule.TIME, lambda place: _goes_at_ms(segments[place], config) <= now_ms
+        yield Rule.TIME, lambda index: _goes_at_ms(segments[index], config) <= now_ms
 
 
 def _goes_at_ms(segment: SegmentState, config: RetentionConfig) -> int:
-    """The first clock at which the segment is older than retention.ms."""
+    """Return the first time at which the segment is older than retention.ms."""
     return segment.largest_timestamp_ms + config.retention_ms + 1
 
 
 def _why_kept(
     segments: Sequence[SegmentState],
     ends: Sequence[int],
-    place: int,
+    index: int,
     first_kept: int,
     config: RetentionConfig,
     high_watermark: int,
     unverified_from_offset: int | None,
     now_ms: int,
 ) -> KeepReason:
-    if unverified_from_offset is not None and ends[place] > unverified_from_offset:
+    if unverified_from_offset is not None and ends[index] > unverified_from_offset:
         return KeepReason.UNVERIFIED
-    if ends[place] > high_watermark:
+    if ends[index] > high_watermark:
         return KeepReason.HIGH_WATERMARK
-    if place == len(segments) - 1 and segments[place].log_bytes == 0:
+    if index == len(segments) - 1 and segments[index].log_bytes == 0:
         return KeepReason.EMPTY
     if not config.deletes:
         return KeepReason.POLICY
     if config.retention_ms < 0 and config.retention_bytes < 0:
         return KeepReason.UNLIMITED
-    is_old = config.retention_ms >= 0 and _goes_at_ms(segments[place], config) <= now_ms
-    return KeepReason.BEHIND_KEPT if is_old and place > first_kept else KeepReason.WITHIN_LIMITS
+    is_old = config.retention_ms >= 0 and _goes_at_ms(segments[index], config) <= now_ms
+    return KeepReason.AFTER_KEPT if is_old and index > first_kept else KeepReason.WITHIN_LIMITS
 
 
 def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
-    """One clause for a person: why the segment goes or stays."""
+    """Return one clause for an operator on why the segment expires or stays."""
     match fate.rule or fate.kept:
         case Rule.LOG_START:
             return "all of it lies below the log start offset"
         case Rule.SIZE:
-            return f"the segments behind it still hold retention.bytes={config.retention_bytes}"
+            return f"the segments after it still hold retention.bytes={config.retention_bytes}"
         case Rule.TIME:
             return f"its newest record is older than retention.ms={config.retention_ms}"
         case KeepReason.TIERED:
@@ -246,7 +249,7 @@ def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
             return "retention.ms and retention.bytes have no limit"
         case KeepReason.NO_ROOM:
             return "the disk is full, and an empty segment has to be made before the active one goes"
-        case KeepReason.BEHIND_KEPT:
+        case KeepReason.AFTER_KEPT:
             return "it is old enough, but an older segment stays"
         case _:
             return "it is within retention.ms and retention.bytes"

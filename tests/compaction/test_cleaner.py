@@ -1,4 +1,4 @@
-"""The cleaner against the plain Python twin, on random logs and on the ways through a partition."""
+"""The cleaner against the plain Python twin: random logs, each kind of pass, errors, and write-behind."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Round:
 def plan_of(
     directory: Path, given: Round, fs: Fs | None = None, config: CompactionConfig | None = None
 ) -> CleaningPlan | None:
-    """The plan of a cleaning, or None if the policy lets nothing be cleaned."""
+    """Return the plan of a cleaning, or None if the policy blocks it."""
     fs = fs or Fs()
     config = config or given.config()
     listing = list_log(PARTITION, directory, fs)
@@ -84,13 +84,13 @@ def plan_of(
 
 
 def prepare(directory: Path, given: Round, fs: Fs | None = None) -> PreparedSwap | None:
-    """What our cleaner prepares, or None if the policy lets nothing be cleaned."""
+    """Return the swap that our cleaner prepares, or None if the policy blocks the cleaning."""
     plan = plan_of(directory, given, fs)
     return plan and clean_log(plan, fs or Fs(), run_id="r", attempt="0")
 
 
 def put_in_place(swap: PreparedSwap) -> None:
-    """Replace the sources by the parts, without the care of a commit."""
+    """Replace the sources by the parts, without the steps that make a commit crash-safe."""
     directory = Path(swap.directory)
     for group in swap.groups:
         if not group.parts:
@@ -107,7 +107,7 @@ def put_in_place(swap: PreparedSwap) -> None:
 
 
 def clean_both(directory: Path, given: Round, *, compressed: bool) -> int | None:
-    """Clean with ours and, a copy, with the twin; they must agree.  Returns the next dirty offset."""
+    """Clean with our cleaner and a copy with the twin; both must agree.  Return the next dirty offset."""
     copy = directory.with_name(directory.name + "-twin")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(directory, copy)
@@ -139,7 +139,7 @@ def clean_both(directory: Path, given: Round, *, compressed: bool) -> int | None
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_random_logs_come_out_as_the_twin_has_them(tmp_path, block):
+def test_random_logs_are_cleaned_as_by_the_twin(tmp_path, block):
     cleaned = 0
     for seed in range(30 * block, 30 * block + 30):
         chooser = random.Random(seed)
@@ -185,7 +185,7 @@ def batch_of(offset: int, key: bytes, value: bytes | None = b"v") -> bytes:
 
 
 def write_log(directory: Path, segments: dict[int, list[bytes]]) -> Path:
-    """A directory of the given segments and an empty active one behind them."""
+    """Write a directory of the given segments and an empty active one after them."""
     directory.mkdir()
     states, shape = ProducerStates(), LogShape()
     end = 0
@@ -211,7 +211,7 @@ def test_an_index_that_points_into_a_batch_is_not_believed(tmp_path, monkeypatch
     clean_both(directory, NOW, compressed=False)
 
 
-def test_a_missing_index_is_walked_instead(tmp_path, monkeypatch):
+def test_a_segment_without_an_index_is_scanned_instead(tmp_path, monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 200)
     monkeypatch.setattr(chunks, "_LARGEST_INDEX_GAP", 1000)
     directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"k%d" % (n % 7)) for n in range(60)]})
@@ -219,7 +219,7 @@ def test_a_missing_index_is_walked_instead(tmp_path, monkeypatch):
     clean_both(directory, NOW, compressed=False)
 
 
-def test_offsets_that_do_not_increase_take_the_careful_path(tmp_path):
+def test_offsets_that_do_not_increase_are_filtered_by_a_filled_map(tmp_path):
     batches = [batch_of(offset, b"k%d" % (offset % 5)) for offset in (0, 3, 2, 9, 5, 10, 11, 4, 20)]
     directory = tmp_path / "t-0"
     directory.mkdir()
@@ -241,7 +241,7 @@ def test_transactions_met_after_groups_were_finished_start_over_and_leave_no_str
         10 * n: [batch_of(10 * n + m, b"k%d" % (m % 3)) for m in range(10)] for n in range(1, 8)
     }
     directory = write_log(tmp_path / "t-0", segments)
-    # So late that no producer is active any more: nothing but the oldest segment itself tells of transactions.
+    # So late that no producer is active any more: only the oldest segment itself mentions transactions.
     given = Round(START_MS + 10 * 86_400_000, segment_bytes=100)
     clean_both(directory, given, compressed=False)
     assert not list(directory.glob("*.part"))
@@ -351,7 +351,7 @@ def test_a_batch_with_a_wrong_crc_is_an_error_with_its_place_and_nothing_is_left
 
 
 def renumbered(batch: bytes, offset: int) -> bytes:
-    """The batch at another offset, which no checksum covers."""
+    """Return the batch at another offset, which no checksum covers."""
     return offset.to_bytes(8, "big", signed=True) + batch[8:]
 
 
@@ -383,7 +383,7 @@ def test_a_batch_that_reaches_into_the_next_segment_is_an_error(tmp_path):
 
 
 def resealed(batch: bytes) -> bytes:
-    """The batch with a CRC that is right for whatever its bytes are now."""
+    """Return the batch with the CRC of its current bytes."""
     import crc32c
 
     return batch[:17] + crc32c.crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
@@ -447,9 +447,7 @@ def test_a_batch_that_expands_beyond_the_bound_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("ahead_chunks", [0, 8])
-def test_compressed_batches_come_out_the_same_without_the_libraries_that_loops_call(
-    tmp_path, monkeypatch, ahead_chunks
-):
+def test_compressed_batches_are_cleaned_alike_without_native_libraries(tmp_path, monkeypatch, ahead_chunks):
     monkeypatch.setattr(native, "_library", lambda module: None)
     monkeypatch.setattr(chunks, "_AHEAD_CHUNKS", ahead_chunks)
     for seed in range(4):
@@ -544,7 +542,7 @@ def test_a_write_that_fails_is_its_own_partitions_failure(two_logs):
             before.written()
 
 
-def test_where_memory_is_bounded_nothing_is_being_written_once_a_partition_is_swept(two_logs):
+def test_a_bounded_memory_has_every_output_written_when_the_sweep_ends(two_logs):
     (first, _), given = two_logs
     plan = plan_of(first, given, config=replace(given.config(), task_memory_bytes=100_000_000))
     fs = HeldBack(first)
@@ -556,7 +554,7 @@ def test_where_memory_is_bounded_nothing_is_being_written_once_a_partition_is_sw
         assert there == {first / part.part_name for part in swept.written().parts()}
 
 
-def test_a_partition_whose_write_fails_leaves_its_room_at_once(two_logs):
+def test_a_partition_whose_write_fails_frees_its_disk_space_at_once(two_logs):
     (first, _), given = two_logs
     many = replace(given, segment_bytes=4000)
     expected = prepare(first, many)

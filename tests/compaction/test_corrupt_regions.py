@@ -1,8 +1,8 @@
 """Unreadable batches that are kept: whatever they hold, no value that a reader sees is made wrong by the cleaning.
 
-A log is damaged, cleaned, and then the damaged batches are taken to have been anything: the batches that they were,
+A log is corrupted and cleaned, and then the corrupt batches are assumed to have been anything: the original batches,
 other keys and values, markers.  For each of these the log before and the log after must show the same latest values,
-and still do so when the damage is mended and the log cleaned again.
+and still do so when the log is repaired and cleaned again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def clean_keeping(directory: Path, given: Round) -> PreparedSwap | None:
 
 # ----------------------------------------------------------------------------------------------------------- the oracle
 def latest_values(batches: Sequence[AnyBatch]) -> dict[bytes, bytes]:
-    """What a reader of committed data is left with; a transaction ends as the next marker of its producer says."""
+    """Return the data that a read-committed reader sees; a producer's next marker ends its transaction."""
     outcomes: dict[int, bool] = {}
     visible: list[AnyBatch] = []
     for batch in reversed(batches):
@@ -58,15 +58,17 @@ def latest_values(batches: Sequence[AnyBatch]) -> dict[bytes, bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
-    """A damaged log: batches as they were and bytes as they are, by segment; `bad` are damaged bytes by last offset."""
+class CorruptedLog:
+    """A corrupted log: original batches and current bytes by segment; `bad` maps last offsets to corrupt bytes."""
 
     segments: Mapping[int, list[AnyBatch]]
     contents: Mapping[int, bytes]
     bad: Mapping[int, bytes]
 
 
-def damage(directory: Path, chooser: random.Random, positions: Callable[[int], Sequence[int]]) -> Damaged | None:
+def corrupt_log(
+    directory: Path, chooser: random.Random, positions: Callable[[int], Sequence[int]]
+) -> CorruptedLog | None:
     """Flip a byte in one to three batches of segments that are not active; `positions` in a batch of that size."""
     segments = list_segments(directory)
     batches = {s.base_offset: [b for _, b in s.batches()] for s in segments}
@@ -91,18 +93,18 @@ def damage(directory: Path, chooser: random.Random, positions: Callable[[int], S
         size = len(found[number].data)
         flip(segment.path(".log"), at + chooser.choice(positions(size)))
         bad[found[number].last_offset] = segment.read(".log")[at : at + size]
-    return Damaged(batches, {s.base_offset: s.read(".log") for s in segments}, bad)
+    return CorruptedLog(batches, {s.base_offset: s.read(".log") for s in segments}, bad)
 
 
 Assignment = Callable[[AnyBatch], AnyBatch]
 
 
-def log_before(log: Damaged, assigned: Mapping[int, AnyBatch]) -> list[AnyBatch]:
+def log_before(log: CorruptedLog, assigned: Mapping[int, AnyBatch]) -> list[AnyBatch]:
     return [assigned.get(batch.last_offset, batch) for found in log.segments.values() for batch in found]
 
 
-def log_after(directory: Path, log: Damaged, assigned: Mapping[int, AnyBatch]) -> dict[int, list[AnyBatch]]:
-    """The cleaned segments with the damaged batches replaced; each of those must be there once, byte for byte."""
+def log_after(directory: Path, log: CorruptedLog, assigned: Mapping[int, AnyBatch]) -> dict[int, list[AnyBatch]]:
+    """Return the cleaned segments with the corrupt batches replaced; each must occur once, byte for byte."""
     after = {}
     for segment in list_segments(directory):
         content = segment.read(".log")
@@ -113,10 +115,10 @@ def log_after(directory: Path, log: Damaged, assigned: Mapping[int, AnyBatch]) -
             continue
         following = next((s.base_offset for s in list_segments(directory) if s.base_offset > segment.base_offset), None)
         batches: list[AnyBatch] = []
-        for offset, damaged_bytes in log.bad.items():
+        for offset, corrupt_bytes in log.bad.items():
             if segment.base_offset <= offset and (following is None or offset < following):
-                assert content.count(damaged_bytes) == 1
-                readable, _, content = content.partition(damaged_bytes)
+                assert content.count(corrupt_bytes) == 1
+                readable, _, content = content.partition(corrupt_bytes)
                 batches += whole(readable)
                 batches.append(assigned[offset])
         after[segment.base_offset] = [*batches, *whole(content)]
@@ -131,7 +133,7 @@ def whole(content: bytes) -> list[AnyBatch]:
 
 
 def other_records(chooser: random.Random, keys: int) -> Assignment:
-    """A batch with the same offsets and producer, and any keys and values."""
+    """Return a batch with the same offsets and producer, and any keys and values."""
 
     def assign(batch: AnyBatch) -> AnyBatch:
         if isinstance(batch, LegacyBatch) or batch.is_control or not batch.records():
@@ -178,7 +180,7 @@ def a_marker(chooser: random.Random) -> Assignment:
 
 
 def checked(seed: int, directory: Path, shape: LogShape, positions: Callable[[int], Sequence[int]]) -> bool:
-    """One damaged log, cleaned and looked at under several assignments; False where there was nothing to clean."""
+    """Check one corrupted log, cleaned, under several assignments; return False if there is nothing to clean."""
     chooser = random.Random(seed)
     end = write_random_log(directory, seed, shape)
     dirty = None
@@ -186,7 +188,7 @@ def checked(seed: int, directory: Path, shape: LogShape, positions: Callable[[in
         # A clean part is one that was cleaned: every tombstone that is left in it has nothing below it to hide.
         clean_once(directory)
         dirty = chooser.choice([None, chooser.randrange(end), chooser.randrange(end)])
-    log = damage(directory, chooser, positions)
+    log = corrupt_log(directory, chooser, positions)
     if log is None:
         return False
     map_bytes = chooser.choice([None, None, 24 * 8])
@@ -212,7 +214,7 @@ def checked(seed: int, directory: Path, shape: LogShape, positions: Callable[[in
     return True
 
 
-def holds_bad(batches: Sequence[AnyBatch], log: Damaged) -> bool:
+def holds_bad(batches: Sequence[AnyBatch], log: CorruptedLog) -> bool:
     return any(batch.last_offset in log.bad for batch in batches)
 
 
@@ -223,13 +225,15 @@ def clean_once(directory: Path) -> None:
 
 
 def next_dirty(directory: Path, swap: PreparedSwap) -> int:
-    """The checkpoint, or below it the last segment that is not active: the dirty part of a round to come."""
+    """Return the first dirty offset of a later round: the checkpoint, or below it the last inactive segment."""
     last = max((s.base_offset for s in list_segments(directory)[:-1]), default=0)
     return min(last, swap.next_dirty_offset)
 
 
-def mended_and_cleaned_again(directory: Path, log: Damaged, assigned: Mapping[int, AnyBatch], given: Round) -> None:
-    """What was unreadable can be read again; the next rounds, from the checkpoint that was left, end right too."""
+def mended_and_cleaned_again(
+    directory: Path, log: CorruptedLog, assigned: Mapping[int, AnyBatch], given: Round
+) -> None:
+    """Repair the corrupt batches; the next rounds, from the checkpoint that was left, must end right too."""
     expected = latest_values(log_before(log, assigned))
     for base, batches in log_after(directory, log, assigned).items():
         (directory / f"{base:020d}.log").write_bytes(b"".join(batch.data for batch in batches))
@@ -287,25 +291,25 @@ def marker(offset: int, kind: ControlType, *, producer_id: int = 11) -> bytes:
     return encode_batch([record], base_offset=offset, **fields)
 
 
-def written(directory: Path, segments: dict[int, list[bytes]], bad: int) -> Damaged:
-    """A log of `segments` in which the batch at offset `bad` is damaged."""
+def written(directory: Path, segments: dict[int, list[bytes]], bad: int) -> CorruptedLog:
+    """Write a log of `segments` in which the batch at offset `bad` is corrupt."""
     write_log(directory, segments)
     batches: dict[int, list[AnyBatch]] = {
         base: [parse_batch(data) for data in found] for base, found in segments.items()
     }
-    damaged = {}
+    corrupt = {}
     for base, found in segments.items():
         for number, content in enumerate(found):
             if batches[base][number].last_offset == bad:
                 at = sum(map(len, found[:number]))
                 path = directory / f"{base:020d}.log"
                 flip(path, at + 66)
-                damaged[bad] = path.read_bytes()[at : at + len(content)]
+                corrupt[bad] = path.read_bytes()[at : at + len(content)]
     contents = {s.base_offset: s.read(".log") for s in list_segments(directory)}
-    return Damaged(batches, contents, damaged)
+    return CorruptedLog(batches, contents, corrupt)
 
 
-def assert_right_whatever(directory: Path, log: Damaged, candidates: Sequence[bytes]) -> None:
+def assert_right_whatever(directory: Path, log: CorruptedLog, candidates: Sequence[bytes]) -> None:
     (bad,) = log.bad
     for candidate in candidates:
         assigned: dict[int, AnyBatch] = {bad: parse_batch(candidate)}
@@ -338,7 +342,7 @@ def test_data_whose_marker_cannot_be_read_supersedes_nothing_and_is_not_dropped(
     )
 
 
-def test_data_of_a_producer_whose_abort_marker_cannot_be_read_is_not_taken_for_aborted_behind_it(tmp_path):
+def test_data_after_an_unreadable_abort_marker_is_not_taken_for_aborted(tmp_path):
     batches = [
         data(0, b"k", b"aborted", producer_id=11),
         marker(1, ControlType.ABORT),
@@ -368,7 +372,7 @@ def test_markers_and_their_index_entries_stay_while_anything_cannot_be_read(tmp_
 
 
 @pytest.mark.parametrize(("bad", "stays"), [(0, True), (3, False)])
-def test_an_expired_tombstone_stays_where_something_unreadable_lies_below_it(tmp_path, bad, stays):
+def test_an_expired_tombstone_stays_after_an_unreadable_batch(tmp_path, bad, stays):
     expired = encode_batch(
         [Record(1, START_MS, b"k", None), Record(2, START_MS, b"l", b"")], base_offset=1, delete_horizon_ms=START_MS
     )
@@ -404,7 +408,7 @@ def test_the_checkpoint_stays_below_what_could_not_be_read_or_decided(tmp_path):
     assert cleaned_keeping(tmp_path / "b-0", replace(LATE, segment_bytes=10)).next_dirty_offset == 0
 
 
-def test_a_mended_log_loses_what_the_tombstone_that_stayed_supersedes(tmp_path):
+def test_a_repaired_log_loses_the_records_that_a_kept_tombstone_supersedes(tmp_path):
     directory = tmp_path / "t-0"
     segments = {0: [data(0, b"k", b"old"), data(1, b"x", b"")], 2: [data(2, b"k", None), data(3, b"y", b"")]}
     log = written(directory, segments, 0)
@@ -418,7 +422,7 @@ def test_a_mended_log_loses_what_the_tombstone_that_stayed_supersedes(tmp_path):
     assert [record.key for batch in found for record in batch.records()] == [b"x", b"y"]
 
 
-def test_what_lies_last_in_a_damaged_segment_leaves_its_header_so_that_a_start_finds_the_segments_end(tmp_path):
+def test_the_last_batch_of_a_corrupt_segment_keeps_its_header_for_the_next_start(tmp_path):
     batches = [data(0, b"a", b"1"), data(1, b"b", b"1"), data(2, b"a", b"2")]
     written(tmp_path / "t-0", {0: batches, 3: [data(3, b"a", b"3")]}, 1)
     cleaned_keeping(tmp_path / "t-0", replace(LATE, segment_bytes=10))
@@ -426,7 +430,7 @@ def test_what_lies_last_in_a_damaged_segment_leaves_its_header_so_that_a_start_f
     assert [(batch.base_offset, batch.count) for _, batch in first.batches()] == [(1, 1), (2, 0)]
 
 
-def test_a_segment_that_ends_with_something_unreadable_is_not_replaced(tmp_path):
+def test_a_segment_that_ends_with_an_unreadable_batch_is_not_replaced(tmp_path):
     batches = [data(0, b"a", b"1"), data(1, b"b", b"1")]
     log = written(tmp_path / "t-0", {0: batches, 3: [data(3, b"a", b"3")]}, 1)
     swap = cleaned_keeping(tmp_path / "t-0", replace(LATE, segment_bytes=10))
@@ -434,7 +438,7 @@ def test_a_segment_that_ends_with_something_unreadable_is_not_replaced(tmp_path)
     assert list_segments(tmp_path / "t-0")[0].read(".log") == log.contents[0]
 
 
-def test_indexes_do_not_speak_of_what_cannot_be_read_and_lead_behind_it(tmp_path):
+def test_indexes_skip_unreadable_batches_and_lead_past_them(tmp_path):
     records = [Record(n, START_MS + n, b"k%d" % n, b"v" * 50) for n in range(12)]
     batches = [encode_batch([record], base_offset=record.offset) for record in records]
     directory = tmp_path / "t-0"

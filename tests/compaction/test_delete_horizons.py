@@ -1,4 +1,4 @@
-"""Delete horizons where delete.retention.ms is not stated, or is as large as Kafka takes it."""
+"""Delete horizons if delete.retention.ms is not stated, or is as large as Kafka accepts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import DryRunFs, Fs
 from tests.compaction.test_cleaner import PARTITION, Round, batch_of, clean_both, prepare, put_in_place, write_log
 from tests.compaction.test_legacy_cleaning import legacy_log
-from tests.compaction.test_split import Way, clean_in_splits, plan_of
+from tests.compaction.test_split import Splitting, clean_in_splits, plan_of
 from tests.logs import START_MS
 from tests.segments import ABORT, COMMIT, batch_bytes, marker_bytes
 from tests.twin.batches import Record, encode_batch
@@ -37,14 +37,14 @@ def tombstone(offset: int, key: bytes, horizon_ms: int | None = None, codec: int
     )
 
 
-def groups_of(directory: Path, given: Round, way: str) -> tuple[CleanedGroup, ...]:
-    if way == "filled":
+def groups_of(directory: Path, given: Round, kind: str) -> tuple[CleanedGroup, ...]:
+    if kind == "filled":
         given = replace(given, map_bytes=24 * 100)
     plan = plan_of(directory, given)
     assert plan is not None
-    if way == "split":
-        return clean_in_splits(plan, Way(walked=True))
-    return clean_log(plan, Fs(), run_id="r", attempt="0", exact_keys=way == "exact").groups
+    if kind == "split":
+        return clean_in_splits(plan, Splitting(scanned=True))
+    return clean_log(plan, Fs(), run_id="r", attempt="0", exact_keys=kind == "exact").groups
 
 
 def stats_of(groups: tuple[CleanedGroup, ...]) -> CleanStats:
@@ -55,26 +55,26 @@ def batches_of(directory: Path, base_offset: int = 0) -> list[AnyBatch]:
     return [batch for _, batch in file_batches((directory / f"{base_offset:020d}.log").read_bytes())]
 
 
-WAYS = pytest.mark.parametrize("way", ["whole", "filled", "split", "exact"])
+PASSES = pytest.mark.parametrize("kind", ["whole", "filled", "split", "exact"])
 
 
-@WAYS
+@PASSES
 @pytest.mark.parametrize("codec", [0, 4])
-def test_without_a_stated_retention_tombstones_stay_as_they_are_and_are_counted(tmp_path, way, codec):
+def test_without_a_stated_retention_tombstones_stay_as_they_are_and_are_counted(tmp_path, kind, codec):
     batches = [tombstone(0, b"a", codec=codec), tombstone(1, b"b", codec=codec), batch_of(2, b"c")]
     directory = write_log(tmp_path / "t-0", {0: batches})
-    groups = groups_of(directory, UNSTATED, way)
+    groups = groups_of(directory, UNSTATED, kind)
     assert [group.parts for group in groups] == [()]
     stats = stats_of(groups)
     assert (stats.tombstones_waiting, stats.batches_without_horizon) == (2, 2)
     assert stats.first_horizon_ms > stats.last_horizon_ms
 
 
-@WAYS
-def test_without_a_stated_retention_horizons_that_have_passed_are_obeyed(tmp_path, way):
+@PASSES
+def test_without_a_stated_retention_horizons_that_have_passed_are_obeyed(tmp_path, kind):
     batches = [tombstone(0, b"a", NOW_MS), tombstone(1, b"b", NOW_MS + 1), tombstone(2, b"c"), batch_of(3, b"d")]
     directory = write_log(tmp_path / "t-0", {0: batches})
-    groups = groups_of(directory, UNSTATED, way)
+    groups = groups_of(directory, UNSTATED, kind)
     (part,) = groups[0].parts
     assert (directory / part.files[0].part_name).read_bytes() == b"".join(batches[1:])
     stats = stats_of(groups)
@@ -82,16 +82,16 @@ def test_without_a_stated_retention_horizons_that_have_passed_are_obeyed(tmp_pat
     assert (stats.first_horizon_ms, stats.last_horizon_ms) == (NOW_MS + 1, NOW_MS + 1)
 
 
-@WAYS
-def test_with_a_stated_retention_no_batch_is_without_a_horizon(tmp_path, way):
+@PASSES
+def test_with_a_stated_retention_no_batch_is_without_a_horizon(tmp_path, kind):
     directory = write_log(tmp_path / "t-0", {0: [tombstone(0, b"a"), batch_of(1, b"b")]})
-    stats = stats_of(groups_of(directory, replace(UNSTATED, delete_retention_ms=5), way))
+    stats = stats_of(groups_of(directory, replace(UNSTATED, delete_retention_ms=5), kind))
     assert (stats.tombstones_waiting, stats.batches_without_horizon) == (1, 0)
     assert (stats.first_horizon_ms, stats.last_horizon_ms) == (NOW_MS + 5, NOW_MS + 5)
 
 
-@WAYS
-def test_without_a_stated_retention_markers_with_nothing_to_mark_stay_as_they_are(tmp_path, way):
+@PASSES
+def test_without_a_stated_retention_markers_with_nothing_to_mark_stay_as_they_are(tmp_path, kind):
     batches = [
         marker_bytes(1, COMMIT, producer_id=5, timestamp=START_MS),
         batch_bytes(2, "a"),
@@ -99,7 +99,7 @@ def test_without_a_stated_retention_markers_with_nothing_to_mark_stay_as_they_ar
         batch_bytes(4, "b"),
     ]
     directory = write_log(tmp_path / "t-0", {0: batches})
-    groups = groups_of(directory, UNSTATED, way)
+    groups = groups_of(directory, UNSTATED, kind)
     assert [group.parts for group in groups] == [()]
     assert (stats_of(groups).batches_without_horizon, stats_of(groups).tombstones_waiting) == (2, 0)
 
@@ -136,9 +136,11 @@ def test_without_a_stated_expiration_the_last_batch_of_a_producer_leaves_its_hea
 @pytest.mark.parametrize("retention_ms", [INT64_MAX - NOW_MS, INT64_MAX - NOW_MS - 1])
 def test_a_horizon_at_the_last_moment_is_written(tmp_path, retention_ms):
     expected_ms = NOW_MS + retention_ms
-    for way in ("whole", "filled", "split", "exact"):
-        directory = write_log(tmp_path / way, {0: [tombstone(0, b"a"), tombstone(1, b"b", codec=4), batch_of(2, b"c")]})
-        groups = groups_of(directory, Round(NOW_MS, delete_retention_ms=retention_ms), way)
+    for kind in ("whole", "filled", "split", "exact"):
+        directory = write_log(
+            tmp_path / kind, {0: [tombstone(0, b"a"), tombstone(1, b"b", codec=4), batch_of(2, b"c")]}
+        )
+        groups = groups_of(directory, Round(NOW_MS, delete_retention_ms=retention_ms), kind)
         put_in_place(PreparedSwap(PARTITION, str(directory), groups, 0))
         kept = batches_of(directory)
         assert [batch.delete_horizon_ms for batch in kept] == [expected_ms, expected_ms, None]
@@ -146,16 +148,16 @@ def test_a_horizon_at_the_last_moment_is_written(tmp_path, retention_ms):
         assert (stats_of(groups).first_horizon_ms, stats_of(groups).last_horizon_ms) == (expected_ms, expected_ms)
 
 
-@WAYS
+@PASSES
 @pytest.mark.parametrize(
     ("now_ms", "retention_ms"),
     [(NOW_MS, INT64_MAX - NOW_MS + 1), (NOW_MS, INT64_MAX), (INT64_MAX, 1), (INT64_MAX, INT64_MAX)],
 )
 def test_a_horizon_beyond_the_last_moment_is_not_written_and_the_batch_stays_as_it_is(
-    tmp_path, way, now_ms, retention_ms
+    tmp_path, kind, now_ms, retention_ms
 ):
     directory = write_log(tmp_path / "t-0", {0: [tombstone(0, b"a"), tombstone(1, b"b", codec=4), batch_of(2, b"c")]})
-    groups = groups_of(directory, Round(now_ms, delete_retention_ms=retention_ms), way)
+    groups = groups_of(directory, Round(now_ms, delete_retention_ms=retention_ms), kind)
     assert [group.parts for group in groups] == [()]
     assert (stats_of(groups).tombstones_waiting, stats_of(groups).batches_without_horizon) == (2, 0)
 

@@ -1,4 +1,4 @@
-"""Whole keys compared: keys that really have one XXH3 hash under a known seed, and what becomes of them."""
+"""Comparison of whole keys: keys that have the same XXH3 hash under a known seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from sediment.compaction import chunks, cleaner, exact_keys
+from sediment.compaction import chunks, cleaning_pass, exact_keys
 from sediment.compaction.cleaner import clean_log
 from sediment.compaction.corrupt_regions import find_corrupt_regions
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
@@ -35,7 +35,7 @@ _MASK = (1 << 64) - 1
 
 
 def pair_of_one_hash(tail: bytes = b"sixteen bytes...") -> tuple[bytes, bytes]:
-    """Two keys of 32 bytes with one 128-bit hash under SEED.
+    """Return two keys of 32 bytes with one 128-bit hash under SEED.
 
     Of their first 16 bytes the hash keeps the product of two masked words and their sum; each key makes another factor
     zero, and the sums are equal.
@@ -69,7 +69,7 @@ def plan_of(directory, given: Round = NOW, **config) -> CleaningPlan:
 
 
 def cleaned(directory, given: Round = NOW, *, exact: bool, name: str = "cleaned", **options):
-    """A copy of `directory`, cleaned."""
+    """Return a cleaned copy of `directory`."""
     copy = directory.with_name(f"{name}-{exact}")
     shutil.copytree(directory, copy)
     put_in_place(clean_log(plan_of(copy, given), Fs(), run_id="r", attempt="0", exact_keys=exact, **options))
@@ -85,7 +85,7 @@ def cleaned_by_the_twin(directory, given: Round = NOW):
     return copy
 
 
-def living(directory) -> list[tuple[bytes, bytes]]:
+def survivors(directory) -> list[tuple[bytes, bytes]]:
     logs = [path.read_bytes() for path in sorted(directory.glob("*.log"))]
     batches = [batch for log in logs for _, batch in file_batches(log) if not batch.is_control]
     return [(record.key, record.value) for batch in batches for record in batch.records()]
@@ -93,19 +93,19 @@ def living(directory) -> list[tuple[bytes, bytes]]:
 
 @pytest.fixture
 def seeds(monkeypatch):
-    """What was drawn: SEED, under which ONE and OTHER collide, and others in turn."""
+    """Return the list of seeds drawn: SEED, under which ONE and OTHER collide, and then others."""
     drawn: list[int] = []
 
     def draw() -> int:
         drawn.append(SEED if len(drawn) % 2 == 0 else random.Random(len(drawn)).getrandbits(63))
         return drawn[-1]
 
-    monkeypatch.setattr(cleaner, "draw_seed", draw)
+    monkeypatch.setattr(cleaning_pass, "draw_seed", draw)
     return drawn
 
 
 def always_seed(monkeypatch) -> None:
-    monkeypatch.setattr(cleaner, "draw_seed", lambda: SEED)
+    monkeypatch.setattr(cleaning_pass, "draw_seed", lambda: SEED)
 
 
 def compressed(offset, key, codec):
@@ -124,7 +124,7 @@ LOGS = {
     "plain": {0: [batch_of(0, ONE), batch_of(1, b"k"), batch_of(2, OTHER, b"w")]},
     "compressed": {0: [compressed(n, key, n % 4 + 1) for n, key in enumerate((ONE, b"k", OTHER, b"k"))]},
     "segments": {0: [batch_of(0, ONE)], 10: [batch_of(10, b"k")], 20: [batch_of(20, OTHER)]},
-    "walked": {0: [batch_of(0, ONE), *aborted(1, ONE), batch_of(3, b"k"), batch_of(4, OTHER)]},
+    "scanned": {0: [batch_of(0, ONE), *aborted(1, ONE), batch_of(3, b"k"), batch_of(4, OTHER)]},
     "careful": {0: [batch_of(offset, key) for offset, key in ((0, ONE), (3, b"k"), (2, b"l"), (9, OTHER), (5, b"k"))]},
 }
 
@@ -141,7 +141,7 @@ def test_keys_of_one_hash_are_told_apart_where_whole_keys_are_compared(tmp_path,
     directory = write_log(tmp_path / "t-0", LOGS[log])
     expected = cleaned_by_the_twin(directory, given)
     exactly = cleaned(directory, given, exact=True)
-    assert dict(living(expected)).keys() >= {ONE, OTHER}
+    assert dict(survivors(expected)).keys() >= {ONE, OTHER}
     assert len(seeds) == (4 if log == "careful" and given is NOW else 2)
     assert sorted(path.name for path in exactly.iterdir()) == sorted(path.name for path in expected.iterdir())
     assert_same_log(exactly, expected, log == "compressed")
@@ -149,33 +149,33 @@ def test_keys_of_one_hash_are_told_apart_where_whole_keys_are_compared(tmp_path,
 
 @pytest.mark.parametrize("map_bytes", [None, 24 * 20])
 @pytest.mark.parametrize("log", LOGS)
-def test_keys_of_one_hash_are_one_key_where_hashes_are_compared(tmp_path, monkeypatch, log, map_bytes):
+def test_keys_of_one_hash_are_one_key_if_hashes_are_compared(tmp_path, monkeypatch, log, map_bytes):
     always_seed(monkeypatch)
     directory = write_log(tmp_path / "t-0", LOGS[log])
-    found = dict(living(cleaned(directory, replace(NOW, map_bytes=map_bytes), exact=False)))
+    found = dict(survivors(cleaned(directory, replace(NOW, map_bytes=map_bytes), exact=False)))
     assert (ONE in found, OTHER in found) == (False, True)
 
 
-def test_a_key_of_the_clean_part_is_told_from_one_of_the_dirty_part(tmp_path, seeds):
+def test_a_key_of_the_clean_part_is_distinguished_from_one_of_the_dirty_part(tmp_path, seeds):
     directory = write_log(tmp_path / "t-0", {0: [batch_of(0, ONE), batch_of(1, b"k")], 10: [batch_of(10, OTHER)]})
     given = replace(NOW, dirty=10)
-    assert ONE not in dict(living(cleaned(directory, given, exact=False)))
+    assert ONE not in dict(survivors(cleaned(directory, given, exact=False)))
     seeds.clear()
-    assert {ONE, OTHER} <= dict(living(cleaned(directory, given, exact=True))).keys()
+    assert {ONE, OTHER} <= dict(survivors(cleaned(directory, given, exact=True))).keys()
 
 
-def test_two_keys_of_the_clean_part_need_not_be_told_apart(tmp_path, seeds):
+def test_two_keys_of_the_clean_part_need_not_be_distinguished(tmp_path, seeds):
     directory = write_log(tmp_path / "t-0", {0: [batch_of(0, ONE), batch_of(1, OTHER)], 10: [batch_of(10, b"k")]})
-    assert {ONE, OTHER} <= dict(living(cleaned(directory, replace(NOW, dirty=10), exact=True))).keys()
+    assert {ONE, OTHER} <= dict(survivors(cleaned(directory, replace(NOW, dirty=10), exact=True))).keys()
     assert seeds == [SEED]
 
 
-def test_keys_behind_a_damaged_batch_are_told_apart_too(tmp_path, seeds):
+def test_keys_after_a_corrupt_batch_are_distinguished_too(tmp_path, seeds):
     batches = [batch_of(0, ONE), batch_of(1, b"k"), batch_of(2, b"k"), batch_of(3, OTHER)]
     directory = write_log(tmp_path / "t-0", {0: batches})
     flip(directory / f"{0:020d}.log", len(batches[0]) + 66)
     assert find_corrupt_regions(plan_of(directory), Fs(), lambda _count: None).by_segment
-    # The damage is met under another seed.
+    # The corrupt batch is met under another seed.
     seeds.append(0)
     put_in_place(clean_log(plan_of(directory), Fs(), run_id="r", attempt="0", exact_keys=True, keep_unreadable=True))
     for batch in (batches[0], batches[3]):
@@ -183,7 +183,7 @@ def test_keys_behind_a_damaged_batch_are_told_apart_too(tmp_path, seeds):
     assert len(seeds) == 4
 
 
-def test_keys_that_no_seed_tells_apart_leave_the_partition_as_it_is(tmp_path, monkeypatch):
+def test_keys_that_collide_under_every_seed_leave_the_partition_as_it_is(tmp_path, monkeypatch):
     always_seed(monkeypatch)
     directory = write_log(tmp_path / "t-0", LOGS["segments"])
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
@@ -195,7 +195,7 @@ def test_keys_that_no_seed_tells_apart_leave_the_partition_as_it_is(tmp_path, mo
         assert word in str(raised.value)
 
 
-def test_random_logs_come_out_as_the_twin_has_them(tmp_path, monkeypatch):
+def test_random_logs_are_cleaned_as_by_the_twin(tmp_path, monkeypatch):
     for seed in range(24):
         chooser = random.Random(seed)
         monkeypatch.setattr(chunks, "CHUNK_BYTES", chooser.choice([200, 1 << 20]))
@@ -209,7 +209,7 @@ def test_random_logs_come_out_as_the_twin_has_them(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("ahead_chunks", [0, 8])
-def test_old_formats_and_what_was_not_decompressed_ahead_come_out_alike_either_way(tmp_path, monkeypatch, ahead_chunks):
+def test_old_formats_and_batches_not_decompressed_ahead_are_cleaned_alike(tmp_path, monkeypatch, ahead_chunks):
     monkeypatch.setattr(chunks, "_AHEAD_CHUNKS", ahead_chunks)
     for seed in range(8):
         folder = tmp_path / str(seed)
@@ -221,7 +221,7 @@ def test_old_formats_and_what_was_not_decompressed_ahead_come_out_alike_either_w
         assert tree(exactly) == tree(by_hash)
 
 
-def test_more_keys_than_the_first_rooms_hold_are_all_compared(tmp_path, seeds):
+def test_more_keys_than_the_first_buffers_hold_are_all_compared(tmp_path, seeds):
     keys = [b"%08d" % n + b"x" * (n % 50) for n in range(30_000)]
     batches = []
     for start in range(0, len(keys), 6000):
@@ -229,7 +229,7 @@ def test_more_keys_than_the_first_rooms_hold_are_all_compared(tmp_path, seeds):
         batches.append(encode_batch(records, base_offset=start, leader_epoch=0))
     directory = write_log(tmp_path / "t-0", {0: batches, 40_000: [batch_of(40_000, ONE), batch_of(40_001, OTHER)]})
     found = cleaned(directory, replace(NOW, segment_bytes=1 << 24), exact=True)
-    assert [key for key, _ in living(found)] == [*keys, ONE, OTHER]
+    assert [key for key, _ in survivors(found)] == [*keys, ONE, OTHER]
     assert len(seeds) == 2
 
 
@@ -247,7 +247,7 @@ def test_keys_that_do_not_fit_the_memory_of_a_task_leave_the_partition_as_it_is(
     assert sorted(path.name for path in directory.iterdir()) == before
 
 
-def test_keys_are_equal_where_their_bytes_are(tmp_path):
+def test_keys_are_equal_if_their_bytes_are(tmp_path):
     chooser = random.Random(3)
     for _ in range(2000):
         length = chooser.choice([0, 1, 7, 8, 9, 16, 23, 40])

@@ -1,4 +1,4 @@
-"""Which segments are cleaned together (kafka-log 02 §5), and what a plan holds."""
+"""Groups of segments that are cleaned together (kafka-log 02 §5), and the plan."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def segment(base_offset, log_bytes=300, *, offset_index_bytes=80, time_index_byt
 
 
 def bases(segments, *, end=None, first_uncleanable=None, segment_bytes=HUGE, segment_index_bytes=HUGE):
-    """Base offsets of the segments of each group; the last one ends ten offsets behind its base."""
+    """Base offsets of the segments of each group; the last one ends ten offsets after its base."""
     end = (segments[-1].base_offset + 10 if segments else 0) if end is None else end
     config = CompactionConfig(segment_bytes=segment_bytes, segment_index_bytes=segment_index_bytes)
     groups = group_segments(segments, end, end if first_uncleanable is None else first_uncleanable, config)

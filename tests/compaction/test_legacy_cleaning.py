@@ -16,7 +16,7 @@ from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 from tests.compaction.test_cleaner import Round, clean_both, flip, prepare, put_in_place, renumbered, write_log
-from tests.compaction.test_split import Way, assert_another_content_is_noticed, assert_same_as_whole, plan_of
+from tests.compaction.test_split import Splitting, assert_another_content_is_noticed, assert_same_as_whole, plan_of
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.twin import cleaner as twin
 from tests.twin.batches import Record, encode_batch
@@ -29,7 +29,7 @@ MAGICS = ((0,), (1,), (0, 1), (1, 2), (0, 1, 2))
 
 
 def twin_gives_up(directory: Path, given: Round) -> bool:
-    """Whether Kafka would throw: a last message would have to stay empty."""
+    """Return True if Kafka would throw: a last message would have to stay empty."""
     copy = directory.with_name(directory.name + "-try")
     shutil.copytree(directory, copy)
     try:
@@ -92,7 +92,7 @@ def test_chunks_of_any_size_give_the_same_bytes_for_old_formats(tmp_path, monkey
 
 
 @pytest.mark.parametrize("block", range(2))
-def test_any_cuts_into_splits_give_the_bytes_of_the_whole_for_old_formats(tmp_path, block):
+def test_any_splits_give_the_bytes_of_the_whole_for_old_formats(tmp_path, block):
     compared = 0
     for seed in range(10 * block, 10 * block + 10):
         chooser = random.Random(seed)
@@ -106,19 +106,19 @@ def test_any_cuts_into_splits_give_the_bytes_of_the_whole_for_old_formats(tmp_pa
         if plan is None:
             continue
         indexes = range(1, len(plan.groups))
-        way = Way(
+        splitting = Splitting(
             bounds=tuple(sorted(chooser.sample(indexes, chooser.randint(0, len(indexes))))),
             run_limit=chooser.choice([1, 20, 1000]),
             ranges=chooser.choice([2, 16]),
-            walked=True,
+            scanned=True,
         )
-        assert_same_as_whole(directory, plan, way)
+        assert_same_as_whole(directory, plan, splitting)
         compared += 1
     assert compared > 5
 
 
 def legacy_log(directory: Path, *entries: bytes, end: int) -> Path:
-    """One segment of `entries` and an active one at `end`."""
+    """Write one segment of `entries` and an active one at `end`."""
     write_log(directory, {end: [encode_batch([Record(end, START_MS, b"z", b"")], base_offset=end, leader_epoch=0)]})
     for suffix, content in ((".log", b"".join(entries)), (".index", b""), (".timeindex", b"")):
         (directory / f"{0:020d}{suffix}").write_bytes(content)
@@ -138,7 +138,7 @@ NOW = Round(START_MS + 1_000_000)
 
 @pytest.mark.parametrize("codec", [0, 1])
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_message_that_is_another_than_the_one_sighted_changes_nothing(tmp_path, magic, codec):
+def test_a_message_that_differs_from_the_first_sweeps_changes_nothing(tmp_path, magic, codec):
     def entries(key: bytes) -> bytes:
         records = [Record(offset, START_MS, key if offset == 4 else b"k", b"v") for offset in range(10)]
         return encode_legacy(records, magic=magic, codec=codec)
@@ -264,7 +264,7 @@ def test_no_bytes_whatever_crash_the_cleaner(tmp_path):
 
 
 def resealed(entries: bytes) -> bytes:
-    """The entries with checksums that are right for whatever their bytes are now, as far as lengths lead to them."""
+    """Return the entries with the checksums of their current bytes, as far as lengths lead to them."""
     import zlib
 
     content, position = bytearray(entries), 0

@@ -1,4 +1,4 @@
-"""Splits of a partition against the whole: the same parts, whatever the cuts, the runs, the ranges and the budgets."""
+"""Splits of a partition against the whole: the same parts for all bounds, runs, ranges and budgets."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ NOTHING = SurvivorBitmap(np.zeros(0, dtype=np.uint8), EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How a partition is split: where groups are cut, first sights a run, ranges of hashes, bytes for a fold."""
+class Splitting:
+    """The parameters of a split cleaning: bounds of groups, keys of a run, ranges of hashes, bytes for a fold."""
 
     bounds: tuple[int, ...] = ()
     run_limit: int = 1 << 20
     ranges: int = 2
     budget_bytes: int = 1 << 30
-    walked: bool = False
+    scanned: bool = False
 
 
 def plan_of(directory: Path, given: Round) -> CleaningPlan | None:
@@ -73,53 +73,53 @@ def plan_of(directory: Path, given: Round) -> CleaningPlan | None:
     return None if cleanable.blocked_by else plan_cleaning(view, cleanable, config, now_ms=given.now_ms)
 
 
-def clean_in_splits(plan: CleaningPlan, way: Way) -> tuple[CleanedGroup, ...]:
-    """What Spark's shuffles do between the three steps, in one process."""
+def clean_in_splits(plan: CleaningPlan, splitting: Splitting) -> tuple[CleanedGroup, ...]:
+    """Clean as the Spark job does, with its shuffles between the three steps in this process."""
     fs = Fs()
-    splits = splits_at(plan.groups, way.bounds)
-    cuts = scan_log(plan, fs, only_if_needed=not way.walked)
-    work = SplitWork(plan, cuts, seed=7, run_limit=way.run_limit, ranges=way.ranges)
+    splits = splits_at(plan.groups, splitting.bounds)
+    boundaries = scan_log(plan, fs, only_if_needed=not splitting.scanned)
+    work = SplitWork(plan, boundaries, seed=7, run_limit=splitting.run_limit, ranges=splitting.ranges)
     by_range: dict[int, list[tuple[RunNumber, bytes]]] = {}
     met: dict[int, SplitContents] = {}
     for split in splits:
         for run in collect_split_keys(work, split, len(splits), fs):
             met[split.number] = run.met
-            for number, blob in pack_run(run, way.ranges):
+            for number, blob in pack_run(run, splitting.ranges):
                 by_range.setdefault(number, []).append((run.number, blob))
     answers: dict[int, list[bytes]] = {split.number: [] for split in splits}
     for blobs in by_range.values():
-        for splits_above, answer in fold_range(blobs, budget_bytes=way.budget_bytes):
+        for splits_above, answer in fold_range(blobs, budget_bytes=splitting.budget_bytes):
             answers[len(splits) - 1 - splits_above].append(answer)
     groups: list[CleanedGroup] = []
     for split in splits:
-        living = collect_survivors(answers[split.number], met[split.number])
-        groups.extend(clean_split(work, split, living, fs, run_id="split", attempt="0"))
+        survivors = collect_survivors(answers[split.number], met[split.number])
+        groups.extend(clean_split(work, split, survivors, fs, run_id="split", attempt="0"))
     return tuple(groups)
 
 
-def living_of(work: SplitWork, split: Split) -> SurvivorBitmap:
-    """What the fold of the only split of a log answers."""
+def survivors_of(work: SplitWork, split: Split) -> SurvivorBitmap:
+    """Return the survivors that the folds give for the only split of a log."""
     runs = list(collect_split_keys(work, split, 1, Fs()))
-    told = [(number, (run.number, blob)) for run in runs for number, blob in pack_run(run, work.ranges)]
+    blobs = [(number, (run.number, blob)) for run in runs for number, blob in pack_run(run, work.ranges)]
     answers = [
         answer
         for which in range(work.ranges)
-        for _, answer in fold_range((blob for number, blob in told if number == which), budget_bytes=1 << 30)
+        for _, answer in fold_range((blob for number, blob in blobs if number == which), budget_bytes=1 << 30)
     ]
     return collect_survivors(answers, runs[-1].met)
 
 
 def contents(directory: Path, groups: tuple[CleanedGroup, ...]) -> list[dict[str, bytes]]:
-    """What each group became, by final name; empty for a group that stays."""
+    """Return the new files of each group by final name; empty for a group that stays."""
     return [
         {file.final_name: (directory / file.part_name).read_bytes() for part in group.parts for file in part.files}
         for group in groups
     ]
 
 
-def assert_same_as_whole(directory: Path, plan: CleaningPlan, way: Way) -> None:
+def assert_same_as_whole(directory: Path, plan: CleaningPlan, splitting: Splitting) -> None:
     whole = clean_log(plan, Fs(), run_id="whole", attempt="0")
-    groups = clean_in_splits(plan, way)
+    groups = clean_in_splits(plan, splitting)
     assert [group.sources for group in groups] == [group.sources for group in whole.groups]
     assert [group.stats for group in groups] == [group.stats for group in whole.groups]
     assert contents(directory, groups) == contents(directory, whole.groups)
@@ -128,7 +128,7 @@ def assert_same_as_whole(directory: Path, plan: CleaningPlan, way: Way) -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_any_cuts_runs_ranges_and_budgets_give_the_bytes_of_the_whole(tmp_path, block):
+def test_any_bounds_runs_ranges_and_budgets_give_the_bytes_of_the_whole(tmp_path, block):
     compared = 0
     for seed in range(8 * block, 8 * block + 8):
         chooser = random.Random(seed)
@@ -150,26 +150,26 @@ def test_any_cuts_runs_ranges_and_budgets_give_the_bytes_of_the_whole(tmp_path, 
             continue
         for _ in range(2):
             indexes = range(1, len(plan.groups))
-            way = Way(
+            splitting = Splitting(
                 bounds=tuple(sorted(chooser.sample(indexes, chooser.randint(0, len(indexes))))),
                 run_limit=chooser.choice([1, 5, 20, 1000]),
                 ranges=chooser.choice([2, 4, 16]),
                 budget_bytes=chooser.choice([1500, 9000, 1 << 20]),
-                walked=True,
+                scanned=True,
             )
-            assert_same_as_whole(directory, plan, way)
+            assert_same_as_whole(directory, plan, splitting)
             compared += 1
     assert compared > 8
 
 
-def test_a_log_without_transactions_needs_no_walk(tmp_path):
+def test_a_log_without_transactions_needs_no_scan(tmp_path):
     segments = {10 * n: [batch_of(10 * n + m, b"k%d" % ((n + m) % 17)) for m in range(10)] for n in range(9)}
     directory = write_log(tmp_path / "t-0", segments)
     plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=800))
     assert plan is not None
     assert len(plan.groups) == 9
     assert scan_log(plan, Fs(), only_if_needed=True) == {}
-    assert_same_as_whole(directory, plan, Way(bounds=(2, 3, 7)))
+    assert_same_as_whole(directory, plan, Splitting(bounds=(2, 3, 7)))
 
 
 def one_split(directory: Path, given: Round) -> list[KeyRun]:
@@ -179,12 +179,12 @@ def one_split(directory: Path, given: Round) -> list[KeyRun]:
     return list(collect_split_keys(work, splits_at(plan.groups, ())[0], 1, Fs()))
 
 
-def test_transactions_met_without_a_walk_ask_for_one(tmp_path):
+def test_transactions_met_without_a_scan_ask_for_one(tmp_path):
     directory = tmp_path / "t-0"
     write_random_log(directory, 3, LogShape(transactional=0.7))
     with pytest.raises(SplitNotApplicableError) as raised:
         one_split(directory, Round(START_MS + 200_000))
-    assert raised.value.needs_walk
+    assert raised.value.needs_scan
 
 
 @pytest.mark.parametrize("offsets", [(0, 3, 2, 9), (0, 5, 12, 6), (0, 1, 19, 19)])
@@ -198,7 +198,7 @@ def test_offsets_that_do_not_increase_are_not_split(tmp_path, offsets):
     with pytest.raises(SplitNotApplicableError) as raised:
         for split in splits_at(plan.groups, (1,)):
             list(collect_split_keys(work, split, 2, Fs()))
-    assert not raised.value.needs_walk
+    assert not raised.value.needs_scan
 
 
 def test_a_batch_of_a_split_whose_offset_is_not_one_of_its_segment_is_an_error(tmp_path):
@@ -218,7 +218,7 @@ def four_segments() -> dict[int, list[bytes]]:
     return {10 * n: [batch_of(10 * n + m, b"k") for m in range(10)] for n in range(4)}
 
 
-def test_a_sweep_that_meets_more_records_than_were_sighted_changes_nothing(tmp_path):
+def test_a_sweep_that_meets_more_records_than_the_first_sweep_changes_nothing(tmp_path):
     directory = write_log(tmp_path / "t-0", four_segments())
     plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=800))
     assert plan is not None
@@ -230,29 +230,29 @@ def test_a_sweep_that_meets_more_records_than_were_sighted_changes_nothing(tmp_p
 
 
 def assert_another_content_is_noticed(directory: Path, base_offset: int, content: bytes) -> None:
-    """Between the two sweeps of a log its segment at `base_offset` changes, but for its size and its time."""
+    """Change the segment at `base_offset` between two sweeps, and keep its size and time; the second must fail."""
     plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=800))
     assert plan is not None
     work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
     (split,) = splits_at(plan.groups, ())
-    living = living_of(work, split)
+    survivors = survivors_of(work, split)
     changed = directory / f"{base_offset:020d}.log"
     stamp = changed.stat()
     assert len(content) == stamp.st_size
     changed.write_bytes(content)
     os.utime(changed, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     with pytest.raises(SourceChangedError, match="earlier sweep"):
-        clean_split(work, split, living, Fs(), run_id="r", attempt="0")
+        clean_split(work, split, survivors, Fs(), run_id="r", attempt="0")
     assert not list(directory.glob("*.part"))
 
 
-def test_a_batch_that_is_another_than_the_one_sighted_changes_nothing(tmp_path):
+def test_a_batch_that_differs_from_the_first_sweeps_changes_nothing(tmp_path):
     directory = write_log(tmp_path / "t-0", four_segments())
     batches = [batch_of(10 + m, b"j" if m == 4 else b"k") for m in range(10)]
     assert_another_content_is_noticed(directory, 10, b"".join(batches))
 
 
-def test_compressed_batches_without_a_living_record_are_not_decompressed_ahead(tmp_path):
+def test_compressed_batches_without_a_survivor_are_not_decompressed_ahead(tmp_path):
     def packed(offset: int, keys: str) -> bytes:
         records = [Record(offset + n, START_MS, key.encode(), b"v") for n, key in enumerate(keys)]
         return encode_batch(records, base_offset=offset, leader_epoch=0, codec=4)
@@ -263,16 +263,16 @@ def test_compressed_batches_without_a_living_record_are_not_decompressed_ahead(t
     assert plan is not None
     work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
     (split,) = splits_at(plan.groups, ())
-    living = living_of(work, split)
-    assert np.unpackbits(living.bits, bitorder="little").tolist() == [1, 0, 1, 1, 1, 0, 1, 0]
+    survivors = survivors_of(work, split)
+    assert np.unpackbits(survivors.bits, bitorder="little").tolist() == [1, 0, 1, 1, 1, 0, 1, 0]
     with ExitStack() as stack:
         reader = ChunkReader(directory, plan.view.listing.segments, Fs(), 1 << 20, 0, stack)
-        reader.leave_dead_compressed(np.packbits([1, 0, 0, 1, 0, 0, 1, 0], bitorder="little"))
+        reader.skip_batches_without_survivors(np.packbits([1, 0, 0, 1, 0, 0, 1, 0], bitorder="little"))
         (chunk,) = reader.chunks(split.groups[0].segments, {}, newest_first=True)
         assert (chunk.payloads[:, 1] != NOT_DECOMPRESSED).tolist() == [True, False, False, False, True]
 
 
-def test_a_segment_that_went_away_is_told_as_a_changed_source(tmp_path):
+def test_a_segment_that_went_away_is_reported_as_a_changed_source(tmp_path):
     directory = write_log(tmp_path / "t-0", {10 * n: [batch_of(10 * n + m, b"k") for m in range(10)] for n in range(4)})
     plan = plan_of(directory, Round(START_MS + 1_000_000, segment_bytes=800))
     assert plan is not None
@@ -291,13 +291,13 @@ def test_a_corrupt_batch_is_named_and_no_part_is_left(tmp_path):
     assert plan is not None
     work = SplitWork(plan, {}, seed=7, run_limit=100, ranges=2)
     (split,) = splits_at(plan.groups, ())
-    living = living_of(work, split)
+    survivors = survivors_of(work, split)
     stamp = (directory / f"{0:020d}.log").stat()
     flip(directory / f"{0:020d}.log", 4 * len(batch_of(0, b"k")) + 66)
     os.utime(directory / f"{0:020d}.log", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     for sweep_of_it in (
         lambda: list(collect_split_keys(work, split, 1, Fs())),
-        lambda: clean_split(work, split, living, Fs(), run_id="r", attempt="0"),
+        lambda: clean_split(work, split, survivors, Fs(), run_id="r", attempt="0"),
     ):
         with pytest.raises(CorruptBatchError) as raised:
             sweep_of_it()
@@ -306,9 +306,9 @@ def test_a_corrupt_batch_is_named_and_no_part_is_left(tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------- the pure pieces
-def places_of(run: int, sights: int) -> list[int]:
-    """Ascending numbers of records, with steps that take one to three bytes; the second run of a split goes on."""
-    return [run % 2 * 50_000 + (index * index if index < 30 else 870 + 300 * index) for index in range(sights)]
+def numbers_of(run: int, keys: int) -> list[int]:
+    """Return ascending record numbers in steps of one to three bytes; the second run of a split continues."""
+    return [run % 2 * 50_000 + (index * index if index < 30 else 870 + 300 * index) for index in range(keys)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -317,22 +317,22 @@ def places_of(run: int, sights: int) -> list[int]:
     st.sampled_from([2, 8, 64]),
     st.sampled_from([100, 900, 1 << 20]),
 )
-def test_the_fold_tells_what_entered_the_map_in_a_newer_run(runs, ranges, budget_bytes):
+def test_the_fold_finds_keys_that_entered_the_map_in_a_newer_run(runs, ranges, budget_bytes):
     hashes = np.random.default_rng(5).integers(1, 2**64, size=(41, 2), dtype=np.uint64)
     by_range: dict[int, list[tuple[RunNumber, bytes]]] = {}
-    for index, sights in enumerate(runs):
+    for index, keys in enumerate(runs):
         number = RunNumber(index // 2, index % 2)
-        mapped = np.array([entered for _, entered in sights], dtype=np.uint8)
-        places = np.array(places_of(index, len(sights)), dtype=np.int64)
-        run = KeyRun(number, hashes[[key for key, _ in sights]], mapped, places, EMPTY)
+        mapped = np.array([entered for _, entered in keys], dtype=np.uint8)
+        numbers = np.array(numbers_of(index, len(keys)), dtype=np.int64)
+        run = KeyRun(number, hashes[[key for key, _ in keys]], mapped, numbers, EMPTY)
         for which, blob in pack_run(run, ranges):
             by_range.setdefault(which, []).append((number, blob))
     entered: set[int] = set()
     expected: dict[int, list[int]] = {}
-    for index, sights in enumerate(runs):
-        for place, (key, mapped) in zip(places_of(index, len(sights)), sights, strict=True):
+    for index, keys in enumerate(runs):
+        for at, (key, mapped) in zip(numbers_of(index, len(keys)), keys, strict=True):
             if key not in entered:
-                expected.setdefault(index // 2, []).append(place)
+                expected.setdefault(index // 2, []).append(at)
             if mapped:
                 entered.add(key)
     answers: dict[int, list[bytes]] = {}
@@ -340,18 +340,18 @@ def test_the_fold_tells_what_entered_the_map_in_a_newer_run(runs, ranges, budget
         for splits_above, answer in fold_range(blobs, budget_bytes=budget_bytes):
             answers.setdefault(splits_above, []).append(answer)
     for splits_above in range((len(runs) + 1) // 2):
-        living = collect_survivors(answers[splits_above], SplitContents(100_000, 0))
-        found = np.flatnonzero(np.unpackbits(living.bits, bitorder="little"))
+        survivors = collect_survivors(answers[splits_above], SplitContents(100_000, 0))
+        found = np.flatnonzero(np.unpackbits(survivors.bits, bitorder="little"))
         assert found.tolist() == expected.get(splits_above, [])
 
 
-def random_runs(runs: int, sights: int) -> list[KeyRun]:
-    """Runs that share half of their keys with the one before."""
+def random_runs(runs: int, keys: int) -> list[KeyRun]:
+    """Return runs that share half of their keys with the one before."""
     chooser = np.random.default_rng(3)
-    hashes = chooser.integers(1, 2**64, size=((runs + 1) * sights // 2, 2), dtype=np.uint64)
-    mapped = chooser.integers(0, 2, size=sights, dtype=np.uint8)
-    places = np.arange(sights, dtype=np.int64)
-    return [KeyRun(RunNumber(n, 0), hashes[n * sights // 2 :][:sights], mapped, places, EMPTY) for n in range(runs)]
+    hashes = chooser.integers(1, 2**64, size=((runs + 1) * keys // 2, 2), dtype=np.uint64)
+    mapped = chooser.integers(0, 2, size=keys, dtype=np.uint8)
+    numbers = np.arange(keys, dtype=np.int64)
+    return [KeyRun(RunNumber(n, 0), hashes[n * keys // 2 :][:keys], mapped, numbers, EMPTY) for n in range(runs)]
 
 
 def test_a_range_that_exceeds_its_memory_goes_to_a_file_and_is_folded_in_passes(tmp_path):
@@ -372,7 +372,7 @@ def test_a_range_that_exceeds_its_memory_goes_to_a_file_and_is_folded_in_passes(
     assert peak_bytes < budget_bytes + 500_000
 
 
-def test_pieces_of_a_run_are_small_and_may_come_in_any_order():
+def test_blobs_of_a_run_are_small_and_may_come_in_any_order():
     runs, ranges = random_runs(2, 150_000), 2
     blobs = [(run.number, blob) for run in runs for number, blob in pack_run(run, ranges) if number == 0]
     assert len(blobs) > len(runs)
@@ -382,13 +382,13 @@ def test_pieces_of_a_run_are_small_and_may_come_in_any_order():
     random.Random(1).shuffle(blobs)
     assert fold_range(blobs, budget_bytes=1 << 30) == expected
     # Half of the newer run's keys entered the map, and half of the older run's keys are among them.
-    living = collect_survivors([expected[1][1]], SplitContents(150_000, 0)).bits
-    superseded = (runs[1].sighted[:, 1] >> 63 == 0).sum() - np.unpackbits(living).sum()
-    assert superseded == np.count_nonzero(runs[0].mapped[75_000:][(runs[0].sighted[75_000:, 1] >> 63) == 0])
+    survivors = collect_survivors([expected[1][1]], SplitContents(150_000, 0)).bits
+    superseded = (runs[1].hashes[:, 1] >> 63 == 0).sum() - np.unpackbits(survivors).sum()
+    assert superseded == np.count_nonzero(runs[0].mapped[75_000:][(runs[0].hashes[75_000:, 1] >> 63) == 0])
 
 
 @pytest.mark.parametrize("ranges", [2, 64, 1024, 32768])
-def test_what_a_shuffle_gathers_before_it_writes_is_bounded(ranges):
+def test_the_bytes_that_a_shuffle_gathers_before_it_writes_are_bounded(ranges):
     run = random_runs(1, 200_000)[0]
     largest = max(len(blob) for _, blob in pack_run(run, ranges))
     assert largest * min(10 * ranges, 1000) < 80_000_000
@@ -410,11 +410,11 @@ def test_splits_are_all_groups_in_order_and_none_is_empty(sizes, wanted):
     assert [split.number for split in splits] == list(range(len(splits)))
 
 
-def test_empty_groups_are_not_cut_more_often_than_wanted():
+def test_empty_groups_are_not_split_more_often_than_asked():
     assert len(cut_into_splits([group(0, 0), group(10, 0)], 1)) == 1
 
 
-def test_groups_of_one_size_are_cut_evenly():
+def test_groups_of_one_size_are_split_evenly():
     splits = cut_into_splits([group(10 * n, 100) for n in range(12)], 4)
     assert [len(split.groups) for split in splits] == [3, 3, 3, 3]
     assert [split.log_bytes for split in splits] == [300] * 4

@@ -1,4 +1,4 @@
-"""How the way of cleaning a partition is chosen: by what was asked for, size, keys, memory and slots."""
+"""The choice of a strategy: by the caller's wish, size, keys, memory and slots."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def small(tmp_path) -> CleaningPlan:
 
 
 def sized(plan: CleaningPlan, *group_bytes: int) -> CleaningPlan:
-    """The plan with groups of one segment of these sizes."""
+    """Return the plan with groups of one segment of these sizes."""
     segment = plan.groups[0].segments[0]
     segments = [replace(segment, base_offset=number, log_bytes=size) for number, size in enumerate(group_bytes)]
     return replace(plan, groups=tuple(SegmentGroup((one,), one.base_offset) for one in segments))

@@ -1,4 +1,4 @@
-"""Writes behind a sweep: in order, one output at a time, errors where they are waited for."""
+"""Writes during a sweep: in order, one output at a time, errors in the futures."""
 
 import threading
 import weakref
@@ -20,7 +20,7 @@ def test_writes_happen_in_order_and_one_is_handed_over_only_when_the_one_before_
 
     with WriteBehind() as behind:
         first = behind.submit(slow)
-        assert not first.done(), "nobody waits for the only one"
+        assert not first.done(), "the only write delays no other"
         threading.Timer(0.05, may_end.set).start()
         later = [behind.submit(lambda n=n: done.append(n)) for n in (1, 2)]
         assert first.done() and later[0].done()
@@ -28,7 +28,7 @@ def test_writes_happen_in_order_and_one_is_handed_over_only_when_the_one_before_
     assert done == [0, 1, 2]
 
 
-def test_a_write_that_failed_is_told_to_whoever_waits_for_it_and_stops_nobody_else():
+def test_a_failed_write_raises_in_its_own_future_only():
     def fail() -> None:
         raise OSError("full")
 
@@ -46,7 +46,7 @@ class Output:
     """Something large."""
 
 
-def test_a_write_that_failed_holds_nothing_of_what_it_was_to_write():
+def test_a_failed_write_does_not_keep_its_output_alive():
     output = Output()
     alive = weakref.ref(output)
 

@@ -1,4 +1,4 @@
-"""Which segments retention lets go: Kafka's scenarios, and what holds for every log."""
+"""The segments that expire: Kafka's scenarios, and properties of every log."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_rt_05_an_old_segment_behind_a_newer_one_stays():
     old, new = NOW_MS - 2000, NOW_MS
     result = plan(replace(UNLIMITED, retention_ms=1000), segments(old, new, old))
     assert gone(result) == [0]
-    assert [fate.kept for fate in result.kept] == [KeepReason.WITHIN_LIMITS, KeepReason.BEHIND_KEPT]
+    assert [fate.kept for fate in result.kept] == [KeepReason.WITHIN_LIMITS, KeepReason.AFTER_KEPT]
     assert [fate.goes_at_ms for fate in result.fates] == [None, new + 1001, new + 1001]
 
 

@@ -58,7 +58,7 @@ class Record:
 
 
 class ControlType(IntEnum):
-    """What the key of a control record says (01 §4)."""
+    """The type in the key of a control record (01 §4)."""
 
     ABORT = 0
     COMMIT = 1
@@ -76,7 +76,7 @@ def crc32c_of(data: bytes) -> int:
 
 
 def increment_sequence(sequence: int, delta: int) -> int:
-    """`sequence` + `delta`, wrapping to 0 behind 2^31 - 1 (01 §3.3)."""
+    """`sequence` + `delta`, wrapping to 0 after 2^31 - 1 (01 §3.3)."""
     return delta - (INT32_MAX - sequence) - 1 if sequence > INT32_MAX - delta else sequence + delta
 
 
@@ -143,11 +143,11 @@ class Batch:
         )
 
     def is_valid(self) -> bool:
-        """Whether the batch is long enough and its checksum right."""
+        """Return True if the batch is long enough and its checksum right."""
         return len(self.data) >= HEADER_BYTES and crc32c_of(self.data[_CRC_START:]) == self.crc
 
     def records(self) -> tuple[Record, ...]:
-        """The records, decoded with the checks of 01 §3.4.
+        """Return the records, decoded with the checks of 01 §3.4.
 
         Raises:
             InvalidRecordError: a count or a record contradicts the bytes.
@@ -165,17 +165,17 @@ class Batch:
             record, position = decode_record(payload, position, self.base_offset, self.base_timestamp, append_time)
             records.append(record)
         if position != len(payload):
-            raise InvalidRecordError(f"records still remaining behind the {self.count} of the batch")
+            raise InvalidRecordError(f"records still remaining after the {self.count} of the batch")
         return tuple(records)
 
     def control_type(self) -> ControlType | None:
-        """Type of the first control record, None for a control batch that compaction emptied."""
+        """Return the type of the first control record, None for a control batch that compaction emptied."""
         records = self.records()
         return parse_control_key(records[0].key) if records else None
 
 
 def parse_batch(data: bytes) -> Batch:
-    """The batch that `data` holds from first to last byte; nothing but its framing is checked."""
+    """Return the batch that `data` holds from first to last byte; only its framing is checked."""
     if len(data) < HEADER_BYTES:
         raise CorruptRecordError(f"a batch of {len(data)} bytes is shorter than its header")
     base_offset, length, *rest = _HEADER.unpack_from(data)
@@ -187,7 +187,7 @@ def parse_batch(data: bytes) -> Batch:
 def decode_record(
     data: bytes, position: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> tuple[Record, int]:
-    """(the record at `position`, position behind it); with `append_time` that is its timestamp, whatever its delta.
+    """Return (the record at `position`, position after it); `append_time` replaces the record's own timestamp.
 
     Raises:
         InvalidRecordError: by the reader's checks of 01 §3.4.
@@ -228,7 +228,7 @@ def _decode_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def parse_control_key(key: bytes | None) -> ControlType:
-    """Type of a control record; versions above 0 and extra bytes are tolerated.
+    """Return the type of a control record; versions above 0 and extra bytes are tolerated.
 
     Raises:
         InvalidRecordError: no key, a key below 4 bytes, a negative version.
@@ -242,7 +242,7 @@ def parse_control_key(key: bytes | None) -> ControlType:
 
 
 def parse_end_transaction_marker(value: bytes | None) -> int:
-    """Coordinator epoch of an ABORT or COMMIT marker.
+    """Return the coordinator epoch of an ABORT or COMMIT marker.
 
     Raises:
         InvalidRecordError: no value, fewer than 6 bytes, a negative version.
@@ -257,7 +257,7 @@ def parse_end_transaction_marker(value: bytes | None) -> int:
 
 # --------------------------------------------------------------------------------------------------------------- encode
 def encode_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:
-    """The record as it stands in a batch, its length first."""
+    """Return the record as it stands in a batch, its length first."""
     body = bytearray(b"\x00")
     body += encode_varlong(wrap(record.timestamp - base_timestamp, 64))
     body += encode_varint(record.offset - base_offset)
@@ -287,7 +287,7 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """A batch of at least one record, as Kafka's builder writes it.
+    """Return a batch of at least one record, as Kafka's builder writes it.
 
     Deltas are relative to `delete_horizon_ms`, else to the first record's timestamp.  `append_time` makes the batch one
     of LogAppendTime; it is its maxTimestamp.  `last_offset` defaults to the last record's.
@@ -318,7 +318,7 @@ def encode_batch(
 
 
 def encode_empty_batch(batch: Batch) -> bytes:
-    """The header that stays of a batch without records: no codec, no horizon, baseTimestamp -1 (§3.2)."""
+    """Return the header that stays of a batch without records: no codec, no horizon, baseTimestamp -1 (§3.2)."""
     return assemble_batch(
         b"",
         base_offset=batch.base_offset,
@@ -368,7 +368,7 @@ def assemble_batch(
 
 
 def sign_batch(data: bytes) -> bytes:
-    """The same batch with its checksum made right."""
+    """Return the same batch with a right checksum."""
     return data[:_CRC_POSITION] + struct.pack(">I", crc32c_of(data[_CRC_START:])) + data[_CRC_START:]
 
 

@@ -60,7 +60,7 @@ class TopicConfig:
 
     @classmethod
     def of(cls, settings: Mapping[str, str | None]) -> TopicConfig:
-        """From Kafka's own keys; keys that cleaning does not look at are ignored.
+        """Return the config that Kafka's own keys give; keys that cleaning does not read are ignored.
 
         Only `delete.retention.ms` may be None: it is not stated.
         """
@@ -106,7 +106,7 @@ class CleanableRange:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one round did; `end_offset` is the new cleaner checkpoint."""
+    """The result of one round; `end_offset` is the new cleaner checkpoint."""
 
     stats: Stats
     end_offset: int
@@ -201,7 +201,7 @@ def largest_timestamp(segment: Segment) -> int:
 
 # ---------------------------------------------------------------------------------------------------- offset map (§4)
 class OffsetMap:
-    """SkimpyOffsetMap as a dict: keys are told apart by their MD5, the last put wins."""
+    """SkimpyOffsetMap as a dict: keys are distinguished by their MD5, and the last put wins."""
 
     def __init__(self, size_bytes: int, *, load_factor: float = DEFAULT_LOAD_FACTOR) -> None:
         self.slots = size_bytes // SLOT_BYTES
@@ -385,7 +385,7 @@ class _Round:
 
 
 def _cleanable_batches(segment: Segment, position: int) -> list[AnyBatch]:
-    """Batches of a segment that is to be cleaned, from `position` on.
+    """Return the batches of a segment that is to be cleaned, from `position` on.
 
     Raises:
         CorruptRecordError: the segment does not end with a complete batch, on which Kafka's cleaner gives up.

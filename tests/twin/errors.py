@@ -1,4 +1,4 @@
-"""What the twin raises, named after the exceptions of Kafka that they stand for."""
+"""Errors of the twin, named after the exceptions of Kafka that they stand for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class IndexFullError(TwinError):
 
 
 class InvalidIndexOffsetError(TwinError):
-    """An index entry does not lie behind the last one, or not within 2^31 of its base (InvalidOffsetException)."""
+    """An index entry does not come after the last one, or is not within 2^31 of its base (InvalidOffsetException)."""
 
 
 class IllegalStateError(TwinError):

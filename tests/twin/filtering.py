@@ -1,4 +1,4 @@
-"""MemoryRecords.filterTo: what is written of a batch when some of its records are dropped (kafka-log 02 §6.4)."""
+"""MemoryRecords.filterTo: the batch that is written when some of its records are dropped (kafka-log 02 §6.4)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.twin.segments import AnyBatch, parse_any
 
 
 class Retention(Enum):
-    """What becomes of a batch as a whole (BatchRetention)."""
+    """The fate of a batch as a whole (BatchRetention)."""
 
-    DELETE = auto()  # dropped, its records are not even looked at
+    DELETE = auto()  # dropped, its records are not read
     RETAIN_EMPTY = auto()  # its header stays when no record does
     DELETE_EMPTY = auto()  # dropped when no record stays
 
 
 @dataclass(frozen=True, slots=True)
 class FilteredBatch:
-    """What is written (b"": nothing), and the records read and kept on the way."""
+    """The bytes written (b"": none), and the numbers of records read and kept."""
 
     data: bytes
     messages_read: int = 0
@@ -37,10 +37,10 @@ def filter_batch(
     retention: Retention = Retention.DELETE_EMPTY,
     marker_for_empty_transaction: bool = False,
 ) -> bytes:
-    """What filterTo writes for the one batch in `data`, b"" for nothing.
+    """Return the bytes that filterTo writes for the one batch in `data`, b"" for none.
 
     A retained tombstone, or `marker_for_empty_transaction`, gives a batch without a delete horizon the horizon
-    `now_ms` + `delete_retention_ms`; none where that is None, or the sum beyond INT64_MAX.
+    `now_ms` + `delete_retention_ms`; none if that is None, or the sum is beyond INT64_MAX.
 
     Raises:
         IllegalStateError: a batch of magic 0 or 1 should stay empty.
@@ -64,7 +64,7 @@ def apply_filter(
     retention: Retention,
     marker_for_empty_transaction: bool,
 ) -> FilteredBatch:
-    """As `filter_batch`, with the counts of Kafka's cleaner: records of a DELETE batch count as not read."""
+    """Filter as `filter_batch` does, with Kafka's counts: records of a DELETE batch count as not read."""
     if retention is Retention.DELETE:
         return FilteredBatch(b"")
     records = batch.records()
@@ -89,7 +89,7 @@ def apply_filter(
 
 
 def rebuild_batch(batch: AnyBatch, kept: Sequence[Record], horizon_ms: int | None) -> bytes:
-    """A batch of magic 2 of the `kept` records.
+    """Return a batch of magic 2 of the `kept` records.
 
     Of magic 2 the offsets of the original batch stay; of magic 0 and 1 the first and last kept record's are taken.
     """

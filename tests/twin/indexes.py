@@ -42,7 +42,7 @@ class TimeEntry:
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """An aborted transaction: `last_offset` is its marker's, `last_stable_offset` was the log's just behind it."""
+    """An aborted transaction: `last_offset` is its marker's, `last_stable_offset` was the log's just after it."""
 
     producer_id: int
     first_offset: int
@@ -117,7 +117,7 @@ def lookup_upper_bound(entries: Sequence[OffsetEntry], position: int, size_bytes
 
 
 def lookup_timestamp(entries: Sequence[TimeEntry], target: int, base_offset: int) -> TimeEntry:
-    """The entry with the largest timestamp not above `target`, (-1, base offset) where there is none."""
+    """Return the entry with the largest timestamp not above `target`, else (-1, base offset)."""
     return max(
         (entry for entry in entries if entry.timestamp <= target),
         key=lambda entry: entry.timestamp,
@@ -196,7 +196,7 @@ class IndexBuilder:
         if len(self.offset_entries) >= self._max_offset_entries:
             raise IndexFullError(f"offset index of {len(self.offset_entries)} entries is full")
         if self.offset_entries and entry.offset <= self.offset_entries[-1].offset:
-            raise InvalidIndexOffsetError(f"offset {entry.offset} behind {self.offset_entries[-1].offset}")
+            raise InvalidIndexOffsetError(f"offset {entry.offset} after {self.offset_entries[-1].offset}")
         self.offset_entries.append(entry)
 
     def _append_time(self, entry: TimeEntry, *, skip_full_check: bool) -> None:
@@ -204,7 +204,7 @@ class IndexBuilder:
             raise IndexFullError(f"time index of {len(self.time_entries)} entries is full")
         last = self.time_entries[-1] if self.time_entries else TimeEntry(-1, self.base_offset)
         if self.time_entries and entry.offset < last.offset:
-            raise InvalidIndexOffsetError(f"time index offset {entry.offset} behind {last.offset}")
+            raise InvalidIndexOffsetError(f"time index offset {entry.offset} after {last.offset}")
         if entry.timestamp > last.timestamp:
             self.time_entries.append(entry)
 

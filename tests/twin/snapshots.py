@@ -23,7 +23,7 @@ DEFAULT_EXPIRATION_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """What the log knows of one producer; -1 stands for unknown or none, as in the file."""
+    """The state of one producer; -1 stands for unknown or none, as in the file."""
 
     producer_id: int
     epoch: int = -1
@@ -35,13 +35,13 @@ class ProducerEntry:
     transaction_first_offset: int = -1
 
     def with_epoch(self, epoch: int) -> ProducerEntry:
-        """The entry under `epoch`; another epoch than before forgets the last batch."""
+        """Return the entry under `epoch`; a new epoch clears the last batch."""
         if epoch == self.epoch:
             return self
         return replace(self, epoch=epoch, last_sequence=-1, last_offset=-1, offset_delta=0)
 
     def is_expired(self, now_ms: int, expiration_ms: int | None) -> bool:
-        """Whether no transaction is open and the last append is `expiration_ms` old; None: it never is."""
+        """Return True if no transaction is open and the last append is `expiration_ms` old; None: never."""
         if expiration_ms is None:
             return False
         return self.transaction_first_offset < 0 and now_ms - self.timestamp >= expiration_ms
@@ -95,16 +95,16 @@ def encode_snapshot(entries: dict[int, ProducerEntry]) -> bytes:
 
 
 class ProducerStates:
-    """The fold: feed it batches in log order; `entries` is the state behind the last one."""
+    """The fold: feed it batches in log order; `entries` is the state after the last one."""
 
     def __init__(self, entries: dict[int, ProducerEntry] | None = None) -> None:
         self.entries = dict(entries or {})
 
     def fold(self, batch: AnyBatch) -> CompletedTransaction | None:
-        """Take one batch into the state; the transaction that it completes, if any.
+        """Take one batch into the state; return the transaction that it completes, if any.
 
         Raises:
-            InvalidRecordError: a control batch with a producer that is no transaction marker.
+            InvalidRecordError: a control batch with a producer is not a transaction marker.
             IllegalStateError: a non-transactional batch inside of its producer's transaction.
         """
         if batch.producer_id < 0:
@@ -132,7 +132,7 @@ class ProducerStates:
             return None
         control_type = batch.control_type()
         if control_type not in (ControlType.ABORT, ControlType.COMMIT):
-            raise InvalidRecordError(f"control batch {batch.base_offset} with a producer is no transaction marker")
+            raise InvalidRecordError(f"control batch {batch.base_offset} with a producer is not a transaction marker")
         self.entries[batch.producer_id] = replace(
             entry.with_epoch(batch.producer_epoch),
             timestamp=records[0].timestamp,
@@ -149,7 +149,7 @@ class ProducerStates:
         )
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
-        """The transaction index entry of a transaction that was just completed by an ABORT."""
+        """Return the transaction index entry of a transaction that an ABORT has just completed."""
         return AbortedTransaction(
             completed.producer_id,
             completed.first_offset,
@@ -158,13 +158,13 @@ class ProducerStates:
         )
 
     def open_transactions(self) -> list[int]:
-        """First offsets of the open transactions."""
+        """Return the first offsets of the open transactions."""
         return [
             entry.transaction_first_offset for entry in self.entries.values() if entry.transaction_first_offset >= 0
         ]
 
     def expire(self, now_ms: int, expiration_ms: int | None = DEFAULT_EXPIRATION_MS) -> None:
-        """Forget the producers that are expired at `now_ms`."""
+        """Remove the producers that are expired at `now_ms`."""
         self.entries = {
             producer_id: entry
             for producer_id, entry in self.entries.items()
@@ -175,7 +175,7 @@ class ProducerStates:
 def load_producers(
     directory: Path, *, now_ms: int, expiration_ms: int | None = DEFAULT_EXPIRATION_MS, log_start_offset: int = 0
 ) -> ProducerStates:
-    """The state at the log's end: the newest readable snapshot, then the batches behind it; without expired producers.
+    """Return the state at the log's end: the newest readable snapshot and the batches after it, less expired producers.
 
     Snapshots at or below `log_start_offset`, or beyond the log's end, do not count (05 §6).
     """

@@ -124,7 +124,7 @@ class Log:
         self._write()
 
     def append(self, fields, *, pid=-1, transactional=False, codec=framing.NONE, append_time=None):
-        """One batch of `fields`: "a=1" key and value, "a" the value v, "a=" a tombstone, "=v" no key."""
+        """Append one batch of `fields`: "a=1" key and value, "a" the value v, "a=" a tombstone, "=v" no key."""
         records = []
         for index, field in enumerate(fields.split()):
             key, equals, value = field.partition("=")
@@ -168,7 +168,7 @@ class Log:
         )
 
     def append_bytes(self, data):
-        """One batch as it is."""
+        """Append one batch as it is."""
         batch = parse_any(data)
         completed = self.states.fold(batch)
         if completed is not None and completed.is_aborted:
@@ -669,7 +669,7 @@ def test_the_worked_example_of_two_producers(log):
 
 
 def test_an_abort_before_the_first_dirty_position_hides_the_producers_later_keys_from_the_map(tmp_path):
-    """The map is read from an index entry on, behind the marker, yet knows its transaction, which so never ends."""
+    """Check a map that is read from after the marker, but knows the transaction, which so never ends."""
     log = Log(tmp_path / "t-0", interval_bytes=0)
     log.append("a=1").append("x=1", pid=1, transactional=True).marker(ABORT, 1)
     log.append("b=1").append("a=2", pid=1, transactional=True).marker(COMMIT, 1).append("c=1").roll()

@@ -52,7 +52,7 @@ def _decode(data: bytes, position: int, bits: int, max_bytes: int, kind: str) ->
 
 
 def decode_varint(data: bytes, position: int) -> tuple[int, int]:
-    """(value, position behind it); bits of the fifth byte that overflow 32 are dropped.
+    """Return (value, position after it); bits of the fifth byte that overflow 32 are dropped.
 
     Raises:
         InvalidRecordError: more than 5 bytes, or the data ends inside.
@@ -61,7 +61,7 @@ def decode_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def decode_varlong(data: bytes, position: int) -> tuple[int, int]:
-    """(value, position behind it); bits of the tenth byte that overflow 64 are dropped.
+    """Return (value, position after it); bits of the tenth byte that overflow 64 are dropped.
 
     Raises:
         InvalidRecordError: more than 10 bytes, or the data ends inside.

@@ -1,20 +1,22 @@
-"""What the forward walk of control batches decides: Kafka's transaction state machine, ahead of the backward sweep.
+"""Kafka's transaction state machine, run forward over batch headers before the backward sweep.
 
-A sweep that reads backwards meets a marker before its data, and whether a marker may go depends on whether any batch
-of its transaction is still there.  So a partition that holds control or transactional batches is walked forward first,
-headers and control keys only, and each batch gets a verdict of a few bits; the sweep needs nothing else of
-transactions.
+A sweep that reads backwards meets a marker before its data.  It cannot know if a batch of the transaction is left, and
+so if the marker may go.  Therefore a forward scan reads the headers and control keys of a partition with control or
+transactional batches first.  It gives each batch a few flags; the sweep needs nothing else about transactions.
 
-State (kafka-log 02 §7): aborted transactions not begun yet, ascending by first offset; per producer the aborted
-transaction it is in and whether a batch of it was seen; the producers with a committed transaction going on.  The walk
-over the dirty range that fills Kafka's offset map keeps a second state of the same kind, which begins at the first
-dirty segment: a batch it finds aborted puts no key into the map.
+State (kafka-log 02 §7):
+* the aborted transactions that have not begun yet, ascending by first offset;
+* for each producer, the aborted transaction that it is in, and if a batch of that transaction was seen;
+* the producers with an unfinished committed transaction.
+
+Kafka fills its offset map in a pass over the dirty range, with a second state of the same kind.  That state begins at
+the first dirty segment.  A batch that it finds aborted puts no key into the map.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,16 +32,16 @@ from sediment.segment_io.format.layout import (
     TRANSACTIONAL_BIT,
 )
 
-# Verdict bits of a batch
-DISCARD = 1  # data of an aborted transaction, or a marker with nothing left to mark and nothing else to wait for
-MARKS_NOTHING = 2  # a marker whose transaction has no batch left: it needs a delete horizon to go one day
+# Flags of a batch
+DISCARD = 1  # data of an aborted transaction; or a marker whose transaction has no batch left
+MARKS_NOTHING = 2  # a marker whose transaction has no batch left; it goes once its delete horizon has passed
 UNMAPPED = 4  # its keys do not enter the offset map
-# Verdict bits that do not come from transactions
-LEGACY = 8  # a message of magic 0 or 1: what is kept of it is rebuilt, with the offsets of what is kept
+# Flags that do not come from transactions
+LEGACY = 8  # a message of magic 0 or 1; its survivors are rebuilt as a batch that begins at the first of them
 TOMBSTONES_GO = 16  # its tombstones have expired by the modification time of their segment
 TOMBSTONES_STAY = 32  # its tombstones do not expire
-UNREADABLE = 64  # kept byte for byte and not looked at
-LEAVES_HEADER = 128  # a header stays of it when no record does
+UNREADABLE = 64  # kept byte for byte, never parsed
+LEAVES_HEADER = 128  # its header stays even if none of its records does
 
 # Columns of the open transactions, int64[producers, 5]
 _PRODUCER = 0
@@ -54,7 +56,7 @@ _EMPTY = -(2**62)  # no producer id
 
 @kernel
 def _slot_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
-    """Row of a producer, or of the empty row where it belongs; there always is an empty row."""
+    """Return the row of a producer, or the empty row where it belongs; an empty row always exists."""
     mask = states.shape[0] - 1
     slot = ((producer_id * 0x9E3779B97F4A7C1) >> 20) & mask
     while states[slot, _PRODUCER] != producer_id and states[slot, _PRODUCER] != _EMPTY:
@@ -64,7 +66,7 @@ def _slot_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
 
 @kernel
 def _state_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
-    """The row of a producer, which is begun if it has none."""
+    """Return the row of a producer; add one if it has none."""
     row = _slot_of(states, producer_id)
     if states[row, _PRODUCER] == _EMPTY:
         states[row, _PRODUCER] = producer_id
@@ -81,19 +83,19 @@ def classify_batches(
     aborted: npt.NDArray[np.int64],
     cursor: int,
     states: npt.NDArray[np.int64],
-    verdicts: npt.NDArray[np.uint8],
+    batch_flags: npt.NDArray[np.uint8],
     kept_aborts: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """Advance the state machine over `rows` (BATCH_ROW) in log order.
 
-    `aborted` is int64[n, 2] of (producer id, first offset) ascending by first offset, `cursor` the first of them not
-    begun.  `verdicts`, uint8[rows], receives DISCARD and MARKS_NOTHING; a DISCARD on a marker holds only once its
-    delete horizon has passed.  `kept_aborts`, int64[>= rows, 2], receives (row, index in `aborted`) of each ABORT whose
-    transaction index entry lives on.
+    `aborted` is int64[n, 2] of (producer id, first offset), ascending by first offset; `cursor` is the first of them
+    that has not begun.  `batch_flags`, uint8[rows], receives DISCARD and MARKS_NOTHING; DISCARD on a marker takes
+    effect only once its delete horizon has passed.  `kept_aborts`, int64[>= rows, 2], receives (row, index in
+    `aborted`) of each ABORT whose transaction index entry survives.
 
     Returns:
-        (cursor, number of kept aborts, row of the last marker that `aborted` contradicts, or -1): an ABORT of batches
-        that no entry knows, or a COMMIT of batches that an entry calls aborted.
+        (cursor, number of kept aborts, row of the last marker that `aborted` contradicts, or -1).  Contradictions are
+        an ABORT of batches without an entry, and a COMMIT of batches that an entry calls aborted.
     """
     kept = 0
     contradicted = -1
@@ -106,12 +108,12 @@ def classify_batches(
                 states[state, _ABORTED] = cursor
                 states[state, _SEEN] = 0
             cursor += 1
-        verdicts[index] = 0
+        batch_flags[index] = 0
         if row["magic"] < FIRST_MAGIC_WITH_PRODUCERS:
             continue
         if row["attributes"] & CONTROL_BIT:
             if row["control_type"] == NO_CONTROL_RECORD:
-                verdicts[index] = DISCARD | MARKS_NOTHING
+                batch_flags[index] = DISCARD | MARKS_NOTHING
             elif row["control_type"] == CONTROL_ABORT:
                 state = _state_of(states, row["producer_id"])
                 if states[state, _ABORTED] != _NONE and states[state, _SEEN]:
@@ -119,7 +121,7 @@ def classify_batches(
                     kept_aborts[kept, 1] = states[state, _ABORTED]
                     kept += 1
                 else:
-                    verdicts[index] = DISCARD | MARKS_NOTHING
+                    batch_flags[index] = DISCARD | MARKS_NOTHING
                     if states[state, _ABORTED] == _NONE and states[state, _UNMARKED]:
                         contradicted = index
                 states[state, _ABORTED] = _NONE
@@ -129,14 +131,14 @@ def classify_batches(
                 if states[state, _ABORTED] != _NONE and states[state, _SEEN]:
                     contradicted = index
                 if not states[state, _COMMITTED]:
-                    verdicts[index] = DISCARD | MARKS_NOTHING
+                    batch_flags[index] = DISCARD | MARKS_NOTHING
                 states[state, _COMMITTED] = 0
                 states[state, _UNMARKED] = 0
         elif row["attributes"] & TRANSACTIONAL_BIT:
             state = _state_of(states, row["producer_id"])
             if states[state, _ABORTED] != _NONE:
                 states[state, _SEEN] = 1
-                verdicts[index] = DISCARD
+                batch_flags[index] = DISCARD
             else:
                 states[state, _COMMITTED] = 1
                 states[state, _UNMARKED] = 1
@@ -150,9 +152,9 @@ def _empty_states(rows: int) -> npt.NDArray[np.int64]:
 
 
 class TransactionScan:
-    """The state machine over one pass; feed it header rows in log order.
+    """The state machine over one pass; header rows go in in log order.
 
-    `aborted` are the aborted transactions that the pass knows, in any order, duplicates allowed.
+    `aborted` are the aborted transactions that the pass knows, in any order; duplicates are allowed.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
@@ -163,20 +165,20 @@ class TransactionScan:
         self._cursor = 0
         self._states = _empty_states(64)
 
-    def judge(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTransaction, ...], int]:
-        """Return verdicts, uint8[rows], the transaction index entries that live on with these batches, and a row.
+    def classify(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTransaction, ...], int]:
+        """Return flags, uint8[rows], the transaction index entries that survive with these batches, and a row.
 
-        That row is the last marker that the transaction index contradicts, -1 without one.
+        The row is that of the last marker that the transaction index contradicts, or -1.
         """
-        self._make_room(rows.size)
-        verdicts = np.zeros(rows.size, dtype=np.uint8)
+        self._reserve(rows.size)
+        batch_flags = np.zeros(rows.size, dtype=np.uint8)
         kept_aborts = np.zeros((rows.size, 2), dtype=np.int64)
         self._cursor, kept, contradicted = classify_batches(
-            rows, self._aborted, self._cursor, self._states, verdicts, kept_aborts
+            rows, self._aborted, self._cursor, self._states, batch_flags, kept_aborts
         )
-        return verdicts, tuple(self._transactions[index] for index in kept_aborts[:kept, 1]), contradicted
+        return batch_flags, tuple(self._transactions[index] for index in kept_aborts[:kept, 1]), contradicted
 
-    def _make_room(self, rows: int) -> None:
+    def _reserve(self, rows: int) -> None:
         known = self._states[self._states[:, _PRODUCER] != _EMPTY]
         wanted = 2 * (known.shape[0] + rows + self._aborted.shape[0] - self._cursor)
         if wanted <= self._states.shape[0]:
@@ -187,11 +189,10 @@ class TransactionScan:
             self._states[_slot_of(self._states, state[_PRODUCER])] = state
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveProducers:
+class ActiveProducers(NamedTuple):
     """The last batches of active producers, for kernels: int64[n] each, ascending by producer id.
 
-    `last_offsets` holds the offset of a producer's last data batch, -1 where only a marker is known of it.
+    `last_offsets` holds the offset of a producer's last data batch, or -1 if only a marker of it is known.
     """
 
     producer_ids: npt.NDArray[np.int64]
@@ -201,25 +202,19 @@ class ActiveProducers:
 
 @kernel
 def is_last_of_producer(
-    producer_ids: npt.NDArray[np.int64],
-    last_offsets: npt.NDArray[np.int64],
-    epochs: npt.NDArray[np.int64],
-    producer_id: int,
-    epoch: int,
-    last_offset: int,
-    is_control: bool,
+    producers: ActiveProducers, producer_id: int, epoch: int, last_offset: int, is_control: bool
 ) -> bool:
-    """Whether a batch is the last known of an active producer (kafka-log 02 §6.2)."""
+    """Return True if a batch is the last known one of an active producer (kafka-log 02 §6.2)."""
     low = 0
-    high = producer_ids.size
+    high = producers.producer_ids.size
     while low < high:
         middle = (low + high) >> 1
-        if producer_ids[middle] < producer_id:
+        if producers.producer_ids[middle] < producer_id:
             low = middle + 1
         else:
             high = middle
-    if low == producer_ids.size or producer_ids[low] != producer_id:
+    if low == producers.producer_ids.size or producers.producer_ids[low] != producer_id:
         return False
-    if last_offsets[low] >= 0:
-        return last_offset == last_offsets[low]
-    return is_control and epoch == epochs[low]
+    if producers.last_offsets[low] >= 0:
+        return last_offset == producers.last_offsets[low]
+    return is_control and epoch == producers.epochs[low]

@@ -66,7 +66,7 @@ def clean_partition_in_splits(sc: Any, task: CleaningTask, asked: CleaningResult
             found = with_errors(task, partial(_in_splits, sc, task, order))
         except SplitNotApplicableError as broken:
             _discard(task)
-            if broken.needs_walk and not order.cuts:
+            if broken.needs_scan and not order.cuts:
                 walked = with_errors(task, partial(_walked, sc, task, order))
                 if isinstance(walked, CleaningResult):
                     keeps = walked.uncleanable is not None and task.options.on_corruption == KEEP

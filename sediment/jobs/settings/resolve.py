@@ -331,7 +331,6 @@ class Settings:
                 dedupe_buffer_bytes=broker.whole(_DEDUPE_SIZE) if bounded else None,
                 dedupe_load_factor=broker.real(_LOAD_FACTOR),
                 producer_id_expiration_ms=stated_ms(broker, "producer.id.expiration.ms"),
-                io_max_bytes_per_second=broker.real("log.cleaner.io.max.bytes.per.second"),
                 max_decompressed_batch_bytes=broker.whole("sediment.max.decompressed.batch.bytes"),
                 task_memory_bytes=broker.whole("sediment.task.memory.bytes"),
             ),

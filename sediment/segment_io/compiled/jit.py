@@ -52,6 +52,16 @@ def kernel(function: _Function) -> _Function:
     return cast(_Function, compiled)
 
 
+def inlined_kernel(function: _Function) -> _Function:
+    """Compile `function` as `kernel` does, and inline it into every kernel that calls it.
+
+    It is for the steps of a long kernel.  Passing many arrays to a step costs more than some steps do.
+    """
+    compiled: Any = kernel(function)
+    compiled.targetoptions["forceinline"] = True
+    return cast(_Function, compiled)
+
+
 @cache
 def _cache_folder() -> Path | None:
     named = os.environ.get(CACHE_VARIABLE)

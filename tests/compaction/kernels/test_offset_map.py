@@ -27,17 +27,17 @@ def test_keys_and_offsets_survive_every_growth(with_offsets):
         offset_map.reserve(100)
         for number, (low, high) in enumerate(keys[start : start + 100], start):
             if with_offsets:
-                assert put_offset(offset_map.directory, low, high, number) == 1
+                assert put_offset(offset_map.tables, low, high, number) == 1
             else:
-                found, address = find_slot(offset_map.directory, SET_SLOT_BYTES, low, high)
+                found, address = find_slot(offset_map.tables, SET_SLOT_BYTES, low, high)
                 assert not found
-                fill_slot(offset_map.directory, address, low, high)
+                fill_slot(offset_map.tables, address, low, high)
     assert len(offset_map) == len(keys)
     for number, (low, high) in enumerate(keys):
         if with_offsets:
-            assert get_offset(offset_map.directory, low, high) == number
+            assert get_offset(offset_map.tables, low, high) == number
         else:
-            assert find_slot(offset_map.directory, SET_SLOT_BYTES, low, high)[0]
+            assert find_slot(offset_map.tables, SET_SLOT_BYTES, low, high)[0]
 
 
 def test_memory_is_that_of_the_tables_and_of_what_they_share_pages_with():

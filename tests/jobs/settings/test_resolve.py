@@ -199,7 +199,7 @@ def test_broker_keys_fill_every_field() -> None:
     config = sets(
         "message.max.bytes=1", "log.index.size.max.bytes=24", "log.index.interval.bytes=0", "log.preallocate=TRUE",
         "log.cleaner.min.compaction.lag.ms=2", "log.cleaner.max.compaction.lag.ms=3", "log.retention.bytes=-9",
-        "log.cleaner.delete.retention.ms=4", "log.cleaner.io.max.bytes.per.second=5.5e2", "compression.type=zstd",
+        "log.cleaner.delete.retention.ms=4", "compression.type=zstd",
         "producer.id.expiration.ms=6", "sediment.max.decompressed.batch.bytes=7", "log.segment.delete.delay.ms=8",
         "sediment.task.memory.bytes=13",
         "log.message.timestamp.type=LogAppendTime", "log.message.timestamp.before.max.ms=9",
@@ -210,7 +210,7 @@ def test_broker_keys_fill_every_field() -> None:
     cleaning = config.compaction
     assert (cleaning.max_message_bytes, cleaning.segment_index_bytes, cleaning.index_interval_bytes) == (1, 24, 0)
     assert (cleaning.min_compaction_lag_ms, cleaning.max_compaction_lag_ms, cleaning.delete_retention_ms) == (2, 3, 4)
-    assert (cleaning.io_max_bytes_per_second, cleaning.dedupe_load_factor) == (550.0, 0.75)
+    assert cleaning.dedupe_load_factor == 0.75
     assert (cleaning.producer_id_expiration_ms, cleaning.max_decompressed_batch_bytes) == (6, 7)
     assert cleaning.task_memory_bytes == 13
     assert (config.preallocate, config.retention.retention_bytes, config.file_delete_delay_ms) == (True, -9, 8)

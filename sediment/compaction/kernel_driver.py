@@ -1,0 +1,400 @@
+"""The driver of the compiled sweep: it calls resumable kernels until a chunk is done.
+
+    kernel returns          driver then
+    NEEDS_PAYLOAD           decompresses the batch
+    NEEDS_COMPRESSION       compresses the rebuilt records and emits them
+    NEEDS_MAP_ROOM          checks the memory budget and grows the map
+    NEEDS_..._ROOM          enlarges a buffer
+    NEEDS_ORIGINAL          copies the batch's bytes as they were read
+    RUN_FULL                sets the collected keys aside and starts an empty map
+    OFFSETS_NOT_INCREASING  raises FallbackRequiredError
+    BEYOND_SIGHTED          raises SourceChangedError
+    any other status        raises what a decoder says about the batch
+
+It owns the registers, the map, the working memory of the kernels and the memory budget of a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sediment.compaction.chunks import ByteArray, Chunk, ChunkReader, FallbackRequiredError
+from sediment.compaction.group_output import OUTPUT_PAGES, GroupOutput
+from sediment.compaction.grouping import CleaningPlan
+from sediment.compaction.kernels import sweep
+from sediment.compaction.kernels.offset_map import TABLE_PAGES, OffsetMap
+from sediment.compaction.kernels.transactions import UNREADABLE, ActiveProducers
+from sediment.compaction.split import SplitContents
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.compiled.status import (
+    BEYOND_SIGHTED,
+    DONE,
+    MAP_FULL,
+    NEEDS_COMPRESSION,
+    NEEDS_MAP_ROOM,
+    NEEDS_ORIGINAL,
+    NEEDS_OUTPUT_ROOM,
+    NEEDS_PAYLOAD,
+    NEEDS_RAW_ROOM,
+    NEEDS_RECORD_ROOM,
+    NEEDS_SIGHT_ROOM,
+    OFFSETS_NOT_INCREASING,
+    RUN_FULL,
+)
+from sediment.segment_io.errors import MemoryBudgetError, SourceChangedError
+from sediment.segment_io.format import decode
+from sediment.segment_io.format.codecs import compress
+from sediment.segment_io.format.compress import COMPRESSOR_REGISTERS, find_compressors
+from sediment.segment_io.format.hashing import hash_secrets
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.rebuild import NO_HORIZON
+from sediment.segment_io.segment.reader import padded_buffer
+
+if TYPE_CHECKING:
+    from sediment.compaction.exact_keys import ExactKeys
+
+_MAP_SLOT_BYTES = 24  # bytes that Kafka counts for a key; log.cleaner.dedupe.buffer.size is given in these
+_FIRST_RECORDS = 4096
+_NO_COMPRESSORS = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
+
+
+class KernelDriver:
+    """The kernels' state in one pass over one partition.
+
+    `seed` is that of the keys' hashes.  `being_written_bytes` are those of an output that another thread still writes;
+    they count against the memory budget.
+    """
+
+    def __init__(self, plan: CleaningPlan, reader: ChunkReader, seed: int, *, exact_keys: bool = False) -> None:
+        self.state = np.zeros(sweep.STATE_REGISTERS, dtype=np.int64)
+        self.being_written_bytes = 0
+        self._plan = plan
+        self._config = plan.config
+        self._reader = reader
+        self._seed = seed
+        self._secrets = hash_secrets(seed)
+        self._producers = _active_producers(plan)
+        self._memory = WorkingMemory()
+        self._rules = np.zeros(sweep.RULE_REGISTERS, dtype=np.int64)
+        self._survivor_bits = np.zeros(0, dtype=np.uint8)
+        self._digest: np.uint64 | None = None
+        self._runs: list[sweep.RunKeys] = []
+        self._compressors = _NO_COMPRESSORS
+        self._exact_keys = self._compare_keys() if exact_keys else None
+
+    # ---------------------------------------------------------------------------------------------- beginning a part
+    def begin_map(self, *, with_offsets: bool) -> None:
+        """Start with an empty map."""
+        self._map = OffsetMap(with_offsets=with_offsets)
+        self.state[sweep.HEADROOM] = 0
+
+    def begin_fill(self) -> None:
+        """Prepare `fill_map`: an empty map with offsets, bounded as the config says."""
+        self.begin_map(with_offsets=True)
+        self._rules[sweep.FIRST_MAPPED_OFFSET] = self._plan.range.first_dirty_offset
+        self._rules[sweep.MAP_LIMIT] = self._map_limit()
+        self.state[sweep.LATEST_OFFSET] = -1
+        self.state[sweep.MAPPED] = 0
+
+    def begin_sweep(self, end_offset: int, filter_by: int) -> None:
+        """Prepare `sweep_chunk` below `end_offset`, filtering by BY_OCCURRENCE, BY_OFFSET or BY_BITMAP."""
+        rules, next_horizon_ms = self._rules, self._config.next_horizon_ms(self._plan.now_ms)
+        rules[sweep.FIRST_MAPPED_OFFSET] = self._plan.range.first_dirty_offset
+        rules[sweep.MAP_LATEST_OFFSET] = end_offset - 1
+        rules[sweep.UPPER_BOUND_OFFSET] = self._plan.range.first_uncleanable_offset
+        rules[sweep.NOW_MS] = self._plan.now_ms
+        rules[sweep.NEXT_HORIZON_MS] = NO_HORIZON if next_horizon_ms is None else next_horizon_ms
+        rules[sweep.FILTER] = filter_by
+        self.state[sweep.LAST_BASE_OFFSET] = INT64_MAX
+
+    def begin_split(self, end_offset: int | None, run_limit: int) -> None:
+        """Prepare a split below `end_offset` (None: the newest) after `begin_sweep`; runs end at `run_limit` keys."""
+        self._rules[sweep.RUN_LIMIT] = run_limit
+        self.state[sweep.LAST_BASE_OFFSET] = INT64_MAX if end_offset is None else end_offset
+        self.state[sweep.RECORDS] = 0
+        self._digest = np.uint64(self._seed)
+        self._runs.clear()
+        self._begin_run()
+
+    def use_survivors(self, bits: ByteArray) -> None:
+        """Filter the split's records by `bits`, and leave batches without survivors compressed."""
+        self._survivor_bits = bits
+        self._reader.skip_batches_without_survivors(bits)
+
+    def begin_group(self, output: GroupOutput) -> None:
+        """Prepare the sweep of one group into `output`."""
+        state = self.state
+        state[sweep.OUT_START] = output.buffer.size
+        state[[sweep.MESSAGES_READ, sweep.MESSAGES_WRITTEN, sweep.CHANGED]] = 0
+        state[[sweep.TOMBSTONES_WAITING, sweep.WITHOUT_HORIZON]] = 0
+        state[sweep.FIRST_HORIZON_MS], state[sweep.LAST_HORIZON_MS] = INT64_MAX, 0
+
+    # -------------------------------------------------------------------------------------------- the kernels, a chunk
+    def sweep_chunk(self, chunk: Chunk, output: GroupOutput) -> None:
+        """Filter the records of a chunk into `output`.
+
+        Raises:
+            FallbackRequiredError: offsets do not increase.
+            CorruptBatchError: records cannot be decoded.
+            SourceChangedError: the split holds more records than it held when its keys were collected.
+            HashCollisionError, MemoryBudgetError: see `sweep_log`.
+        """
+        self._check_keys(chunk, output)
+        self._begin_chunk(chunk)
+        self._drive(chunk, lambda batches: self._call_sweep(batches, output), output=output)
+        self.check_memory(output)
+
+    def fill_map(self, chunk: Chunk) -> bool:
+        """Put the keys of a chunk into the map; return False if the map is full."""
+        self._check_keys(chunk)
+        self.state[sweep.CURSOR] = 0
+        return self._drive(chunk, self._call_fill, forward=True)
+
+    def collect_keys(self, chunk: Chunk) -> list[sweep.RunKeys]:
+        """Collect the keys of a chunk; return the runs that became complete, newest first."""
+        self._begin_chunk(chunk)
+        self._drive(chunk, self._call_collect)
+        runs, self._runs = self._runs, []
+        return runs
+
+    def end_run(self) -> sweep.RunKeys:
+        """Return the keys of the current run, and start the next one."""
+        keys = self._memory.collected(int(self.state[sweep.RUN_KEYS]))
+        self._begin_run()
+        return keys
+
+    def met(self) -> SplitContents:
+        """Return how many records the sweep of the split has met, and the digest of its batches."""
+        assert self._digest is not None
+        return SplitContents(int(self.state[sweep.RECORDS]), int(self._digest))
+
+    def changed(self) -> SourceChangedError:
+        """Return the error of segments that are not those of an earlier sweep."""
+        return SourceChangedError(
+            "the segments do not hold the batches that an earlier sweep saw in them",
+            path=str(self._plan.view.listing.path),
+            advice="another process writes to this directory; stop it and run again",
+        )
+
+    def _begin_run(self) -> None:
+        self.begin_map(with_offsets=False)
+        self.state[sweep.RUN_KEYS] = 0
+
+    def _begin_chunk(self, chunk: Chunk) -> None:
+        self.state[sweep.CURSOR] = chunk.positions.size
+        if self._digest is not None:
+            self._digest = np.uint64(sweep.digest_of(chunk.source, chunk.origins, self._digest))
+
+    def _key_map(self) -> sweep.KeyMap:
+        return sweep.KeyMap(self._map.tables, np.uint64(self._seed), self._secrets)
+
+    def _call_sweep(self, batches: sweep.Batches, output: GroupOutput) -> int:
+        return int(
+            sweep.sweep_chunk(
+                batches,
+                self._producers,
+                self._rules,
+                self._key_map(),
+                self._memory.rows,
+                self._memory.raw,
+                self._survivor_bits,
+                output.buffer,
+                self._compressors,
+                self.state,
+            )
+        )
+
+    def _call_fill(self, batches: sweep.Batches) -> int:
+        return int(sweep.fill_map(batches, self._rules, self._key_map(), self._memory.rows, self.state))
+
+    def _call_collect(self, batches: sweep.Batches) -> int:
+        memory = self._memory
+        return int(sweep.collect_keys(batches, self._rules, self._key_map(), memory.rows, memory.run, self.state))
+
+    # ------------------------------------------------------------------------------------------- what the kernels need
+    def _drive(
+        self,
+        chunk: Chunk,
+        call: Callable[[sweep.Batches], int],
+        *,
+        forward: bool = False,
+        output: GroupOutput | None = None,
+    ) -> bool:
+        """Call a resumable kernel until the chunk is done, and give it what it asks for; return False at MAP_FULL."""
+        state = self.state
+        batches = sweep.Batches(chunk.buffer, chunk.positions, chunk.batch_flags, chunk.payloads)
+        while True:
+            status = call(batches)
+            if status == DONE:
+                return True
+            if status == MAP_FULL:
+                return False
+            needed = int(state[sweep.NEEDED])
+            if status == NEEDS_PAYLOAD:
+                self._decompress(chunk, forward=forward)
+            elif status == NEEDS_COMPRESSION and output is not None:
+                self._compress(chunk, batches, output)
+            elif status == NEEDS_MAP_ROOM:
+                self.check_memory(output, more_keys=needed)
+                self._map.reserve(needed)
+            elif status == NEEDS_RECORD_ROOM:
+                self._memory.reserve_rows(needed)
+            elif status == NEEDS_RAW_ROOM:
+                self._memory.reserve_raw(needed)
+            elif status == NEEDS_OUTPUT_ROOM and output is not None:
+                output.grow(state, needed)
+            elif status == NEEDS_ORIGINAL and output is not None:
+                ordinal = int(state[sweep.CURSOR]) - 1
+                is_unreadable = bool(chunk.batch_flags[ordinal] & UNREADABLE)
+                output.place_original(state, chunk.source_of(ordinal), is_unreadable=is_unreadable)
+            elif status == NEEDS_SIGHT_ROOM:
+                self._memory.reserve_run(needed)
+            elif status == RUN_FULL:
+                self._runs.append(self.end_run())
+            elif status == OFFSETS_NOT_INCREASING:
+                raise FallbackRequiredError(status)
+            elif status == BEYOND_SIGHTED:
+                raise self.changed()
+            else:
+                raise self._reader.error(status, chunk, int(chunk.positions[self._current(forward=forward)]))
+
+    def _current(self, *, forward: bool) -> int:
+        """Return the ordinal of the batch that a status is about."""
+        cursor = int(self.state[sweep.CURSOR])
+        return cursor if forward else cursor - 1
+
+    def _decompress(self, chunk: Chunk, *, forward: bool) -> None:
+        ordinal = self._current(forward=forward)
+        content = chunk.decompressed.pop(ordinal, None)
+        if content is None:
+            content = self._reader.decompress(chunk, ordinal)
+        chunk.payloads[ordinal] = self._memory.hold_payload(content)
+
+    def _compress(self, chunk: Chunk, batches: sweep.Batches, output: GroupOutput) -> None:
+        if self._compressors is _NO_COMPRESSORS:
+            # Loaded at the first need; the sweep itself then compresses the next batches if it can.
+            self._compressors = find_compressors()
+        codec, _ = chunk.payload_at(int(chunk.positions[self._current(forward=False)]))
+        raw = self._memory.raw.data[: int(self.state[sweep.RAW_BYTES])]
+        compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)
+        while sweep.emit_compressed(batches, compressed, output.buffer, self.state) != DONE:
+            output.grow(self.state, int(self.state[sweep.NEEDED]))
+
+    # --------------------------------------------------------------------------------------------- comparing whole keys
+    def _compare_keys(self) -> ExactKeys:
+        # Imported late: its kernels compile only for a cleaning that needs them.
+        from sediment.compaction.exact_keys import ExactKeys
+
+        return ExactKeys(self._seed, self._secrets, self._reader)
+
+    def _check_keys(self, chunk: Chunk, output: GroupOutput | None = None) -> None:
+        """Check before a chunk is used that no hash in it stands for two keys."""
+        if self._exact_keys is not None:
+            self._exact_keys.check(
+                chunk,
+                int(self._rules[sweep.FIRST_MAPPED_OFFSET]),
+                lambda keys_bytes: self.check_memory(output, keys_bytes=keys_bytes),
+            )
+
+    # ------------------------------------------------------------------------------------------------ the memory budget
+    def check_memory(self, output: GroupOutput | None, *, more_keys: int = 0, keys_bytes: int | None = None) -> None:
+        """Check that the memory held, with room for `more_keys`, is within the task's limit, if it has one.
+
+        Raises:
+            MemoryBudgetError: it is not.
+        """
+        limit_bytes = self._config.task_memory_bytes
+        if limit_bytes == INT64_MAX:
+            return
+        map_bytes = self._map.size_bytes_with(more_keys) if more_keys else self._map.size_bytes()
+        if self._exact_keys is not None:
+            map_bytes += self._exact_keys.size_bytes() if keys_bytes is None else keys_bytes
+        swept_bytes = 0 if output is None else output.buffer.size - int(self.state[sweep.OUT_START])
+        held_bytes = swept_bytes + self.being_written_bytes
+        buffer_bytes = self._memory.size_bytes() + self._reader.size_bytes() + self._survivor_bits.nbytes
+        if map_bytes + held_bytes + buffer_bytes > limit_bytes:
+            raise MemoryBudgetError(
+                f"cleaning needs more than the {limit_bytes} bytes of memory of a task: {map_bytes} for "
+                f"{len(self._map)} keys and more, {held_bytes} for survivors, {buffer_bytes} for buffers",
+                path=str(self._plan.view.listing.path),
+                advice="raise sediment.task.memory.bytes, or bound the keys of one round with "
+                "log.cleaner.dedupe.buffer.size",
+            )
+
+    def _map_limit(self) -> int:
+        """Return the keys that a bounded map may hold: Kafka's slots times the load factor, truncated."""
+        if self._config.dedupe_buffer_bytes is None:
+            return INT64_MAX
+        return int(self._config.dedupe_buffer_bytes // _MAP_SLOT_BYTES * self._config.dedupe_load_factor)
+
+
+def release_shared_memory() -> None:
+    """Free the pages that a process keeps for its next partition; a partition with a memory limit needs them."""
+    TABLE_PAGES.clear()
+    OUTPUT_PAGES.clear()
+
+
+class WorkingMemory:
+    """Buffers that kernels work in; each grows to the needs of the largest batch."""
+
+    def __init__(self) -> None:
+        self.payload = padded_buffer(0)
+        self.raw = padded_buffer(0)
+        self.run = _run_of(0)
+        self.reserve_rows(_FIRST_RECORDS)
+
+    def reserve_rows(self, count: int) -> None:
+        """Make room for the rows of `count` records."""
+        count = 1 << (count - 1).bit_length()
+        self.rows = sweep.Rows(
+            np.zeros((count, decode.RECORD_FIELDS), dtype=np.int64),
+            np.zeros((count, 2), dtype=np.uint64),
+            np.zeros(count, dtype=np.uint8),
+        )
+
+    def reserve_run(self, keys: int) -> None:
+        """Make room for the keys of a run; those collected so far stay."""
+        larger, used = _run_of(1 << (keys - 1).bit_length()), len(self.run.mapped)
+        larger.hashes[:used] = self.run.hashes
+        larger.mapped[:used] = self.run.mapped
+        larger.numbers[:used] = self.run.numbers
+        self.run = larger
+
+    def collected(self, keys: int) -> sweep.RunKeys:
+        """Return a copy of the first `keys` keys of the run."""
+        run = self.run
+        return sweep.RunKeys(run.hashes[:keys].copy(), run.mapped[:keys].copy(), run.numbers[:keys].copy())
+
+    def reserve_raw(self, size_bytes: int) -> None:
+        """Make room for records that are to be compressed, and for twice as many at the next call."""
+        self.raw = padded_buffer(2 * size_bytes)
+
+    def hold_payload(self, content: Buffer) -> tuple[int, int]:
+        """Copy decompressed records to memory that kernels may read past the end of; return (address, bytes)."""
+        size_bytes = memoryview(content).nbytes
+        if self.payload.size < size_bytes + decode.PADDING_BYTES:
+            self.payload = padded_buffer(2 * size_bytes)
+        self.payload[:size_bytes] = np.frombuffer(content, dtype=np.uint8)
+        return self.payload.ctypes.data, size_bytes
+
+    def size_bytes(self) -> int:
+        """Return the bytes of the buffers; the columns of a run, which a budget bounds by RUN_LIMIT, do not count."""
+        return self.payload.nbytes + self.raw.nbytes + sum(column.nbytes for column in self.rows)
+
+
+def _run_of(keys: int) -> sweep.RunKeys:
+    return sweep.RunKeys(
+        np.zeros((keys, 2), dtype=np.uint64), np.zeros(keys, dtype=np.uint8), np.zeros(keys, dtype=np.int64)
+    )
+
+
+def _active_producers(plan: CleaningPlan) -> ActiveProducers:
+    entries = sorted(plan.view.producers, key=lambda entry: entry.producer_id)
+    return ActiveProducers(
+        np.array([entry.producer_id for entry in entries], dtype=np.int64),
+        np.array([entry.last_offset for entry in entries], dtype=np.int64),
+        np.array([entry.producer_epoch for entry in entries], dtype=np.int64),
+    )
