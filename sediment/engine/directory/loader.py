@@ -29,7 +29,7 @@ from sediment.engine.directory.leader_epochs import Epochs, truncate_from_end, t
 from sediment.engine.directory.load_state import LoadCorruption, LoadingSegment, LoadState
 from sediment.engine.directory.producer_snapshots import ProducerStateManager, Snapshots
 from sediment.engine.directory.segment_end import end_of
-from sediment.engine.directory.segment_recovery import check_trusted, recover_from, recover_segment
+from sediment.engine.directory.segment_recovery import check_trusted, recover_segment, recover_unverified
 from sediment.engine.directory.split_segment import split_segment
 from sediment.engine.directory.swap import Repair, finish_interrupted
 from sediment.segment_io.errors import (
@@ -210,7 +210,7 @@ def _load_and_recover(state: LoadState) -> tuple[int, int]:
     if state.is_clean:
         check_trusted(state)
     else:
-        recover_from(state, state.recovery_point_checkpoint)
+        recover_unverified(state)
     return _settle_ends(state)
 
 

@@ -1,8 +1,8 @@
 """Recovery of segments during a load: verify their batches, rebuild indexes, cut off what a crash tore.
 
-    recover_from      after an unclean stop, every segment from the recovery point on         kafka-log 05 §3
-    check_trusted     after a clean stop, the end of the log, or every batch if asked for
-    recover_segment   one segment: scan, leader epochs, snapshot, indexes, cut                 kafka-log 05 §4
+    recover_unverified   after an unclean stop, every segment from the recovery point on      kafka-log 05 §3
+    check_trusted        after a clean stop, the end of the log, or every batch if asked for
+    recover_segment      one segment: scan, leader epochs, snapshot, indexes, cut              kafka-log 05 §4
 
 Invariants
 * Segments after a cut are removed before the cut, and the offset index is written last, so that a load after a crash in
@@ -57,8 +57,8 @@ class _ScannedAhead:
         return replace(self.scan, leader_epochs=epochs)
 
 
-def recover_from(state: LoadState, recovery_point: int) -> None:
-    """Verify the segments from `recovery_point` on; the log ends before the first corrupt batch.
+def recover_unverified(state: LoadState) -> None:
+    """Verify the segments from the recovery point on; the log ends before the first corrupt batch.
 
     Source: kafka-log 05 §3.
     """

@@ -422,7 +422,7 @@ def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: 
         entry = fs.entry(directory / name) if name.endswith(_LOG + SWAP_SUFFIX) else None
         if entry is not None and entry.size_bytes and not old.reach(_offset_of(directory, name)):
             raise CorruptDataError(
-                "a new segment of an interrupted replacement that was not complete has no old segment beside it",
+                "a new segment of an interrupted, incomplete replacement has no old segment beside it",
                 partition=directory.name,
                 path=str(directory / name),
                 advice="restore the old segments from a backup or .deleted files, or move the .cleaned files away",
