@@ -1,1 +1,1 @@
-"""Who owns a directory: its lock, the replacement of segments, and what a start after a crash does.  Knows no Spark."""
+"""Ownership of log directories: `directory` for stopped ones, `live` for those an engine serves.  Knows no Spark."""

@@ -1,8 +1,8 @@
-"""A topic's whole effective config: what compaction and retention need, and what writing a live log needs besides.
+"""A topic's whole effective config, for compaction, retention and live logs.
 
 Field names are Kafka's keys with underscores, defaults are Kafka's own (kafka-log 06 §1, §4).
-Invariants: `compaction` and `retention` speak of one topic, so their cleanup policies are equal; every value that a
-live log uses is in Kafka's range.  Segments may be smaller than Kafka lets a topic have them.
+Invariants: `compaction` and `retention` belong to one topic, so their cleanup policies are equal; every value that a
+live log uses is in Kafka's range, except that segments may be smaller than Kafka allows.
 """
 
 from __future__ import annotations
@@ -61,52 +61,52 @@ class LogConfig:
     """The effective config of one topic."""
 
     compaction: CompactionConfig = field(default_factory=CompactionConfig)
-    """Which records live; also the sizes at which segments and their indexes are full."""
+    """The config of compaction, with the sizes at which segments and their indexes are full."""
 
     retention: RetentionConfig = field(default_factory=RetentionConfig)
-    """Which segments live."""
+    """The config of retention."""
 
     segment_ms: int = 604_800_000
-    """An append rolls a segment whose first record is older than this."""
+    """Age of the first record at which an append rolls a segment."""
 
     segment_jitter_ms: int = 0
-    """At most this much, drawn at random for each segment, is taken off `segment_ms`."""
+    """Largest random amount subtracted from `segment_ms`, drawn for each segment."""
 
     flush_messages: int = INT64_MAX
-    """This many unflushed records force a flush."""
+    """Number of unflushed records that forces a flush."""
 
     flush_ms: int = INT64_MAX
-    """A log not flushed for this long is flushed."""
+    """Time after which a log is flushed."""
 
     compression_type: str = "producer"
     """The codec on disk; `producer` keeps that of each batch."""
 
     compression_gzip_level: int = -1
-    """For batches that an append recompresses to gzip; -1: the codec's own default."""
+    """Level for batches that an append recompresses to gzip; -1: the codec's own default."""
 
     compression_lz4_level: int = 9
-    """For batches that an append recompresses to lz4."""
+    """Level for batches that an append recompresses to lz4."""
 
     compression_zstd_level: int = 3
-    """For batches that an append recompresses to zstd."""
+    """Level for batches that an append recompresses to zstd."""
 
     message_timestamp_type: str = "CreateTime"
     """`CreateTime` or `LogAppendTime`."""
 
     message_timestamp_before_max_ms: int = INT64_MAX
-    """An append refuses a CreateTime further in the past than this."""
+    """Largest age of a CreateTime that an append accepts."""
 
     message_timestamp_after_max_ms: int = 3_600_000
-    """An append refuses a CreateTime further in the future than this."""
+    """Largest distance of a CreateTime into the future that an append accepts."""
 
     preallocate: bool = False
     """Create segment files at their full size."""
 
     file_delete_delay_ms: int = 60_000
-    """How long a file renamed to `.deleted` stays."""
+    """Time before a file renamed to `.deleted` is removed."""
 
     transaction_max_timeout_ms: int = 900_000
-    """A transaction open for this and 300,000 ms more is late."""
+    """A transaction is late if it is open for this and 300,000 ms more."""
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -128,12 +128,12 @@ class LogConfig:
 
     @property
     def compacts(self) -> bool:
-        """Whether the cleanup policy asks for compaction."""
+        """True if the cleanup policy contains `compact`."""
         return self.compaction.compacts
 
     @property
     def max_segment_ms(self) -> int:
-        """The age at which an append rolls a segment: a compacted log may not hold data back longer than its lag.
+        """The age at which an append rolls a segment; in a compacted log at most `max.compaction.lag.ms`.
 
         Source: kafka-log 02 §2.3 (LogConfig.maxSegmentMs).
         """

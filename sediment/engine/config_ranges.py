@@ -1,6 +1,6 @@
 """The ranges of config values, checked when a config is built.
 
-Field names are Kafka's keys with underscores, so that an error names the key as a user knows it.
+Field names are Kafka's keys with underscores, so that an error names the key that the user wrote.
 
 Source: the validators of Kafka's LogConfig, TopicConfig and AbstractKafkaConfig.
 """
@@ -25,7 +25,7 @@ class Whole:
     also: tuple[int, ...] = ()
 
     def holds(self, value: object) -> bool:
-        """Return whether `value` is in the range."""
+        """Return True if `value` is in the range."""
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         return is_whole and (self.low <= value <= self.high or value in self.also)  # type: ignore[operator]
 
@@ -42,7 +42,7 @@ class Real:
     above_low: bool = False
 
     def holds(self, value: object) -> bool:
-        """Return whether `value` is in the range."""
+        """Return True if `value` is in the range."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         return self.low <= value <= self.high and not (self.above_low and value == self.low)
@@ -59,7 +59,7 @@ class OneOf:
     several: bool = False
 
     def holds(self, value: object) -> bool:
-        """Return whether `value` is one of the words, or a tuple of them."""
+        """Return True if `value` is one of the words, or a tuple of them."""
         if not self.several:
             return isinstance(value, str) and value in self.words
         return isinstance(value, tuple) and len(set(value)) == len(value) and set(value) <= set(self.words)
@@ -73,7 +73,7 @@ class Truth:
     """True or False."""
 
     def holds(self, value: object) -> bool:
-        """Return whether `value` is True or False."""
+        """Return True if `value` is True or False."""
         return isinstance(value, bool)
 
     def __str__(self) -> str:

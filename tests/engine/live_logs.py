@@ -1,4 +1,4 @@
-"""A live log in a directory of its own, under a clock and a scheduler that the test moves."""
+"""A live log in its own directory, with a clock and a scheduler that the test moves."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _RETENTION = set(RetentionConfig.__dataclass_fields__)
 
 
 class Tasks:
-    """Background work: what is due at once runs at once, the rest when the clock gets there.
+    """A scheduler: a task without delay runs at once, any other when the clock reaches its time.
 
-    With `held` nothing runs before `run`.
+    With `held` no task runs before `run`.
     """
 
     def __init__(self, *, held: bool = False) -> None:
@@ -54,7 +54,7 @@ class Tasks:
 
 
 def config(**keys: Any) -> LogConfig:
-    """A config by Kafka's keys with underscores; small indexes, timestamps not limited, as kafka-log 07 has it."""
+    """Return a config by Kafka's keys with underscores; small indexes, unlimited timestamps, as in kafka-log 07."""
     policy = {"cleanup_policy": keys.pop("cleanup_policy")} if "cleanup_policy" in keys else {}
     compaction = {"segment_index_bytes": 1000, **policy}
     compaction |= {key: keys.pop(key) for key in list(keys) if key in _COMPACTION}
@@ -98,7 +98,7 @@ class LiveLog:
         self.log.close()
 
     def restart(self, *, clean: bool = True, recovery_point: int | None = None) -> PartitionLog:
-        """Stop cleanly, or let go of everything and recover, and open again."""
+        """Stop cleanly, or close without a flush, and open again."""
         if clean:
             self.stop()
         else:
@@ -160,7 +160,7 @@ class LiveLog:
         return (self.directory / name).stat().st_size
 
     def batches(self) -> list[Batch]:
-        """All batches as the twin reads them from the files."""
+        """Return all batches as the twin reads them from the files."""
         found = []
         for ref in self.log.segments():
             content = (self.directory / f"{ref.base_offset:020d}.log").read_bytes()
@@ -187,7 +187,7 @@ def batch(
     codec: int = 0,
     append_time: int | None = None,
 ) -> bytes:
-    """A batch of (key, value) records at offset `at`; by default one of 71 bytes."""
+    """Return a batch of (key, value) records at offset `at`; by default one of 71 bytes."""
     pairs = pairs or (("kk", "v"),)
     times = ts if isinstance(ts, list) else [ts] * len(pairs)
     records = [

@@ -30,7 +30,7 @@ T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
 
 def topic_config(*policies: str, **fields: Any) -> LogConfig:
-    """A config of small segments; `fields` are those of all three configs."""
+    """Return a config of small segments; `fields` are those of all three configs."""
     values: dict[type, dict[str, Any]] = {
         CompactionConfig: {"segment_bytes": SEGMENT_BYTES, "segment_index_bytes": 1000},
         RetentionConfig: {},
@@ -58,7 +58,7 @@ def manager_of(
     clock: ManualClock | None = None,
     **options: Any,
 ) -> LogManager:
-    """A manager without threads: `run_due` runs what its clock makes due.  `options` are keys or arguments of it."""
+    """Return a manager without threads: `run_due` runs due tasks.  `options` are keys of its config or arguments."""
     keys = {key: options.pop(key) for key in [*options] if key in BrokerConfig.__dataclass_fields__}
     configs = topic if isinstance(topic, Mapping) else {}
     return LogManager(
@@ -72,7 +72,7 @@ def manager_of(
 
 @contextmanager
 def running(*log_dirs: Path, **options: Any) -> Iterator[LogManager]:
-    """A manager that runs, and stops cleanly."""
+    """Run a manager and stop it cleanly."""
     with manager_of(*log_dirs, **options) as manager:
         yield manager
 
@@ -83,7 +83,7 @@ def clock_of(manager: LogManager) -> ManualClock:
 
 
 def advance(manager: LogManager, duration_ms: int) -> None:
-    """Let time go on, and what becomes due run."""
+    """Advance the clock and run due tasks."""
     clock_of(manager).advance(duration_ms)
     manager.run_due()
 
@@ -106,7 +106,7 @@ def append(log: PartitionLog, *entries: tuple[str, str | None], timestamp_ms: in
 
 
 def records_of(log: PartitionLog) -> list[Record]:
-    """All records that a reader sees, in order."""
+    """Return all records that a reader sees, in order."""
     found: list[Record] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -121,7 +121,7 @@ def records_of(log: PartitionLog) -> list[Record]:
 
 
 def latest_of(log: PartitionLog) -> dict[bytes, bytes]:
-    """The latest value per key, as a consumer would have it after reading everything."""
+    """Return the latest value per key, as a consumer has it after reading everything."""
     latest: dict[bytes, bytes] = {}
     for record in records_of(log):
         assert record.key is not None
@@ -133,7 +133,7 @@ def latest_of(log: PartitionLog) -> dict[bytes, bytes]:
 
 
 def dirty_log(manager: LogManager, partition: TopicPartition = T0, rounds: int = 6) -> PartitionLog:
-    """A log of two keys, `rounds` batches of each, so that all rolled segments but the last values are dirt."""
+    """Make a log of two keys with `rounds` batches each, so that only their last values survive cleaning."""
     log = manager.create_log(partition)
     for number in range(rounds):
         append(log, ("a", str(number % 10)), ("b", str(number % 10)))

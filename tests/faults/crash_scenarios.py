@@ -1,15 +1,15 @@
-"""The commands whose every step is cut off, and what must hold of a directory in which one was.
+"""Commands that are interrupted at every step, and the rules for the directory afterwards.
 
-A `CrashScenario` lays out a directory, runs a command in it, and checks what a crash or a failed step left there:
+A `CrashScenario` lays out a directory, runs a command in it, and checks the files after a crash or a failed step:
 
     compact            our start finds each group old or new, the new ones first; the checkpoint never runs ahead
-    compact, rolled    no record lost or made up
-    --keep-originals   whatever was replaced is kept
-    --output           the source untouched; with a manifest the output is complete, without one it is started over
-    expire             from the log start on every record is there
+    compact, rolled    no record lost or invented
+    --keep-originals   every replaced file is kept
+    --output           the source unchanged; with a manifest the output is complete, without one it is started over
+    expire             every record from the log start on exists
     expire --archive   every record is in the log or in the archive, and in the archive once
-    recover            the marker of a clean stop only beside a finished repair
-    all                the command run again ends where one ends that nothing disturbed, and leaves nothing of its own
+    recover            the marker of a clean stop exists only after a finished repair
+    all                a second run ends like an undisturbed one, and leaves no temporary file
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OVERHEAD_BYTES, _CRC_POSITION, _CRC_FROM = 12, 17, 21
 
 # --------------------------------------------------------------------------------------------------------------- values
 def readable_batches(directory: Path) -> dict[int, bytes]:
-    """The whole batches of magic 2 with a right checksum, by base offset, up to the first other of each segment."""
+    """Return the whole batches of magic 2 with a correct checksum, by base offset, up to the first other one."""
     found = {}
     for path in sorted(directory.glob("*.log")):
         data, position = path.read_bytes(), 0
@@ -65,7 +65,7 @@ def readable_batches(directory: Path) -> dict[int, bytes]:
 
 
 def records_of(directory: Path) -> dict[int, object]:
-    """The records by offset."""
+    """Return the records by offset."""
     return {
         record.offset: record
         for segment in list_segments(directory)
@@ -75,12 +75,12 @@ def records_of(directory: Path) -> dict[int, object]:
 
 
 def leftovers(tree: Tree) -> list[str]:
-    """What only a run that is under way may have there."""
+    """Return the names of files that only a running command may have."""
     return [name for name in contents(tree) if name.endswith(TEMPORARY) or Path(name).name == RUN_TOKEN]
 
 
 def segment_files(directory: Path) -> dict[str, bytes]:
-    """Logs and indexes below the active segment, whose indexes a broker resizes."""
+    """Return logs and indexes below the active segment, whose indexes a broker resizes."""
     active = max(path.name for path in directory.glob("*.log"))
     return {
         path.name: path.read_bytes()
@@ -90,7 +90,7 @@ def segment_files(directory: Path) -> dict[str, bytes]:
 
 
 def _is_spare(name: str) -> bool:
-    """Half of a small file, which a broker ignores and the next who rewrites the file overwrites."""
+    """Return True for a half-written small file, which a broker ignores and the next write replaces."""
     return name.endswith(".tmp")
 
 
@@ -101,10 +101,10 @@ def _partition(directory: Path) -> TopicPartition:
 # ------------------------------------------------------------------------------------------------------------- scenario
 @dataclass(slots=True)
 class CrashScenario:
-    """A command in a directory; `prepare` comes first, then `before` and `after` are what nothing disturbed.
+    """A command in a directory; after `prepare`, `before` and `after` are the trees of an undisturbed run.
 
-    `arguments` follow the command's name, `again` are those of a run after a crash where they differ; an at sign
-    in them stands for `root`.
+    `arguments` follow the command's name; `again` replaces them for a run after a crash.  An at sign in them stands
+    for `root`.
     """
 
     name: str
@@ -128,7 +128,7 @@ class CrashScenario:
         self.restore(self.before)
 
     def run(self, arguments: tuple[str, ...] | None = None, *, speculates: bool = False) -> Outcome:
-        """The command, in this process; with `speculates` each of its tasks runs twice."""
+        """Run the command in this process; with `speculates` each of its tasks runs twice."""
         arguments = tuple(argument.replace("@", str(self.root)) for argument in arguments or self.arguments)
         with inline_spark(speculates=speculates):
             return sediment(self.command, self.root / LOGS, "--json", "--quiet", *arguments)
@@ -143,7 +143,7 @@ class CrashScenario:
 
     @property
     def is_trusted_more_by_us(self) -> bool:
-        """Whether Kafka would take a torn last batch for good after a clean stop, where our start cuts it off."""
+        """True if Kafka would keep a torn last batch after a clean stop, which our start cuts off."""
         return "torn-tail-clean" in self.name
 
     @property
@@ -151,12 +151,12 @@ class CrashScenario:
         return self.root / LOGS
 
     def partitions(self) -> list[Path]:
-        """The partition directories, by what was laid out."""
+        """Return the partition directories that were laid out."""
         names = {name.split("/")[1] for name in self.before if name.startswith(f"{LOGS}/") and name.count("/") > 1}
         return [self.log_dir / name for name in sorted(names)]
 
     def of(self, tree: Tree, directory: Path) -> dict[str, bytes]:
-        """The files of a directory in a tree."""
+        """Return the files of a directory in a tree."""
         start = f"{directory.relative_to(self.root)}/"
         return {
             name.removeprefix(start): data
@@ -165,7 +165,7 @@ class CrashScenario:
         }
 
     def checkpoints(self, directory: Path) -> PartitionCheckpoints:
-        """What the log directory says of a partition as it lies there now."""
+        """Return the checkpoints of a partition as they are now."""
         return read_checkpoints(self.log_dir, Fs()).of(_partition(directory))
 
     def load(self, directory: Path) -> LoadedLog:
@@ -180,7 +180,7 @@ class CrashScenario:
         )
 
     def assert_repeats(self) -> Outcome:
-        """The command run again on what lies there says what one said that nothing disturbed."""
+        """Run the command again and assert the exit status of an undisturbed run and no leftovers."""
         outcome = self.run(self.again)
         assert outcome.status == self.outcome.status, outcome.stderr + outcome.stdout
         assert leftovers(read_tree(self.root)) == []
@@ -188,7 +188,7 @@ class CrashScenario:
 
 
 def files_of(scenario: CrashScenario, tree: Tree) -> dict[str, bytes]:
-    """The files that say nothing of the run that made them: all but the manifest, catalogues and the archive."""
+    """Return the files that are equal in every run: all except the manifest, catalogues and the archive."""
     is_archived = "archived" in scenario.name
     return {
         name: data
@@ -215,23 +215,23 @@ _COMPACT = (
 
 
 def committed_groups(scenario: CrashScenario, directory: Path) -> int:
-    """How many groups are new behind a start; each must be old or new, and the new ones first."""
+    """Return the number of new groups after a start; each must be old or new, and the new ones first."""
     old, new = (_segments(scenario.of(tree, directory)) for tree in (scenario.before, scenario.after))
     found = segment_files(directory)
     # A group keeps the base offset of its first segment.
     firsts = sorted({int(name[:20]) for name in old} & {int(name[:20]) for name in new})
     states = []
-    for place, first in enumerate(firsts):
+    for index, first in enumerate(firsts):
         below = {name: data for name, data in new.items() if int(name[:20]) < first}
         above = {name: data for name, data in old.items() if first <= int(name[:20]) < firsts[-1]}
-        survivors = _survivors(old, below, first) if place else {}
+        survivors = _survivors(old, below, first) if index else {}
         states.append((below | above).items() <= found.items() <= (below | above | survivors).items())
     assert any(states), f"no prefix of the groups is new: {sorted(found)}"
     return states.index(True)
 
 
 def _survivors(old: Mapping[str, bytes], below: Mapping[str, bytes], first: int) -> dict[str, bytes]:
-    """Sources of the last new group that begin behind its end: Kafka's rule by numbers keeps them for the next run."""
+    """Return the sources of the last new group past its end, which Kafka's rule by numbers keeps for the next run."""
     last = max(name for name in below if name.endswith(".log"))
     end = max((batch.last_offset for _, batch in file_batches(below[last])), default=int(last[:20]) - 1)
     return {name: data for name, data in old.items() if end < int(name[:20]) < first and name not in below}
@@ -242,7 +242,7 @@ def _segments(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _check_records(scenario: CrashScenario, tree: Tree) -> None:
-    """Nothing that survives cleaning is gone, nothing is there that was not, and the next run completes it."""
+    """Check that no surviving record is lost, none is invented, and the next run completes the cleaning."""
     (directory,) = scenario.partitions()
     scenario.restore(scenario.after)
     survivors = records_of(directory)
@@ -277,7 +277,7 @@ def _check_groups(scenario: CrashScenario, tree: Tree) -> None:
 
 
 def _check_kept(scenario: CrashScenario, tree: Tree) -> None:
-    """Every log is where it was or, with its content, among the originals."""
+    """Check that every log is in its place or, with its content, among the originals."""
     _check_groups(scenario, tree)
     (directory,) = scenario.partitions()
     for state in (tree, read_tree(scenario.root)):
@@ -341,9 +341,9 @@ def _check_expired(scenario: CrashScenario, tree: Tree) -> None:
 
 
 def _check_expired_and_kept(scenario: CrashScenario, tree: Tree) -> None:
-    """Every file of a segment is where it was or, with its content, among the originals and in a catalogue.
+    """Check that every file of a segment is in its place or, with its content, an original in a catalogue.
 
-    A start that comes between two runs may rebuild an index, so that after it only logs are compared.
+    A start between two runs may rebuild an index, so that only logs are compared after it.
     """
     _check_expired(scenario, tree)
     (directory,) = scenario.partitions()
@@ -367,7 +367,7 @@ def _check_expired_and_kept(scenario: CrashScenario, tree: Tree) -> None:
 
 
 def archived_offsets(scenario: CrashScenario) -> list[int]:
-    """The offsets of all rows of the archive."""
+    """Return the offsets of all rows of the archive."""
     from deltalake import DeltaTable
 
     archive = scenario.root / ELSEWHERE
@@ -377,7 +377,7 @@ def archived_offsets(scenario: CrashScenario) -> list[int]:
 
 
 def _without_torn_commit(scenario: CrashScenario, offsets: list[int]) -> None:
-    """A commit that power was lost in is named, nothing was deleted for it, and it is taken away as advised."""
+    """Check that a torn commit is named and nothing was deleted for it, then remove it as advised."""
     commits = sorted((scenario.root / ELSEWHERE / "_delta_log").glob("*.json"))
     if not commits or commits[-1].read_bytes().endswith(b"}"):
         return
@@ -423,13 +423,13 @@ def _lay_out_for_recover(name: str) -> Callable[[Path], None]:
 def _check_recovered(scenario: CrashScenario, tree: Tree) -> None:
     marker = f"{LOGS}/{CLEAN_SHUTDOWN_FILE}"
     if marker in tree and marker not in scenario.before:
-        assert _settled(tree) == _settled(scenario.after), "marked as clean before it is"
+        assert _settled(tree) == _settled(scenario.after), "marked as clean too early"
     scenario.restore(tree)
     outcome = scenario.run()
     assert outcome.status == scenario.outcome.status, outcome.stderr + outcome.stdout
     again, expected = _settled(read_tree(scenario.root)), _settled(scenario.after)
     if "missing-snapshots-clean" in scenario.name:
-        # Some empty snapshots are no upgrade to the next start: it goes on from them, as a broker does.
+        # The next start goes on from the empty snapshots, as a broker does; they do not count as an upgrade.
         assert again.keys() == expected.keys()
     else:
         assert again == expected
@@ -437,7 +437,7 @@ def _check_recovered(scenario: CrashScenario, tree: Tree) -> None:
 
 
 def _settled(tree: Tree) -> dict[str, bytes]:
-    """Files without those that the next start removes, and without the spare ones beside partitions."""
+    """Return the files, except those that the next start removes and half-written ones beside partitions."""
     return {
         name: data
         for name, data in contents(tree).items()
@@ -470,7 +470,7 @@ _RECOVERED = (
 
 # ------------------------------------------------------------------------------------------------------------ the table
 def crash_scenarios() -> Mapping[str, CrashScenario]:
-    """Every scenario by its name, not prepared yet."""
+    """Return every scenario by its name, not prepared yet."""
     table = [
         CrashScenario(
             "compact, whole", "compact", (*_COMPACT, "--strategy=whole"), _lay_out_for_compact, _check_groups

@@ -1,11 +1,11 @@
-"""A filesystem that dies, fails, tears and forgets (after leveldb's fault_injection_test), and the disk below it.
+"""A filesystem with injected faults (after leveldb's fault_injection_test), and a model of the disk below it.
 
-`FaultyFs` does every operation for real, counts those that change or sync something, and at one of them stops the
-process, fails, or writes only half.  `Disk` remembers what of a directory is durable: file contents since their last
-sync, names since the last sync of the directory.
+`FaultyFs` does every operation for real and counts those that change or sync something.  At one of them it stops the
+process, fails, or writes only half.  `Disk` models the durable state of a directory: file contents as of their last
+sync, names as of the last sync of the directory.
 
-Invariants: nothing is really synced, the model decides what survives; names reach the disk in the order in which they
-changed, so that a loss of power keeps a prefix of the changes since the last sync of the directory.
+Invariants: nothing is really synced, and the model decides which data survives.  Names reach the disk in the order of
+their changes, so that a power loss keeps a prefix of the changes since the last sync of the directory.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _Result = TypeVar("_Result")
 
 
 def read_image(directory: Path) -> Image:
-    """The files of `directory`, not those of directories in it."""
+    """Return the files of `directory`, without those of its sub-directories."""
     files = (path for path in sorted(directory.iterdir()) if path.is_file())
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
 def write_image(directory: Path, image: Image) -> None:
-    """Make `directory` hold exactly `image`; files that already are right are left alone."""
+    """Make `directory` hold exactly `image`; files that are correct already stay untouched."""
     directory.mkdir(parents=True, exist_ok=True)
     present = read_image(directory)
     for name in present.keys() - image.keys():
@@ -50,16 +50,16 @@ def write_image(directory: Path, image: Image) -> None:
 # ------------------------------------------------------------------------------------------------------------- the disk
 @dataclass(slots=True, eq=False)
 class _Inode:
-    """A file whatever its name; `durable` is its content and modification time after a loss of power.
+    """A file, whatever its name; `durable` is its content and modification time after a power loss.
 
-    `content` is what was written to it as an open file since, page by page on its way to the disk; None: nothing was.
+    `content` is its unsynced content after writes to the open file, page by page on its way to the disk; None without.
     """
 
     durable: tuple[bytes, int]
     content: bytes | None = None
 
     def survivor(self, chance: random.Random) -> tuple[bytes, int]:
-        """`durable`, with those pages of `content` that happened to reach the disk; a tail may be there as zeros."""
+        """Return `durable` with random pages of `content`, which reached the disk; the tail may be zeros."""
         if self.content is None:
             return self.durable
         before, mtime_ns = self.durable
@@ -76,9 +76,9 @@ class _Inode:
 
 @dataclass(slots=True)
 class Disk:
-    """What of `directory` survives a loss of power; all that is there when the model begins does.
+    """The part of `directory` that survives a power loss, at first all files in it.
 
-    Unless it `is_new`: then nothing that is there was ever synced.
+    If it `is_new`, none of its files was ever synced.
     """
 
     directory: Path
@@ -94,7 +94,7 @@ class Disk:
         self._pending = []
 
     def created(self, path: Path) -> None:
-        """A new file: without a sync its name may be there and half of its content."""
+        """Note a new file: without a sync its name may survive with half of its content."""
         content = path.read_bytes()
         self._names[path.name] = _Inode((content[: len(content) // 2], path.stat().st_mtime_ns))
         self._changed()
@@ -108,27 +108,27 @@ class Disk:
             self._changed()
 
     def linked(self, disk: Disk, source: Path, target: Path) -> None:
-        """A second name for a file that `disk` knows."""
+        """Note a second name for a file that `disk` knows."""
         self._names[target.name] = disk._names[source.name]
         self._changed()
 
     def moved(self, directory: Path) -> Disk:
-        """The directory has another name, durably."""
+        """Note a durable new name of the directory."""
         self.directory = directory
         return self
 
     def names(self) -> set[str]:
-        """The files that are there now."""
+        """Return the names of the files now."""
         return set(self._names)
 
     def opened(self, path: Path) -> None:
-        """A file that may be new; without a sync its name may be there with nothing in it."""
+        """Note an opened file, which may be new; without a sync its name may survive without content."""
         if path.name not in self._names:
             self._names[path.name] = _Inode((b"", path.stat().st_mtime_ns))
             self._changed()
 
     def written(self, path: Path) -> None:
-        """An open file was written to or resized."""
+        """Note a write to an open file, or its new size."""
         inode = self._names.get(path.name)
         if inode is not None:
             inode.content = path.read_bytes()
@@ -144,14 +144,14 @@ class Disk:
         self._pending = []
 
     def after_power_loss(self) -> list[Image]:
-        """What the directory may hold: none of the unsynced changes of names, the first one, … all of them."""
+        """Return the possible states: without the unsynced changes of names, with the first one, … with all of them."""
         return [
             {name: inode.durable for name, inode in sorted(names.items())}
             for names in (self._durable_names, *self._pending)
         ]
 
     def after_random_power_loss(self, chance: random.Random) -> Image:
-        """One thing that the directory may hold; of files written to while open, any of the unsynced pages."""
+        """Return a random possible state, with random unsynced pages of open files."""
         names = chance.choice((self._durable_names, *self._pending))
         return {name: inode.survivor(chance) for name, inode in sorted(names.items())}
 
@@ -161,14 +161,14 @@ class Disk:
 
 # ----------------------------------------------------------------------------------------------------------- the faults
 class Killed(BaseException):
-    """The process ended here; nothing but a test may catch it."""
+    """The process ended here; only a test may catch this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Stop behind operation `number`; with `for_real` the process sends itself SIGKILL.
+    """Stop after operation `number`; with `for_real` the process sends itself SIGKILL.
 
-    With `torn` a write to an open file leaves half of its bytes behind.
+    With `torn` a write to an open file leaves half of its bytes.
     """
 
     number: int
@@ -178,7 +178,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Operation `number` does nothing and fails with `errno`; with `torn` a write leaves half of its bytes behind."""
+    """Fail operation `number` with `errno`, without effect; with `torn` a write leaves half of its bytes."""
 
     number: int
     errno: int
@@ -187,9 +187,9 @@ class Fail:
 
 @dataclass(slots=True)
 class FaultyFs(Fs):
-    """The local filesystem with one `fault`; `operations` counts what changed or synced something.
+    """The local filesystem with one `fault`; `operations` counts changes and syncs.
 
-    `log` names the operations.  `disk` is told of those in its directory.
+    `log` names the operations.  `disk` notes those in its directory.
     """
 
     fault: Kill | Fail | None = None
@@ -201,7 +201,7 @@ class FaultyFs(Fs):
         content = b"".join(bytes(chunk) for chunk in chunks)
         if isinstance(self.fault, Fail) and self.fault.torn and self.fault.number == self.operations + 1:
             Fs.write_new(self, path, [content[: len(content) // 2]])
-            self._tell(lambda disk: disk.created(path), path.parent)
+            self._note(lambda disk: disk.created(path), path.parent)
         return self._run(
             f"write {path.name}",
             path.parent,
@@ -257,7 +257,7 @@ class FaultyFs(Fs):
         self._run(f"chown {path.name}", path.parent, lambda: Fs.adopt_owner(self, path, like), lambda disk: None)
 
     def _run(
-        self, what: str, directory: Path, operation: Callable[[], _Result], tell: Callable[[Disk], None]
+        self, what: str, directory: Path, operation: Callable[[], _Result], note: Callable[[Disk], None]
     ) -> _Result:
         self.operations += 1
         self.log.append(what)
@@ -265,24 +265,24 @@ class FaultyFs(Fs):
         if due and isinstance(self.fault, Fail):
             raise OSError(self.fault.errno, os.strerror(self.fault.errno), what)
         result = operation()
-        self._tell(tell, directory)
+        self._note(note, directory)
         if due and isinstance(self.fault, Kill):
             if self.fault.for_real:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise Killed(what)
         return result
 
-    def _tell(self, tell: Callable[[Disk], None], directory: Path) -> None:
+    def _note(self, note: Callable[[Disk], None], directory: Path) -> None:
         if self.disk is not None and directory == self.disk.directory:
-            tell(self.disk)
+            note(self.disk)
 
     def is_torn_next(self) -> bool:
-        """Whether the next operation is to stop in its middle."""
+        """Return True if the fault tears the next operation."""
         return self.fault is not None and self.fault.torn and self.fault.number == self.operations + 1
 
 
 class FaultyFile(OpenFile):
-    """An open file of a FaultyFs; what is written and synced counts as its operations."""
+    """An open file of a FaultyFs; its writes and syncs count as operations."""
 
     __slots__ = ("_fs",)
 
@@ -293,7 +293,7 @@ class FaultyFile(OpenFile):
     def write(self, content: Buffer, position: int) -> None:
         if self._fs.is_torn_next():
             OpenFile.write(self, bytes(content[: len(content) // 2]), position)
-            self._told()
+            self._note_write()
             whole = isinstance(self._fs.fault, Fail)
             self._run("write", lambda: OpenFile.write(self, content, position) if whole else None)
         else:
@@ -310,5 +310,5 @@ class FaultyFile(OpenFile):
     def _run(self, what: str, operation: Callable[[], None]) -> None:
         self._fs._run(f"{what} {self.path.name}", self.path.parent, operation, lambda disk: disk.written(self.path))
 
-    def _told(self) -> None:
-        self._fs._tell(lambda disk: disk.written(self.path), self.path.parent)
+    def _note_write(self) -> None:
+        self._fs._note(lambda disk: disk.written(self.path), self.path.parent)

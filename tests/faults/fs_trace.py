@@ -1,11 +1,11 @@
-"""Everything that this process does to files below a directory, step by step: the states that a crash can leave.
+"""A trace of the file operations of this process below a directory, with the states that a crash can leave.
 
-A `FsTrace` sits below `Fs` and `Store`, so that a whole command runs on it as it is, its tasks included.  It either
-records, for every step, what lies there once the process is killed, the step is torn, or power is lost; or it lets one
-step fail and the command go on; or it kills the process for real.
+An `FsTrace` sits below `Fs` and `Store`, so that a whole command with its tasks runs on it unchanged.  It does one of
+three things: it records for every step the files after a kill, a torn step or a power loss; it lets one step fail while
+the command goes on; or it kills the process for real.
 
-Invariants: a step is one operation that changes or syncs something; what was written past `Fs` counts as written and
-not synced when the next step begins; a directory that is made is there after every crash.
+Invariants: a step is one operation that changes or syncs something.  Writes that bypass `Fs` count as written and not
+synced when the next step begins.  A new directory survives every crash.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tests.faults.faulty_fs import Disk
 from tests.faults.inline_spark import ATTEMPTS, ExecutorLostError
 
 Tree = dict[str, tuple[bytes, int]]
-"""What lies below a directory: path -> content and modification time in nanoseconds; directories end with a slash."""
+"""The files below a directory: path -> content and modification time in nanoseconds; directories end with a slash."""
 
 _NO_INODE = (b"", 0)
 
 
 class Crash(StrEnum):
-    """What ended a run at a step."""
+    """The kind of crash that ended a run at a step."""
 
     KILLED = "SIGKILL"
     TORN_WRITE = "torn write"
@@ -48,7 +48,7 @@ class Crash(StrEnum):
 
 
 class Failure(StrEnum):
-    """What a step failed with: once, or from there on every write, or because the executor of its task is gone."""
+    """The failure of a step: once, of it and every later write, or by the loss of the task's executor."""
 
     EIO = "EIO"
     ENOSPC = "ENOSPC"
@@ -57,7 +57,7 @@ class Failure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CrashImage:
-    """What lies there after `crash` at step `number`, which was `what`."""
+    """The files after `crash` at step `number`, which was `what`."""
 
     number: int
     what: str
@@ -70,13 +70,13 @@ class CrashImage:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Step `number` fails; with ENOSPC a write leaves half of its bytes, and every later write fails too."""
+    """A failure of step `number`; with ENOSPC a write leaves half of its bytes, and every later write fails too."""
 
     number: int
     failure: Failure
 
     def hits(self, number: int, grows: bool) -> bool:
-        """Whether that step fails; `grows`: it takes room on the disk."""
+        """Return True if that step fails; `grows` is True if it needs space on the disk."""
         if self.failure is Failure.ENOSPC:
             return number >= self.number and grows
         return number == self.number
@@ -91,7 +91,7 @@ class Fault:
 
 # ---------------------------------------------------------------------------------------------------------------- trees
 def read_tree(root: Path) -> Tree:
-    """All files and directories below `root`, without the lock files that whoever owns a directory leaves."""
+    """Return all files and directories below `root`, without lock files."""
     tree: Tree = {}
     for folder, folders, files in os.walk(root):
         above = Path(folder).relative_to(root)
@@ -104,7 +104,7 @@ def read_tree(root: Path) -> Tree:
 
 
 def write_tree(root: Path, tree: Tree) -> None:
-    """Make `root` hold exactly `tree`; files that already are right are left alone."""
+    """Make `root` hold exactly `tree`; files that are correct already stay untouched."""
     root.mkdir(parents=True, exist_ok=True)
     present = read_tree(root)
     for name in sorted(present.keys() - tree.keys(), reverse=True):
@@ -118,19 +118,19 @@ def write_tree(root: Path, tree: Tree) -> None:
             path.mkdir(parents=True, exist_ok=True)
         elif present.get(name) != (content, mtime_ns):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)  # another name of the same file keeps what it has
+            path.unlink(missing_ok=True)  # a second link keeps its content
             path.write_bytes(content)
             os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
 def contents(tree: Tree) -> dict[str, bytes]:
-    """The files of a tree, whatever their times."""
+    """Return the files of a tree without their times."""
     return {name: content for name, (content, _) in tree.items() if not name.endswith("/")}
 
 
-# ---------------------------------------------------------------------------------------------------------------- watch
+# ---------------------------------------------------------------------------------------------------------------- trace
 class FsTrace:
-    """A context in which the steps below `root` are counted; `steps` names them, `images` is what was recorded."""
+    """A context that counts the steps below `root`; `steps` names them, `images` holds the recorded states."""
 
     def __init__(
         self, root: Path, *, records: bool = False, fault: Fault | None = None, kill_after: int | None = None
@@ -142,7 +142,7 @@ class FsTrace:
         self._root = root
         self._records = records
         self._fault = fault
-        self._kill_behind = kill_after
+        self._kill_after = kill_after
         self._lock = threading.RLock()
         self._disks: dict[Path, Disk] = {}
         self._seen: set[tuple[Crash, frozenset[tuple[str, bytes]]]] = set()
@@ -182,17 +182,17 @@ class FsTrace:
     def _store_write(self, real: Callable[..., int], store: Store, name: str, chunks: Iterable[Buffer]) -> int:
         assert store.local_path is not None
         content = b"".join(bytes(chunk) for chunk in chunks)
-        # A store syncs the file before it returns, which is a step of its own, and it is found there.
+        # A store syncs the file before it returns; that sync is a step of its own.
         return self._written(
             store.local_path / name, content, lambda part: real(store, name, [part]), lambda disk: None
         )
 
-    def _written(self, path: Path, content: bytes, write: Callable[[bytes], int], tell: Callable[[Disk], None]) -> int:
+    def _written(self, path: Path, content: bytes, write: Callable[[bytes], int], note: Callable[[Disk], None]) -> int:
         return self._step(
             f"write {path.name}",
             path,
             lambda: write(content),
-            tell,
+            note,
             torn=(Crash.TORN_WRITE, lambda: {self._name(path): (content[: len(content) // 2], 0)}),
             when_full=lambda: write(content[: len(content) // 2]),
         )
@@ -207,7 +207,7 @@ class FsTrace:
         self._step(f"sync {path.name}/", path / "*", path.stat, lambda disk: disk.synced_directory())
 
     def _rename(self, real: Callable[..., None], fs: Fs, source: Path, target: Path) -> None:
-        def tell(disk: Disk) -> None:
+        def note(disk: Disk) -> None:
             if target.is_dir():
                 self._disks[target] = self._disks.pop(source).moved(target)
             else:
@@ -220,7 +220,7 @@ class FsTrace:
             f"rename {source.name} {target.name}",
             source,
             lambda: real(fs, source, target),
-            tell,
+            note,
             torn=(Crash.TORN_RENAME, both),
         )
 
@@ -228,10 +228,10 @@ class FsTrace:
         self._step(f"make {path.name}/", path, lambda: real(fs, path), lambda disk: None, when_full=lambda: None)
 
     def _link(self, real: Callable[..., None], fs: Fs, source: Path, target: Path) -> None:
-        def tell(disk: Disk) -> None:
+        def note(disk: Disk) -> None:
             disk.linked(self._disk(source.parent), source, target)
 
-        self._step(f"link {target.name}", target, lambda: real(fs, source, target), tell, when_full=lambda: None)
+        self._step(f"link {target.name}", target, lambda: real(fs, source, target), note, when_full=lambda: None)
 
     def _unlink(self, real: Callable[..., None], fs: Fs, path: Path, *, missing_ok: bool = False) -> None:
         self._step(
@@ -255,7 +255,7 @@ class FsTrace:
         what: str,
         path: Path,
         operation: Callable[[], Any],
-        tell: Callable[[Disk], None],
+        note: Callable[[Disk], None],
         *,
         torn: tuple[Crash, Callable[[], Tree]] | None = None,
         when_full: Callable[[], Any] | None = None,
@@ -276,18 +276,18 @@ class FsTrace:
                     when_full()
                 raise self._fault.error(path)
             if self._records:
-                self._look_for_others()
+                self._note_bypassing_writes()
                 if torn is not None:
                     crash, half = torn
                     self._keep(number, what, crash, read_tree(self._root) | half())
             result = operation()
             if self._records:
-                tell(self._disk(path.parent))
+                note(self._disk(path.parent))
                 now = read_tree(self._root)
                 self._keep(number, what, Crash.KILLED, now)
                 for survivors in self._after_power_loss(now):
                     self._keep(number, what, Crash.POWER_LOST, survivors)
-            if number == self._kill_behind:
+            if number == self._kill_after:
                 os.kill(os.getpid(), signal.SIGKILL)
             return result
 
@@ -306,8 +306,8 @@ class FsTrace:
             self._disks[directory] = Disk(directory)
         return self._disks[directory]
 
-    def _look_for_others(self) -> None:
-        """What came and went past the file operations that are watched."""
+    def _note_bypassing_writes(self) -> None:
+        """Note files that appeared or vanished without a traced operation."""
         for folder, _, files in os.walk(self._root):
             directory = Path(folder)
             present = {name for name in files if name != ".lock"}
@@ -332,10 +332,10 @@ class FsTrace:
 
 
 def _method(wrapper: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    """A function, so that it binds as a method where `wrapper` would not."""
-    watched = partial(wrapper, real)
+    """Return a function, which binds as a method, unlike a partial of `wrapper`."""
+    traced = partial(wrapper, real)
 
     def method(self: Any, *arguments: Any, **named: Any) -> Any:
-        return watched(self, *arguments, **named)
+        return traced(self, *arguments, **named)
 
     return method

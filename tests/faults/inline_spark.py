@@ -1,8 +1,8 @@
-"""A SparkContext whose tasks run in this process, one after the other, where faults can be put under them.
+"""A SparkContext whose tasks run in this process, one after the other, so that a test can inject faults.
 
-Only what `jobs` uses of RDDs is here; the commands, their tasks and what they write are the real ones.  A task that
-raises ExecutorLostError is tried again under the name of another attempt; with `speculates` every task runs twice, and
-the first attempt to end wins.
+It has only the RDD operations that `jobs` uses; the commands, their tasks and their files are the real ones.  A task
+that raises ExecutorLostError is tried again under the name of another attempt; with `speculates` every task runs twice,
+and the first attempt to end wins.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Partitions = list[list[Any]]
 
 
 class ExecutorLostError(Exception):
-    """The process of a task is gone; whatever it still tries to do to files does not happen."""
+    """The process of a task is gone; its later file operations do nothing."""
 
 
 @dataclass(slots=True)
 class Attempts:
-    """The attempts of tasks so far; `runs` is whether one runs now, `is_lost` whether its process is gone."""
+    """The attempts of tasks so far; `runs` is True during one, `is_lost` after its process was lost."""
 
     speculates: bool = False
     number: int = 0
@@ -37,7 +37,7 @@ class Attempts:
     is_lost: bool = False
 
     def perform(self, work: Callable[[], Iterable[Any]]) -> list[Any]:
-        """The rows of a task."""
+        """Run a task and return its rows."""
         results: list[list[Any]] = []
         while len(results) < (2 if self.speculates else 1):
             self.number += 1
@@ -52,7 +52,7 @@ ATTEMPTS = Attempts()
 
 
 class _Context:
-    """What a task asks of its TaskContext."""
+    """The part of TaskContext that a task uses."""
 
     def stageId(self) -> int:
         return 0
@@ -69,7 +69,7 @@ def _over(work: Callable[[Iterator[Any]], Iterable[Any]], rows: list[Any]) -> It
 
 
 class InlineRdd:
-    """Partitions, computed already."""
+    """An RDD of computed partitions."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
@@ -104,7 +104,7 @@ class InlineRdd:
 
 
 class InlineContext:
-    """The context; `defaultParallelism` tasks would run at once."""
+    """A SparkContext with the calls that commands use."""
 
     defaultParallelism = 1  # noqa: N815
 
@@ -121,7 +121,7 @@ class InlineContext:
 
 @contextmanager
 def inline_spark(*, speculates: bool = False) -> Iterator[None]:
-    """Commands within get an InlineContext."""
+    """Give commands inside an InlineContext."""
     ATTEMPTS.speculates = speculates
 
     @contextmanager

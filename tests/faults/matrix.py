@@ -1,13 +1,13 @@
-"""The matrix of scenario, step and fault: what is tried of it, checked once, and counted.
+"""The matrix of scenario, step and fault: selection, one check for each state, counts.
 
-    SIGKILL              behind each step
-    lost unsynced data   behind each step, for every prefix of the names that were not synced
+    SIGKILL              after each step
+    lost unsynced data   after each step, for every prefix of the unsynced names
     torn write           half of a file, then nothing
-    torn rename          both names are there
-    EIO                  of each step, once; the command goes on
-    ENOSPC               of each write and those behind it, half of it written; the command goes on
+    torn rename          both names exist
+    EIO                  at each step, once; the command goes on
+    ENOSPC               at each write and all later ones, half of it written; the command goes on
 
-SEDIMENT_CRASH_MATRIX=whole (the target `crash`) tries all of them; without it a sample that is drawn evenly.
+SEDIMENT_CRASH_MATRIX=whole (the target `crash`) tries all of them; the default is an even sample.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ IS_WHOLE = os.environ.get("SEDIMENT_CRASH_MATRIX") == "whole"
 SAMPLE = 6
 
 TALLY: Counter[tuple[str, str]] = Counter()
-"""How often each fault of each scenario was tried."""
+"""Number of trials of each fault of each scenario."""
 
 _Item = TypeVar("_Item")
 
 
 def sample(items: Sequence[_Item], count: int = SAMPLE) -> Sequence[_Item]:
-    """All of them, or `count` evenly spread."""
+    """Return all items, or `count` evenly spread."""
     if IS_WHOLE or len(items) <= count:
         return items
     return [items[(2 * index + 1) * len(items) // (2 * count)] for index in range(count)]
 
 
 def sampled_by_crash(images: Sequence[CrashImage], count: int = SAMPLE) -> Iterator[CrashImage]:
-    """A sample of each kind of crash."""
+    """Yield a sample of each kind of crash."""
     for crash in dict.fromkeys(image.crash for image in images):
         yield from sample([image for image in images if image.crash is crash], count)
 
 
 def recorded(scenario: CrashScenario) -> FsTrace:
-    """The steps of an undisturbed run and what a crash at each leaves."""
+    """Return the trace of an undisturbed run, with the image of a crash at each step."""
     scenario.restore(scenario.before)
     with FsTrace(scenario.root, records=True) as trace:
         outcome = scenario.run()
@@ -53,14 +53,14 @@ def recorded(scenario: CrashScenario) -> FsTrace:
 
 
 class OutcomeChecker:
-    """Judges what is not known yet, and counts."""
+    """A check of each new state, and a count of all."""
 
     def __init__(self, scenario: CrashScenario) -> None:
         self._scenario = scenario
         self._known: set[frozenset[tuple[str, bytes]]] = set()
 
     def count(self, fault: str) -> None:
-        """One more was tried."""
+        """Count one trial."""
         TALLY[self._scenario.name, fault] += 1
 
     def check(self, tree: Tree, fault: str, what: str) -> None:

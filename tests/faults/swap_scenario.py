@@ -1,15 +1,15 @@
-"""A partition whose replacement is cut off everywhere: real segments, what replaces them, and what may be left.
+"""A partition whose replacement is interrupted at every step: segments, their replacements, and the allowed results.
 
-    group          sources          new segments        worth having because
-    three merged   0, 3, 6          0                   two bases and a transaction index go
+    group          sources          new segments        reason
+    three merged   0, 3, 6          0                   two bases and a transaction index are removed
     one rewritten  9                9                   names of old and new are the same
-    skipped        12               -                   nothing of it may change
+    skipped        12               -                   it must not change
     split          20, 25           20, 23, 28          several `.log.swap`, one range
     one rewritten  30               30
     active         40               -
 
-Every group's new segments end behind the base of its last source, so each group is wholly old or wholly new after a
-start; the other case is `survivor`.
+Every group's new segments end past the base of its last source, so each group is wholly old or wholly new after a
+start; the other case is `survivor_scenario`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Offsets = Mapping[int, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Sources and what replaces them; `old` and `new` are live files by name, `old_ends` next offsets by base."""
+    """Sources and their replacements; `old` and `new` are live files by name."""
 
     bases: tuple[int, ...]
     new_bases: tuple[int, ...]
@@ -60,20 +60,20 @@ class Group:
     new: Files
 
     def files_of(self, name_to_content: Files) -> Files:
-        """Those of the given files that carry a base of this group."""
+        """Return the given files with a base of this group."""
         bases = {*self.bases, *self.new_bases}
         return {name: content for name, content in name_to_content.items() if _base_of(name) in bases}
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The directory as it is before, and the groups that are to be replaced."""
+    """The directory before the replacement, and the groups to replace."""
 
     image: Image
     groups: tuple[Group, ...]
 
     def untouched(self) -> Files:
-        """Files that no group has to do with, the snapshots left out."""
+        """Return the files outside all groups, without snapshots."""
         grouped = {name for group in self.groups for name in group.old}
         return {name: content for name, (content, _) in self.image.items() if name not in grouped and _is_kept(name)}
 
@@ -81,16 +81,16 @@ class Scenario:
         return {name: content for name, (content, _) in self.image.items() if name.endswith(".snapshot")}
 
     def cleaned_files(self) -> Files:
-        """The whole directory after a commit."""
+        """Return the whole directory after a commit."""
         files = self.untouched()
-        gone = {base for group in self.groups for base in group.bases if base not in group.new_bases}
-        files |= {name: content for name, content in self.snapshots().items() if _base_of(name) not in gone}
+        removed = {base for group in self.groups for base in group.bases if base not in group.new_bases}
+        files |= {name: content for name, content in self.snapshots().items() if _base_of(name) not in removed}
         for group in self.groups:
             files |= group.new
         return files
 
     def expected_state(self, committed: int) -> Files:
-        """Live segment files after the first `committed` groups."""
+        """Return the live segment files after the first `committed` groups."""
         files = self.untouched()
         for number, group in enumerate(self.groups):
             files |= group.new if number < committed else group.old
@@ -98,7 +98,7 @@ class Scenario:
 
 
 def build(directory: Path, old: Offsets, new: Sequence[tuple[Sequence[int], Offsets]], scratch: Path) -> Scenario:
-    """Write the segments `old` into `directory`; `new` pairs source bases with what replaces them.
+    """Write the segments `old` into `directory`; `new` pairs source bases with their replacements.
 
     Segments at a multiple of three have a transaction index, new ones at a multiple of nine.
     """
@@ -110,22 +110,22 @@ def build(directory: Path, old: Offsets, new: Sequence[tuple[Sequence[int], Offs
     (directory / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
     groups = []
     for number, (bases, segments) in enumerate(new):
-        place = scratch / str(number)
-        place.mkdir(parents=True)
+        folder = scratch / str(number)
+        folder.mkdir(parents=True)
         for base, offsets in segments.items():
-            _write(place, base, offsets, with_aborted=base % 9 == 0 and base > 0, later_ms=1000)
+            _write(folder, base, offsets, with_aborted=base % 9 == 0 and base > 0, later_ms=1000)
         before = {
             name: content
             for name, content in _contents(directory).items()
             if _base_of(name) in bases and _is_kept(name)
         }
-        groups.append(Group(tuple(bases), tuple(segments), before, _contents(place)))
+        groups.append(Group(tuple(bases), tuple(segments), before, _contents(folder)))
     assert all(group.old[name] != group.new[name] for group in groups for name in set(group.old) & set(group.new))
     return Scenario(read_image(directory), tuple(groups))
 
 
 def full_scenario(tmp_path: Path) -> tuple[Path, Scenario]:
-    """The table above, laid out below `tmp_path`."""
+    """Lay out the table above below `tmp_path`."""
     directory = tmp_path / "logs" / str(PARTITION)
     old = {
         0: range(3),
@@ -148,7 +148,7 @@ def full_scenario(tmp_path: Path) -> tuple[Path, Scenario]:
 
 
 def survivor_scenario(tmp_path: Path, kept: Sequence[int]) -> tuple[Path, Scenario]:
-    """Segments 30 and 33 merged into one that holds `kept` and may end before 33 begins."""
+    """Lay out segments 30 and 33 to be merged into one that holds `kept` and may end before 33 begins."""
     directory = tmp_path / "logs" / str(PARTITION)
     old = {30: range(30, 33), 33: range(33, 36), 36: range(36, 39), 40: range(40, 42)}
     return directory, build(directory, old, [([30, 33], {30: kept})], tmp_path / "new")
@@ -158,7 +158,7 @@ def _write(directory: Path, base: int, offsets: Sequence[int], *, with_aborted: 
     aborted = (
         [AbortedTransaction(later_ms, min(offsets), max(offsets), min(offsets))] if with_aborted and offsets else []
     )
-    # Sizes and times tell files apart that would else be equal.
+    # Sizes and times distinguish files that would be equal otherwise.
     value = b"v" * (1 + len(offsets))
     batches = [batch_bytes(offset, value=value, timestamp=NOW_MS + offset + later_ms) for offset in offsets]
     write_segment(directory, base, batches, aborted=aborted, index_interval_bytes=0, mtime_ms=NOW_MS + base)
@@ -179,7 +179,7 @@ def _base_of(name: str) -> int:
 
 # ------------------------------------------------------------------------------------------------------------- the work
 def prepare(directory: Path, groups: Sequence[Group], fs: Fs, *, synced: bool = True) -> PreparedSwap:
-    """What tasks do: write the parts of `groups`, `synced` as they should; the other segments are skipped.
+    """Write the parts of `groups` as tasks do, by default synced; the other segments are skipped.
 
     The active segment is in no group.
     """
@@ -206,27 +206,27 @@ def prepare(directory: Path, groups: Sequence[Group], fs: Fs, *, synced: bool = 
 
 
 def whole_run(directory: Path, scenario: Scenario, fs: Fs) -> None:
-    """A run from its first step to its last: finish what was interrupted, write the parts, commit."""
+    """Do a whole run: finish interrupted replacements, write the parts, commit."""
     finish_interrupted(directory, fs)
     done = committed_groups(directory, scenario)
     commit(prepare(directory, scenario.groups[done:], fs), fs)
 
 
-# --------------------------------------------------------------------------------------------------------- the verdicts
+# ----------------------------------------------------------------------------------------------------------- the checks
 def committed_groups(directory: Path, scenario: Scenario) -> int:
-    """How many groups are new; each must be old or new, and the new ones a prefix."""
+    """Return the number of new groups; each must be old or new, and the new ones a prefix."""
     files = {name: content for name, content in _contents(directory).items() if _is_kept(name)}
     states = []
     for group in scenario.groups:
         found = group.files_of(files)
         assert found in (group.old, group.new), f"group {group.bases} is neither old nor new: {sorted(found)}"
         states.append(found == group.new)
-    assert states == sorted(states, reverse=True), f"a group is new behind one that is old: {states}"
+    assert states == sorted(states, reverse=True), f"a group is new after one that is old: {states}"
     return sum(states)
 
 
 def assert_whole(directory: Path, scenario: Scenario) -> int:
-    """No leftovers, each group old or new, everything else as it was; returns how many groups are new."""
+    """Assert no leftovers, each group old or new, all else unchanged; return the number of new groups."""
     files = _contents(directory)
     assert [name for name in files if name.endswith(TEMPORARY)] == []
     committed = committed_groups(directory, scenario)
@@ -241,7 +241,7 @@ def assert_whole(directory: Path, scenario: Scenario) -> int:
 
 
 def assert_start_repairs(directory: Path, scenario: Scenario) -> int:
-    """A start makes the directory whole, a second start finds nothing to do; returns how many groups are new."""
+    """Assert that a start makes the directory whole and a second changes nothing; return the number of new groups."""
     finish_interrupted(directory, FaultyFs())
     committed = assert_whole(directory, scenario)
     assert finish_interrupted(directory, FaultyFs()) == ()
@@ -249,14 +249,14 @@ def assert_start_repairs(directory: Path, scenario: Scenario) -> int:
 
 
 def assert_run_completes(directory: Path, scenario: Scenario) -> None:
-    """A run over what a crash left ends where an undisturbed run ends; stray snapshots may be left to the loader."""
+    """Assert that a run after a crash ends like an undisturbed one; stray snapshots may be left to the loader."""
     whole_run(directory, scenario, FaultyFs())
     assert assert_whole(directory, scenario) == len(scenario.groups)
 
 
-def copy_of(directory: Path, place: Path) -> Path:
-    """A copy of a partition directory below `place`, under the same name."""
-    target = place / directory.name
+def copy_of(directory: Path, parent: Path) -> Path:
+    """Return a copy of a partition directory below `parent`, with the same name."""
+    target = parent / directory.name
     if target.exists():
         shutil.rmtree(target)
     shutil.copytree(directory, target)

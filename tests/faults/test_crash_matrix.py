@@ -1,4 +1,4 @@
-"""Every step of every command that commits, cut off in every way, and our own start over what is left.
+"""Faults at every step of every command that commits, and our own start after each.
 
 `tests.faults.matrix` has the faults, `tests.faults.crash_scenarios` the commands; Kafka's loader sees the same in
 tests/conformance/test_crash_matrix.py.
@@ -37,7 +37,7 @@ def test_whatever_a_crash_at_any_step_leaves_is_opened_whole_and_completed_by_th
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("failure", [Failure.EIO, Failure.ENOSPC])
-def test_a_step_that_fails_is_told_and_what_it_leaves_is_opened_whole_and_completed_by_the_next_run(
+def test_a_step_that_fails_is_reported_and_what_it_leaves_is_opened_whole_and_completed_by_the_next_run(
     scenario: CrashScenario, failure: Failure
 ):
     with FsTrace(scenario.root) as trace:
@@ -54,8 +54,8 @@ def test_a_step_that_fails_is_told_and_what_it_leaves_is_opened_whole_and_comple
         if outcome.status == 2:
             assert scenario.of(tree, scenario.log_dir) == scenario.of(scenario.before, scenario.log_dir), what
         if outcome.status:
-            told = outcome.stderr if not outcome.stdout else outcome.stdout
-            assert "Traceback" not in told and len(told) > 20, what
+            message = outcome.stderr if not outcome.stdout else outcome.stdout
+            assert "Traceback" not in message and len(message) > 20, what
         checker.check(tree, failure, what)
 
 
@@ -82,14 +82,14 @@ def test_tasks_that_all_run_twice_change_nothing(tasked: CrashScenario):
 
 @pytest.fixture(params=[name for name in crash_scenarios() if name.startswith("compact") or "archived" in name])
 def tasked(request: pytest.FixtureRequest, tmp_path: Path) -> CrashScenario:
-    """A scenario that has tasks."""
+    """Prepare a scenario that has tasks."""
     found = crash_scenarios()[request.param]
     found.prepare(tmp_path / "root")
     return found
 
 
 def assert_as_undisturbed(scenario: CrashScenario) -> None:
-    """The same bytes in the log directory, the same archive or output, and nothing that an attempt left that lost."""
+    """Assert the bytes of an undisturbed run in log directory, archive and output, and no file of a lost attempt."""
     tree = read_tree(scenario.root)
     assert leftovers(tree) == []
     assert files_of(scenario, tree) == files_of(scenario, scenario.after)
@@ -99,7 +99,7 @@ def assert_as_undisturbed(scenario: CrashScenario) -> None:
 
 @pytest.mark.timeout(0)
 def test_a_process_that_gets_sigkill_leaves_what_was_recorded(scenario: CrashScenario):
-    """Of commands whose files have the same names in every run."""
+    """Compare a killed process with the recorded image, for commands whose file names are the same in every run."""
     if scenario.command == "compact" or scenario.name.endswith(("archived", "kept")):
         pytest.skip("its files are named by the run")
     killed = [image for image in recorded(scenario).images if image.crash == "SIGKILL"]

@@ -52,7 +52,7 @@ def opened(
 
 @dataclass(slots=True)
 class History:
-    """What was acknowledged: base offset -> batch as it must be stored, and up to where it was flushed."""
+    """The acknowledged batches, base offset -> batch as it must be stored, and the offset of the last flush."""
 
     batches: dict[int, bytes] = field(default_factory=dict)
     unacknowledged: list[bytes] = field(default_factory=list)
@@ -63,13 +63,13 @@ class History:
     in_transaction: set[int] = field(default_factory=set)
 
     def flushed_to(self, recovery_point: int) -> None:
-        """A truncation inside of a batch leaves a log end that no batch reaches; a restart falls back to the batch."""
+        """Note a flush; after a truncation inside a batch, a restart falls back to the end of the last whole batch."""
         ends = (base + _delta(data) + 1 for base, data in self.batches.items())
         self.flushed = max((end for end in ends if end <= recovery_point), default=0)
 
 
 def _delta(data: bytes) -> int:
-    """The last offset delta of a batch."""
+    """Return the last offset delta of a batch."""
     return int.from_bytes(data[23:27], "big")
 
 
@@ -186,7 +186,7 @@ def stored_batches(directory: Path) -> dict[int, bytes]:
 
 
 def assert_recovered(log: PartitionLog, history: History) -> None:
-    """What the module says must hold; `history` then is what is there."""
+    """Assert the rules of the module; `history` is then set to the contents of the log."""
     found = stored_batches(log.directory)
     assert log.log_end_offset >= history.flushed
     for base_offset, data in history.batches.items():

@@ -55,7 +55,7 @@ STRAYS: dict[str, dict[str, bytes]] = {
 
 
 def kills(work: Work, lay_out: Callable[[], object], disk_of: Path | None = None) -> Iterator[FaultyFs]:
-    """`work` killed behind each of its operations, in a directory laid out anew each time."""
+    """Yield after `work` was killed at each of its operations, in a directory laid out anew each time."""
     for number in count(1):
         lay_out()
         fs = FaultyFs(Kill(number), None if disk_of is None else Disk(disk_of))
@@ -69,7 +69,7 @@ def kills(work: Work, lay_out: Callable[[], object], disk_of: Path | None = None
 
 
 class Starts:
-    """How many groups are new after a start over an image; what is known already is not tried again."""
+    """A cache of the number of new groups after a start over an image."""
 
     def __init__(self, directory: Path, given: Scenario) -> None:
         self._directory = directory
@@ -85,7 +85,7 @@ class Starts:
 
 
 def crashes_of_a_commit(directory: Path, given: Scenario) -> list[Image]:
-    """What a kill behind each step of a commit leaves."""
+    """Return the image after a kill at each step of a commit."""
     swap = prepare(directory, given.groups, FaultyFs())
     with_parts = read_image(directory)
     return [
@@ -122,7 +122,7 @@ def test_names_of_two_groups_are_never_there_at_once(scenario: tuple[Path, Scena
 
 # --------------------------------------------------------------------------------------------------------------- killed
 @pytest.mark.parametrize("left", STRAYS)
-def test_a_start_makes_whole_what_a_kill_behind_any_step_of_a_run_left(left: str, scenario: tuple[Path, Scenario]):
+def test_a_start_makes_whole_what_a_kill_after_any_step_of_a_run_left(left: str, scenario: tuple[Path, Scenario]):
     directory, given = scenario
     start = with_strays(given.image, STRAYS[left])
     committed = []
@@ -142,7 +142,7 @@ def test_a_repair_killed_behind_any_step_is_completed_by_the_next(scenario: tupl
             assert starts.committed(read_image(directory)) == whole
 
 
-def test_a_process_that_got_sigkill_behind_any_step_is_repaired_by_the_next_one(scenario: tuple[Path, Scenario]):
+def test_a_process_that_got_sigkill_after_any_step_is_repaired_by_the_next_one(scenario: tuple[Path, Scenario]):
     directory, given = scenario
     swap = prepare(directory, given.groups, FaultyFs())
     with_parts = read_image(directory)

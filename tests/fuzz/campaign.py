@@ -1,11 +1,11 @@
-"""A fuzzing campaign: many changed batches through every decoder, in a process whose death is an answer too.
+"""A fuzzing campaign, coverage guided: many mutated batches through every decoder, in a child process that may die.
 
     python -m tests.fuzz.campaign --batches 10000000 --seed 1
 
-The process that fuzzes keeps the batch at work in a file, so that its parent can save what killed it or made it hang.
-Batches that go a way nobody went before join those that are changed.  Of the batches that are good on the outside, some
-go on through the decoders written in Python: decompression, wrappers, columns, the intake of a live log; and some are
-compared with the plain twin.  The same seed does the same again.
+The child keeps the current batch in a file, so that its parent can save a batch that killed it or made it hang.
+Batches with a new outcome join the pool of batches to mutate.  Some batches with a good header go on through the
+decoders written in Python: decompression, wrappers, columns, appends to a live log.  Some are compared with the plain
+twin.  The same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ BUFFER_BYTES = ROOM_BYTES
 LARGEST_POOL = 4000
 ADDRESS_SPACE_BYTES = 8 << 30
 MOST_RESIDENT_BYTES = 1 << 30
-"""What decoding batches of a few kilobytes may take, whatever they claim; measured beside what the imports take."""
+"""Largest resident memory of decoding batches of a few kilobytes, beyond that of the imports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """What a campaign did; `ways` are the different outcomes that batches had."""
+    """The result of a campaign; `ways` is the number of different outcomes of batches."""
 
     batches: int
     python_batches: int
@@ -51,19 +51,19 @@ class Campaign:
 
 
 class FuzzFailureError(AssertionError):
-    """A decoder broke; the message has the seed, the number of the batch and where its bytes were saved."""
+    """A decoder failed; the message has the seed, the number of the batch and the path of its bytes."""
 
 
 def run(
     batches: int, seed: int, saves: Path, *, python_batches: int = 40, seconds: float = 3600, dies_at: int = -1
 ) -> Campaign:
-    """Fuzz in a process of its own.
+    """Fuzz in a child process.
 
     `python_batches` is the number of batches of a round that the decoders in Python get.  At batch `dies_at` the
     process dies, as with a decoder that reads outside its buffer.
 
     Raises:
-        FuzzFailureError: the process died, hung or found something broken.
+        FuzzFailureError: the child died, hung or found an error.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -88,21 +88,21 @@ def run(
 
 
 def _kept(folder: Path, saves: Path, seed: int) -> str:
-    """Where the batch at work was saved, and how to do it again."""
+    """Save the current batch; return its path and the seed as a clause."""
     try:
         number, size = np.frombuffer(saved(folder / "note", 16), dtype=np.int64).tolist()
         python_batches = folder / "python_batches"
         content = (
             python_batches.read_bytes()
             if python_batches.exists()
-            else saved(folder / "guarded", BUFFER_BYTES)[:-64][-size:]
+            else saved(folder / "buffer", BUFFER_BYTES)[:-64][-size:]
         )
     except (OSError, ValueError):
-        return f"seed {seed}: it did not come to the first batch"
+        return f"seed {seed}: it did not reach the first batch"
     saves.mkdir(parents=True, exist_ok=True)
-    place = saves / f"fuzz-{seed}-{number}.bin"
-    place.write_bytes(content)
-    return f"seed {seed}, batch {number}, {len(content)} bytes saved as {place}"
+    path = saves / f"fuzz-{seed}-{number}.bin"
+    path.write_bytes(content)
+    return f"seed {seed}, batch {number}, {len(content)} bytes saved as {path}"
 
 
 # ---------------------------------------------------------------------------------------------------------- the child
@@ -114,7 +114,7 @@ def _fuzz(batches: int, seed: int, folder: Path, python_batches: int, dies_at: i
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     note = GuardedBuffer(16, folder / "note").bytes.view(np.int64)
-    bench = Bench(GuardedBuffer(BUFFER_BYTES, folder / "guarded"), note)
+    bench = Bench(GuardedBuffer(BUFFER_BYTES, folder / "buffer"), note)
     known = seed_batches()
     pool = pool_of(known)
     seen = np.zeros(SIGNATURES, dtype=np.int64)
@@ -162,7 +162,7 @@ def _cut(data: np.ndarray, ends: np.ndarray, count: int) -> list[bytes]:
 
 
 def main() -> None:
-    """The command line; a table of what happened, or a failure and exit status 1."""
+    """Run the command line: print a table of results, or fail with exit status 1."""
     parser = argparse.ArgumentParser(description="fuzz the decoders")
     parser.add_argument("--batches", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,6 +1,6 @@
-"""Memory between pages that nobody may touch: a decoder that reads or writes one byte too far dies at once.
+"""Memory between guard pages: a decoder that reads or writes one byte too far dies at once.
 
-The bytes are those of a file, so that the parent of a process that died finds there what killed it.
+The memory may be that of a file, in which the parent of a dead process finds the batch that killed it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class GuardedBuffer:
-    """`bytes` is uint8[size_bytes], which ends where a forbidden page begins; the page in front of it is one too."""
+    """`bytes`, uint8[size_bytes], with a guard page right after its end and one before its first page."""
 
     def __init__(self, size_bytes: int, path: Path | None = None) -> None:
         page = mmap.PAGESIZE

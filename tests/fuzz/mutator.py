@@ -1,10 +1,10 @@
-"""Batches changed at random, with an eye for their structure, by compiled loops: millions of them a minute.
+"""Structure-aware random mutations of batches by kernels, millions per minute.
 
-A change is a flipped bit, a wild byte, a field set to a value that hurts (huge, negative, off by one, a varint that is
-longer than it need be), bytes taken out or put in, an end cut off, or another batch spliced on.  After the changes most
-batches get a right length, and most of those a right checksum, so that the decoders behind both are reached.
+A mutation is a flipped bit, a random byte, a field with a boundary value (huge, negative, off by one, an overlong
+varint), bytes removed or inserted, a cut end, or another batch spliced on.  Afterwards most batches get a correct
+length, and most of those a correct checksum, so that the decoders after both checks are reached.
 
-Everything follows from the seed that the state of the random numbers is made of.
+The seed determines all random numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Int64s = npt.NDArray[np.int64]
 State = npt.NDArray[np.uint64]
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
-_HURTS = np.array(
+_BOUNDARY_VALUES = np.array(
     [
         *(0, 1, 2, 3, 4, 5, 6, 7, 8, 63, 64, 65, 127, 128, 255, 256, 511, 512, 4095, 4096, 65535, 1 << 20, 1 << 28),
         *(2**31 - 1, 2**31 - 2, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 9223372036854775, 9223372036854776),
@@ -38,7 +38,7 @@ _HURTS = np.array(
 
 @kernel
 def seed_state(state: State, seed: int, number: int) -> None:
-    """Begin the random numbers of batch `number` of the campaign `seed`."""
+    """Set the state of the random numbers for batch `number` of the campaign `seed`."""
     mixed = np.uint64(seed) * _STEP + np.uint64(number)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -47,7 +47,7 @@ def seed_state(state: State, seed: int, number: int) -> None:
 
 @kernel
 def below(state: State, bound: int) -> int:
-    """A number in [0, bound)."""
+    """Return a random number in [0, bound)."""
     word = state[0]
     word ^= word >> np.uint64(12)
     word ^= word << np.uint64(25)
@@ -63,7 +63,7 @@ def _value(state: State, old: int) -> int:
         return old + below(state, 5) - 2
     if kind == 1:
         return (below(state, 1 << 31) << 33) ^ (below(state, 1 << 31) << 16) ^ below(state, 1 << 31)
-    return _HURTS[below(state, _HURTS.size)]
+    return _BOUNDARY_VALUES[below(state, _BOUNDARY_VALUES.size)]
 
 
 @kernel
@@ -129,7 +129,7 @@ def _set_field(out: Bytes, size: int, at: int, width: int, state: State) -> int:
 
 @kernel
 def seal(out: Bytes, size: int) -> None:
-    """Give the batch in out[:size] the checksum of its magic, if it has room for one."""
+    """Give the batch in out[:size] the checksum of its magic, if it is long enough for one."""
     address = out.ctypes.data
     if size > 21 and out[16] == 2:
         store_i32(address + 17, crc32c(address + 21, size - 21))
@@ -141,7 +141,7 @@ def seal(out: Bytes, size: int) -> None:
 def mutate(
     data: Bytes, starts: Int64s, fields: Int64s, field_starts: Int64s, out: Bytes, state: State
 ) -> tuple[int, int]:
-    """Write a changed batch of the pool to `out`, uint8[ROOM_BYTES]; returns its size and the batch it was."""
+    """Write a changed batch of the pool to `out`, uint8[ROOM_BYTES]; return its size and the number of the original."""
     chosen = below(state, starts.size - 1)
     start = starts[chosen]
     size = min(starts[chosen + 1] - start, MOST_BYTES)
@@ -171,10 +171,10 @@ def mutate(
             size = at
         else:
             other = below(state, starts.size - 1)
-            behind = starts[other + 1]
-            source = starts[other] + below(state, behind - starts[other])
+            end = starts[other + 1]
+            source = starts[other] + below(state, end - starts[other])
             size = at
-            while source < behind and size < MOST_BYTES:
+            while source < end and size < MOST_BYTES:
                 out[size] = data[source]
                 size += 1
                 source += 1

@@ -1,7 +1,7 @@
-"""One changed batch through every compiled decoder, between forbidden pages, with what they answer checked on the spot.
+"""One changed batch through every compiled decoder, between guard pages, with a check of each result.
 
-A probe answers with a signature, a number below SIGNATURES that says which way the batch went, or with what is wrong:
-a negative number, one of the BROKEN_ below.
+A probe returns a signature, a number below SIGNATURES for the outcome of the batch, or an error: a negative number, one
+of the BROKEN_ constants.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ BROKEN_COUNT = -4
 BROKEN_CHECKSUM = -5
 BROKEN_TEXT = {
     BROKEN_HEADER: "a header row contradicts the batch",
-    BROKEN_FIELD: "a record's field lies outside of its record",
+    BROKEN_FIELD: "a record's field lies outside its record",
     BROKEN_REBUILD: "a rebuilt batch cannot be read",
     BROKEN_COUNT: "more records than the bytes can hold",
-    BROKEN_CHECKSUM: "a batch with a right checksum is said to have a wrong one, or the other way round",
+    BROKEN_CHECKSUM: "decoders disagree about a checksum",
 }
 
 
 @kernel
 def _probe_record(base: int, start: int, end: int, row: npt.NDArray[np.int64], secrets: int) -> bool:
-    """Whether the fields lie within their record and in their order."""
+    """Return True if the fields lie within their record and in order."""
     key_end = row[decode.KEY_START] + max(row[decode.KEY_BYTES], 0)
     value_end = row[decode.VALUE_START] + max(row[decode.VALUE_BYTES], 0)
     if not (start <= row[decode.RECORD_START] <= row[decode.KEY_START] <= key_end <= row[decode.VALUE_START]):
@@ -58,7 +58,7 @@ def _probe_rebuild(
     base: int, count: int, records: npt.NDArray[np.int64], kept: npt.NDArray[np.uint8], target: npt.NDArray[np.uint8],
     again: npt.NDArray[np.int64], payload_bytes: int,
 ) -> int:  # fmt: skip
-    """Rebuild the batch at `base` from the kept records in exactly the room that its bound allows, and read it."""
+    """Rebuild the batch at `base` from the kept records in a buffer of exactly its bound, and read it."""
     left = 0
     for index in range(count):
         left += kept[index]
@@ -95,7 +95,7 @@ def probe(
     """Decode the batch that ends PADDING_BYTES before the guarded buffer does."""
     start = guarded.size - PADDING_BYTES - size
     base = guarded.ctypes.data + start
-    status, filled, behind, _ = decode.read_headers(base, 0, size, 0, rows)
+    status, filled, end, _ = decode.read_headers(base, 0, size, 0, rows)
     verified, verified_bytes = verified_batch_at(base, 0, size)
     find_batch(base, size, 0, 5)
     find_batch(base, size, 1, 5)
@@ -104,7 +104,7 @@ def probe(
     if filled > 0:
         row = rows[0]
         batch_bytes = row["size_bytes"]
-        if batch_bytes < 26 or batch_bytes > size or behind > size:
+        if batch_bytes < 26 or batch_bytes > size or end > size:
             return BROKEN_HEADER
         count = row["record_count"]
         if row["magic"] < 2:
@@ -133,7 +133,7 @@ def probe(
                     rebuilt = _probe_rebuild(base, count, mine, kept, target, again, payload_bytes)
                     if rebuilt < 0:
                         return rebuilt
-        # What decides the way: how the header ended, the records, magic, codec and kind, and how many there are.
+        # The outcome: status of the header and the records, magic, codec and kind, number of records.
         outcome = 64 + outcome + 64 * (row["magic"] + 3 * (row["attributes"] & 0x3F))
         outcome = outcome * 4 + min(max(count, 0), 3)
         return min(outcome, SIGNATURES - 1)
@@ -167,7 +167,7 @@ def probe_many(
 ) -> tuple[int, int, int, int]:
     """Make and probe the batches first, first + 1, … of campaign `seed`.
 
-    `note` holds the number and size of the batch at work, for whoever finds the process dead.  Batches whose header and
+    `note` holds the number and size of the batch at work, for the parent of a dead process.  Batches whose header and
     checksum are right are gathered in `good`, those of a signature not `seen` in `fresh`.
 
     Returns:
@@ -210,7 +210,7 @@ def probe_many(
 
 
 class Bench:
-    """The memory that probes work in; `note` and `guarded` are files if `folder` is given."""
+    """The memory of a probe."""
 
     def __init__(self, guarded: GuardedBuffer, note: npt.NDArray[np.int64]) -> None:
         self.guarded = guarded
@@ -224,7 +224,7 @@ class Bench:
         self.state = np.ones(1, dtype=np.uint64)
 
     def arguments(self) -> tuple[npt.NDArray[np.generic], ...]:
-        """From `scratch` to `state`, as `probe_many` takes them."""
+        """Return the arguments of `probe_many` from `scratch` to `state`."""
         records, again = (output.bytes.view(np.int64).reshape(MOST_RECORDS, RECORD_FIELDS) for output in self._outputs)
         return (
             *(self.scratch, self.guarded.bytes, self.rows, records, again, self._target.bytes, self.kept),

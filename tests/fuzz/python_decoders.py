@@ -1,6 +1,6 @@
-"""Changed batches through the decoders that are written in Python, and beside the plain twin.
+"""Mutated batches through the decoders written in Python, compared with the plain twin.
 
-Whatever the bytes are, a decoder answers with records or with a SedimentError.
+For any bytes a decoder returns records or raises a SedimentError.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ assert _BOUNDS.size == BOUND_FIELDS
 
 
 class DisagreementError(AssertionError):
-    """A decoder and the twin do not say the same."""
+    """A decoder and the twin disagree."""
 
 
 class PythonDecoders:
-    """Feeds batches on, each in turn written to `note` before it is decoded; `outcomes` counts what became of them."""
+    """The decoders; each batch is written to `note` before it is decoded, and `outcomes` counts the results."""
 
     def __init__(self, seed: int, note: Path) -> None:
         self._random = random.Random(seed)
@@ -64,7 +64,7 @@ class PythonDecoders:
         self.compared = 0
 
     def feed(self, batches: Sequence[bytes], count: int) -> None:
-        """Some of `batches` as they are, and compressed as a batch or a wrapper whose content they are."""
+        """Decode `count` of `batches`: as they are, compressed, or wrapped."""
         if not batches:
             return
         for _ in range(count):
@@ -80,22 +80,22 @@ class PythonDecoders:
         self._note.unlink(missing_ok=True)
 
     def compressed(self, data: bytes) -> bytes:
-        """The batch with its records, right or wrong, as a stream of some codec, which may be damaged too."""
+        """Return the batch with its records compressed by a random codec; the stream may be corrupt too."""
         codec = self._random.randrange(1, 5)
-        stream = self._damaged(framing.compress(codec, data[61:]))
+        stream = self._corrupted(framing.compress(codec, data[61:]))
         head = bytearray(data[:61])
         head[22] = head[22] & 0xF8 | codec
         struct.pack_into(">i", head, 8, 49 + len(stream))
         return sign_batch(bytes(head) + stream)
 
     def wrapped(self, data: bytes) -> bytes:
-        """A wrapper around the message."""
+        """Return a wrapper around the message."""
         magic, codec = data[16], self._random.randrange(1, 4)
-        stream = self._damaged(framing.compress(codec, data * self._random.randrange(1, 4), magic=magic))
+        stream = self._corrupted(framing.compress(codec, data * self._random.randrange(1, 4), magic=magic))
         offset = self._random.choice([0, 1, 5, 1 << 40, -1, INT64_MAX])
         return encode_legacy_record(Record(offset, 5, None, stream), magic=magic, attributes=codec)
 
-    def _damaged(self, stream: bytes) -> bytes:
+    def _corrupted(self, stream: bytes) -> bytes:
         changed = bytearray(stream)
         for _ in range(self._random.choice([0, 0, 1, 3])):
             changed[self._random.randrange(len(changed))] ^= 1 << self._random.randrange(8)
@@ -104,11 +104,11 @@ class PythonDecoders:
         return bytes(changed)
 
     def one(self, data: bytes) -> None:
-        """Every decoder on the one batch."""
+        """Run every decoder on one batch."""
         rows, ours = self._read(data)
         for row in rows:
             self._fold(row)
-        self._intake(data)
+        self._append(data)
         self._values(ours)
         if data[16] < 2 and len(data) >= 26:
             self._guarded("upgrade", lambda: upgrade_wrapper(data, limit_bytes=1 << 24))
@@ -124,17 +124,17 @@ class PythonDecoders:
         return result
 
     def _read(self, data: bytes) -> tuple[np.ndarray, list[tuple[Any, ...]] | None]:
-        """The header rows, and the records as (offset, key, value, headers) or None where they cannot be read."""
+        """Return the header rows, and the records as (offset, key, value, headers) or None if they cannot be read."""
         buffer = padded_buffer(len(data))
         buffer[: len(data)] = np.frombuffer(data, dtype=np.uint8)
         rows = np.zeros(1, dtype=BATCH_ROW)
-        _, count, behind, _ = read_headers(buffer.ctypes.data, 0, len(data), 0, rows)
+        _, count, end, _ = read_headers(buffer.ctypes.data, 0, len(data), 0, rows)
         rows = rows[:count]
         if not count:
             return rows, None
         columns = RecordColumns(WANT_KEY | WANT_VALUE | WANT_HEADERS)
         try:
-            columns.add(BatchSpan(buffer, 0, behind, 0, rows), 0, np.zeros(1, dtype=np.bool_), _BOUNDS)
+            columns.add(BatchSpan(buffer, 0, end, 0, rows), 0, np.zeros(1, dtype=np.bool_), _BOUNDS)
         except BadBatchError as bad:
             self.outcomes[f"columns: {type(bad.error).__name__}"] += 1
             return rows, None
@@ -153,8 +153,8 @@ class PythonDecoders:
         if row["producer_id"] >= 0:
             self._guarded("producers", lambda: replay(ProducerState.at(0), np.array([row], dtype=BATCH_ROW)))
 
-    def _intake(self, data: bytes) -> None:
-        """As an append to a live log."""
+    def _append(self, data: bytes) -> None:
+        """Validate the batch as an append to a live log."""
         for origin in _ORIGINS:
             batches = self._guarded(
                 "append",
@@ -182,7 +182,7 @@ class PythonDecoders:
             self._guarded("metadata", lambda value=value: decode_metadata_record(value))
 
     def _compare(self, data: bytes, ours: list[tuple[Any, ...]] | None) -> None:
-        """The twin must accept and read the same, but for what it does not bother to refuse."""
+        """Compare with the twin, which must read the same but refuses less."""
         try:
             _, batch = next(file_batches(data), (0, None))
             theirs = batch.records() if batch is not None and batch.is_valid() else None
@@ -208,7 +208,7 @@ class PythonDecoders:
 
 
 def _refused_on_purpose(batch: Any) -> bool:
-    """What the reader of headers refuses, and Kafka's reader of records does not look at."""
+    """Return True for a batch that only the reader of headers refuses; Kafka's reader of records does not check it."""
     if not isinstance(batch, Batch):
         return bool(batch.codec)  # a wrapper may hold entries of a magic that Kafka takes for one of its own
     return batch.last_offset_delta < 0 or batch.magic != 2 or batch.is_control

@@ -1,4 +1,4 @@
-"""Batches that fuzzing starts from, of every codec and magic, with the places of their fields.
+"""Batches that fuzzing starts from, of every codec and magic, with the positions of their fields.
 
 They come from the segments that Kafka wrote and from random logs of the plain twin.
 """
@@ -19,7 +19,7 @@ from tests.twin.errors import TwinError
 from tests.twin.segments import file_batches, list_segments
 from tests.twin.varints import decode_varint
 
-VARINT = 0  # the width of a field that is one
+VARINT = 0  # stands for the width of a varint
 LARGEST_SEED_BYTES = 2000
 _HEADER_FIELDS = (
     *((0, 8), (8, 4), (12, 4), (16, 1), (17, 4), (21, 2), (22, 1), (23, 4), (27, 8), (35, 8)),
@@ -42,12 +42,12 @@ class Pool:
 
 
 def pool_of(batches: Sequence[bytes]) -> Pool:
-    places = [list(_fields(batch)) for batch in batches]
+    fields = [list(_fields(batch)) for batch in batches]
     return Pool(
         np.frombuffer(b"".join(batches), dtype=np.uint8).copy(),
         np.cumsum([0, *map(len, batches)]).astype(np.int64),
-        np.array([place for found in places for place in found], dtype=np.int64),
-        np.cumsum([0, *map(len, places)]).astype(np.int64),
+        np.array([field for found in fields for field in found], dtype=np.int64),
+        np.cumsum([0, *map(len, fields)]).astype(np.int64),
     )
 
 
@@ -69,7 +69,7 @@ def _fields(batch: bytes) -> Iterable[tuple[int, int]]:
 
 
 def _record_fields(batch: bytes) -> Iterable[tuple[int, int]]:
-    """The varints of the records, as far as they can be followed."""
+    """Yield the varints of the records, as far as they can be parsed."""
     at = 61
 
     def varint() -> int:
@@ -102,7 +102,7 @@ def _record_fields(batch: bytes) -> Iterable[tuple[int, int]]:
 
 
 def seed_batches() -> list[bytes]:
-    """The same ones, in the same order, every time."""
+    """Return the seed batches, always the same and in the same order."""
     found: dict[bytes, None] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in cleaning_cases(magic2_only=False):

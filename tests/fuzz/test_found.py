@@ -1,4 +1,4 @@
-"""What fuzzing found, each as the smallest input that showed it, and streams that expand without end."""
+"""Regressions found by fuzzing, each as its smallest input, and streams that expand without end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What reads, serves and explains a log, on directories changed at random, and every small file that is read back.
+"""Readers of logs on directories changed at random, and of every small file that is read back.
 
-Whatever the bytes are, the answer is a result or a SedimentError.  SEDIMENT_FUZZ_LOGS is how many directories.
+For any bytes the answer is a result or a SedimentError.  SEDIMENT_FUZZ_LOGS is the number of directories.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A log directory at rest: lock, commit, load, repair, copy.  Never imports `engine.live`."""
+"""A stopped log directory: lock, commit, load, repair, copy.  Never imports `engine.live`."""

@@ -1,18 +1,18 @@
-"""The catalogue of a run that keeps originals: one JSON file, from which everything can be put back exactly.
+"""The catalogue of a run that keeps originals: one JSON file, from which the files before the run can be restored.
 
     catalogue         1, the version of this format
     state             planned, or done once the run has ended
     run_id, command, arguments, now_ms
     started, started_ms, finished_ms      UTC and milliseconds since the epoch; finished_ms is null while planned
-    log_dirs          path, checkpoint_files (those that are there), clean_shutdown
+    log_dirs          path, checkpoint_files (those that exist), clean_shutdown
     partitions        partition, log_dir, status (null while planned), checkpoints, leader_epochs, files, new_files
 
-`checkpoints` holds the partition's offset in each checkpoint file before the run; null: the file has no entry of it.
+`checkpoints` holds the partition's offset in each checkpoint file before the run; null: the file has no entry for it.
 `leader_epochs` is the content of leader-epoch-checkpoint before the run; null: there was none.  A file has name,
-size_bytes, mtime_ns and inode.  `new_files` are segment files that the run made; null: not known while planned.
+size_bytes, mtime_ns and inode.  `new_files` are segment files that the run made; null while planned: not known.
 
-Invariants: the file is durable as `planned` before the first original goes; `planned` lists every file that may go, and
-those that went are in the directory of the catalogue under the same inode; `done` lists exactly those that went.
+Invariants: the file is durable as `planned` before the first original is removed.  `planned` lists every file that may
+be removed; those that are have a link with the same inode beside the catalogue.  `done` lists exactly those.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OriginalFile:
 
 @dataclass(frozen=True, slots=True)
 class OriginalLogDir:
-    """A log directory before the run: its checkpoint files, and whether the last stop was clean."""
+    """A log directory before the run; `clean_shutdown` is True after a clean stop."""
 
     path: str
     checkpoint_files: tuple[str, ...]
@@ -74,7 +74,7 @@ class OriginalPartition:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """One run; `arguments` hold no secrets, the caller has removed them.  Times are milliseconds since the epoch."""
+    """One run.  The caller has removed secrets from `arguments`.  Times are milliseconds since the epoch."""
 
     run_id: str
     command: str
@@ -88,7 +88,7 @@ class Catalogue:
 
 
 def catalogue_file(target: Path, run_id: str) -> Path:
-    """Return where the catalogue of run `run_id` lies in a directory of originals."""
+    """Return the path of the catalogue of run `run_id` in a directory of originals."""
     return target / f"catalogue-{run_id}.json"
 
 
@@ -96,7 +96,7 @@ def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
     """Write or replace the catalogue of a run, durably; return its path.
 
     Raises:
-        OSError: as the filesystem says; an earlier catalogue of the run is still whole.
+        OSError: the file could not be written; an earlier catalogue of the run is still whole.
     """
     path = catalogue_file(target, catalogue.run_id)
     started = datetime.fromtimestamp(catalogue.started_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
@@ -106,7 +106,7 @@ def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
 
 
 def log_dir_before(log_dir: Path, checkpoints: LogDirCheckpoints) -> OriginalLogDir:
-    """Return the entry of a log directory whose checkpoint files say `checkpoints`."""
+    """Return the entry of a log directory with these `checkpoints`."""
     names = (name for name, offsets in _by_file(checkpoints).items() if offsets is not None)
     return OriginalLogDir(str(log_dir), tuple(names), checkpoints.clean_shutdown)
 
@@ -119,10 +119,10 @@ def partition_before(
     new_files: Sequence[str] | None,
     fs: Fs,
 ) -> OriginalPartition:
-    """Return the entry of a partition in `directory`, of which the files `names` may go.
+    """Return the entry of a partition in `directory`, whose files `names` may be removed.
 
     Raises:
-        OSError: a file is not there or cannot be read.
+        OSError: a file is missing or cannot be read.
     """
     epochs = directory / LEADER_EPOCH_FILE
     return OriginalPartition(
@@ -136,7 +136,7 @@ def partition_before(
 
 
 def segment_file_names(directory: Path, fs: Fs) -> list[str]:
-    """Return the names of the live segment files of a partition directory, producer snapshots with them."""
+    """Return the names of the live segment files of a partition directory, producer snapshots included."""
     parsed = [(entry.name, parse_segment_file(entry.name)) for entry in fs.scan(directory) if entry.is_file]
     return [name for name, found in parsed if found is not None and not found.state]
 

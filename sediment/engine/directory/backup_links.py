@@ -1,12 +1,12 @@
-"""Keeping what a run replaces or deletes, or all of a log that it changes: hard links, durable before the first rename.
+"""Backups by hard links: of the files that a run replaces or deletes, or of whole partitions that it changes.
 
-`link_files` links the files that go, `BackupLinks` keeps the catalogue of a run that does so (`engine.catalogue`).
-`snapshot_log_dir` and `snapshot_partition` make a log directory as it was before a run, of the partitions that the run
-changed: what `sediment verify` compares with.
+    link_files, BackupLinks                    files that a run removes, with a catalogue (`backup_catalogue`);
+                                               options call them originals
+    snapshot_log_dir, snapshot_partition       the log directory before a run, for `sediment verify`
 
-Invariants: a link shares its inode with the file that goes, and no command changes an existing inode, so what is kept
-stays as it was; nothing kept earlier is replaced; no byte is copied.  A partition that is kept is kept whole, and as it
-was when the first of several runs into one directory found it.
+Invariants: links are durable before the first rename.  A link shares its inode with the file that is removed, and no
+command changes an existing inode, so backups stay as they are.  Earlier backups are never replaced, and no byte is
+copied.  A partition is linked whole, as the first of several runs into one directory found it.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from sediment.segment_io.fs import Fs
 _OTHER_DIRECTORY = "name a directory on the filesystem of the log directory"
 
 BEFORE_OF_FILE = ".sediment-before"
-"""Holds the `BeforeMark` of the log directory that a directory of `snapshot_log_dir` shows; there once all else is."""
+"""File with the `BeforeMark` of a directory made by `snapshot_log_dir`; it is written last."""
 
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP)
-_UNFINISHED = ".linking"  # no partition is named so
+_UNFINISHED = ".linking"  # not a partition name
 _NOT_LINKED = frozenset({LOCK_FILE, RUN_TOKEN_FILE})
 _MARKS = (
     BEFORE_OF_FILE, META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE
@@ -60,10 +60,10 @@ _MARKS = (
 
 
 def check_backup_path(target: Path, log_dir: Path, fs: Fs) -> None:
-    """Make sure, before anything is touched, that files of `log_dir` can be linked into `target`, and create it.
+    """Create `target` and check, before anything changes, that files of `log_dir` can be linked into it.
 
     Raises:
-        UsageError: it is on another filesystem, or no directory.
+        UsageError: it is on another filesystem, or not a directory.
     """
     try:
         _make_directories(target, fs)
@@ -78,13 +78,13 @@ def check_backup_path(target: Path, log_dir: Path, fs: Fs) -> None:
 
 
 def check_originals_path(target: Path, log_dir: Path, fs: Fs) -> None:
-    """`check_backup_path` for originals, which a log directory, or one of `snapshot_log_dir`, does not take in.
+    """Check a path for originals as `check_backup_path` does, and that it is outside every log directory and snapshot.
 
     Raises:
-        UsageError: it is or lies in such a directory, is on another filesystem, or is no directory.
+        UsageError: it is or lies in such a directory, is on another filesystem, or is not a directory.
     """
-    place = target.resolve()
-    for above in (place, *place.parents):
+    path = target.resolve()
+    for above in (path, *path.parents):
         found = next((name for name in _MARKS if fs.exists(above / name)), None)
         if found is not None:
             raise UsageError(
@@ -96,7 +96,7 @@ def check_originals_path(target: Path, log_dir: Path, fs: Fs) -> None:
 
 
 def link_replaced_files(swap: PreparedSwap, target: Path, fs: Fs) -> tuple[Path, ...]:
-    """`link_files` of the files that `commit(swap)` replaces or removes.
+    """Link the files that `commit(swap)` replaces or removes, as `link_files` does.
 
     Raises:
         UsageError: as `link_files`.
@@ -109,41 +109,41 @@ def link_replaced_files(swap: PreparedSwap, target: Path, fs: Fs) -> tuple[Path,
 def link_files(partition: TopicPartition, source: Path, names: Sequence[str], target: Path, fs: Fs) -> tuple[Path, ...]:
     """Link files of the directory `source` into target/<topic-partition>, durably; return the links.
 
-    Calling it again for the same files changes nothing.
+    A second call for the same files changes nothing.
 
     Raises:
-        UsageError: other files are kept there under the same names, or the filesystem cannot link to there.
+        UsageError: other files have the same names there, or the filesystem cannot link to that directory.
     """
     if not names:
         return ()
-    place = target / str(partition)
-    _make_directories(place, fs)
-    kept = []
+    folder = target / str(partition)
+    _make_directories(folder, fs)
+    links = []
     for name in names:
         try:
-            fs.link(source / name, place / name)
+            fs.link(source / name, folder / name)
         except FileExistsError as error:
-            if not (source / name).samefile(place / name):
+            if not (source / name).samefile(folder / name):
                 raise UsageError(
                     "originals of an earlier run are kept under this name",
                     partition=str(partition),
-                    path=str(place / name),
+                    path=str(folder / name),
                     advice="name another directory with --keep-originals",
                 ) from error
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            raise _other_filesystem(place, source) from error
-        kept.append(place / name)
-    fs.sync_directory(place)
+            raise _other_filesystem(folder, source) from error
+        links.append(folder / name)
+    fs.sync_directory(folder)
     fs.sync_directory(target)
-    return tuple(kept)
+    return tuple(links)
 
 
 class BackupLinks:
     """The originals of one run in `target` and their catalogue; the lock of every log directory must be held.
 
-    `begin` comes before the first `keep`, `keep` before the files go, and `end` after the last of them.
+    Call `begin` before the first `keep`, `keep` before the files are removed, and `end` after the last of them.
     """
 
     def __init__(self, target: Path, catalogue: Catalogue, fs: Fs) -> None:
@@ -160,12 +160,12 @@ class BackupLinks:
         """Write the catalogue as planned, durably.
 
         Raises:
-            OSError: as the filesystem says; nothing may go then.
+            OSError: the catalogue could not be written; no file may be removed then.
         """
         write_catalogue(self._catalogue, self._target, self._fs)
 
     def keep(self, partition: TopicPartition, source: Path, names: Sequence[str]) -> None:
-        """`link_files` for this run.
+        """Link files of a partition for this run, as `link_files` does.
 
         Raises:
             UsageError: as `link_files`.
@@ -173,7 +173,7 @@ class BackupLinks:
         link_files(partition, source, names, self._target, self._fs)
 
     def keep_swap(self, swap: PreparedSwap) -> None:
-        """`link_replaced_files` for this run.
+        """Link the files that a swap replaces for this run, as `link_replaced_files` does.
 
         Raises:
             UsageError: as `link_files`.
@@ -181,13 +181,13 @@ class BackupLinks:
         link_replaced_files(swap, self._target, self._fs)
 
     def end(self, statuses: Mapping[tuple[str, str], str], finished_ms: int) -> Path | None:
-        """Write the catalogue as done; return its path, or None where nothing went and it was removed.
+        """Write the catalogue as done; return its path, or remove it and return None if no file was removed.
 
-        `statuses` are by log directory and partition.  A file that stayed where it was loses its link, unless an
-        interrupted replacement waits in its directory: the next start completes it, and the file goes then.
+        `statuses` are by log directory and partition.  A file that is still in place loses its link, unless its
+        directory holds an interrupted replacement: the next start completes that and removes the file.
 
         Raises:
-            OSError: as the filesystem says; the catalogue is still there as planned.
+            OSError: the catalogue could not be written; it is still there as planned.
         """
         ended = [self._ended(each, statuses) for each in self._catalogue.partitions]
         changed = tuple(each for each in ended if each.files or each.new_files)
@@ -198,22 +198,22 @@ class BackupLinks:
         return write_catalogue(done, self._target, self._fs)
 
     def _ended(self, planned: OriginalPartition, statuses: Mapping[tuple[str, str], str]) -> OriginalPartition:
-        source, place = Path(planned.log_dir, planned.partition), self._target / planned.partition
+        source, folder = Path(planned.log_dir, planned.partition), self._target / planned.partition
         stays = not _is_replacement_open(source, self._fs)
-        gone = []
+        removed = []
         for file in planned.files:
-            if not _is_same(place / file.name, file):
+            if not _is_same(folder / file.name, file):
                 continue
             if stays and _is_same(source / file.name, file):
-                self._fs.unlink(place / file.name)
+                self._fs.unlink(folder / file.name)
             else:
-                gone.append(file)
-        if not gone:
+                removed.append(file)
+        if not removed:
             with suppress(OSError):
-                self._fs.remove_directory(place)
+                self._fs.remove_directory(folder)
         return replace(
             planned,
-            files=tuple(gone),
+            files=tuple(removed),
             new_files=self._new_files(planned, source),
             status=statuses.get((planned.log_dir, planned.partition)),
         )
@@ -239,21 +239,23 @@ def _is_same(path: Path, file: OriginalFile) -> bool:
 
 
 def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
-    """Link the files beside the partitions of `log_dir`, its checkpoints above all, into `target`, unless that is done.
+    """Link the files beside the partitions of `log_dir`, such as checkpoints, into `target`, unless that is done.
 
     Raises:
-        UsageError: another log directory is kept there, or something else, or the filesystem cannot link to there.
+        UsageError: `target` shows another log directory, is not empty, or is on another filesystem.
     """
     path = target / BEFORE_OF_FILE
     mark = read_mark(path, fs)
     if mark is not None:
         if mark.log_dir != str(log_dir.resolve()):
-            raise UsageError("another log directory is kept here", path=str(target), advice="name another directory")
+            raise UsageError(
+                "the directory shows another log directory", path=str(target), advice="name another directory"
+            )
         return
     files = [entry.name for entry in fs.scan(log_dir) if not entry.is_directory and entry.name not in _NOT_LINKED]
     if any(entry.name not in files for entry in fs.scan(target)):
         raise UsageError("the directory is not empty", path=str(target), advice="name an empty directory, or a new one")
-    # A run that was killed here had changed nothing yet: what it linked may be outdated by now.
+    # A run that was killed here had changed nothing yet; its links may be outdated by now.
     for entry in fs.scan(target):
         fs.unlink(target / entry.name)
     _link_all(files, log_dir, target, fs)
@@ -264,12 +266,12 @@ def snapshot_partition(partition: TopicPartition, log_dir: Path, target: Path, f
     """Link all files of a partition into target/<topic-partition>, unless that is done.
 
     Raises:
-        UsageError: the filesystem cannot link to there.
+        UsageError: the filesystem cannot link to that directory.
     """
-    source, place = log_dir / str(partition), target / str(partition)
-    if fs.exists(place):
+    source, folder = log_dir / str(partition), target / str(partition)
+    if fs.exists(folder):
         return
-    unfinished = place.with_name(place.name + _UNFINISHED)
+    unfinished = folder.with_name(folder.name + _UNFINISHED)
     if fs.exists(unfinished):
         for entry in fs.scan(unfinished):
             fs.unlink(unfinished / entry.name)
@@ -277,7 +279,7 @@ def snapshot_partition(partition: TopicPartition, log_dir: Path, target: Path, f
         fs.make_directory(unfinished)
     files = [e.name for e in fs.scan(source) if not e.is_directory and not e.name.endswith(PART_SUFFIX)]
     _link_all(files, source, unfinished, fs)
-    fs.rename(unfinished, place)
+    fs.rename(unfinished, folder)
     fs.sync_directory(target)
 
 
@@ -293,14 +295,14 @@ def _link_all(names: Sequence[str], source: Path, target: Path, fs: Fs) -> None:
 
 
 def _make_directories(path: Path, fs: Fs) -> None:
-    missing = [place for place in (path, *path.parents) if not fs.is_directory(place)]
-    for place in reversed(missing):
-        fs.make_directory(place)
+    missing = [each for each in (path, *path.parents) if not fs.is_directory(each)]
+    for each in reversed(missing):
+        fs.make_directory(each)
 
 
 def _other_filesystem(target: Path, source: Path) -> UsageError:
     return UsageError(
-        f"originals are kept as hard links, which cannot lead from here to {source}: it is another filesystem, or one "
+        f"originals are kept as hard links, which cannot reach {source}: it is on another filesystem, or on one "
         "without links",
         path=str(target),
         advice=_OTHER_DIRECTORY,

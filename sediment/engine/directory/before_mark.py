@@ -1,6 +1,6 @@
-"""The mark of a directory that `--keep-before` fills: which log directory it shows, and how each partition was then.
+"""The mark of a directory that `--keep-before` fills: its log directory, and a fingerprint of each partition.
 
-A run links only the partitions that it changes.  By the mark a reader tells a partition that did not change from one
+A run links only the partitions that it changes.  With the mark a reader distinguishes an unchanged partition from one
 whose links are missing.
 
 Format: one JSON object, `log_dir` and `partitions`, a fingerprint for each name.  Marks of earlier versions are the
@@ -29,7 +29,7 @@ class BeforeMark:
     partitions: Mapping[str, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """The content of the file."""
+        """Return the content of the file."""
         return json.dumps({"log_dir": self.log_dir, "partitions": dict(self.partitions)}).encode()
 
 
@@ -44,7 +44,7 @@ def make_mark(log_dir: Path, fs: Fs) -> BeforeMark:
 
 
 def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
-    """Return the mark in the file `path`, None where there is no such file."""
+    """Return the mark in the file `path`, None without such a file."""
     if not fs.exists(path):
         return None
     text = fs.read_bytes(path).decode(errors="surrogateescape")
@@ -58,7 +58,7 @@ def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
 def fingerprint(directory: Path, fs: Fs) -> str:
     """Return a hash of the name, size, inode and modification time of each file of a partition.
 
-    Whatever replaces a file makes a new inode, even where size and time stay.  Unfinished parts of a run do not count.
+    Every replacement of a file makes a new inode, even if size and time stay.  Unfinished parts of a run are left out.
     """
     files = [
         (entry.name, entry.size_bytes, (directory / entry.name).stat().st_ino, entry.mtime_ns)

@@ -1,14 +1,14 @@
-"""Removing the segments of a partition that retention lets go, in an order that a crash may cut off anywhere.
+"""Deletion of the segments past their retention limits, in an order that a crash may interrupt at any step.
 
-    roll                  an empty segment at the log end, with its producer snapshot, where every segment goes
-    log start moved       by the caller, durably: no reader is promised an offset that goes
-    leader epochs         cut to the new log start
-    .deleted              producer snapshots, then logs and indexes ascending: the log tells what is left to do
-    unlinked              or left to the next start, which removes them
+    1  roll               an empty segment at the log end with its producer snapshot, if every segment is deleted
+    2  log start raised   by the caller, durably, so that readers are not offered a deleted offset
+    3  leader epochs      truncated to the new log start
+    4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show the work left
+    5  unlinked           or left to the next start, which removes them
 
 Invariants: after a crash the log begins at the new log start or holds dead bytes below it, which the next run of the
-same rules takes for what they are; a segment that stays is not touched; producers outlive their segments, because the
-snapshots of those that stay do.
+same rules deletes.  A kept segment is not changed.  Producers outlive their segments, because the snapshots of kept
+segments stay.
 
 Source: kafka-log 03 §3, §4.
 """
@@ -36,11 +36,11 @@ _ROLLED = (SegmentFileKind.SNAPSHOT, SegmentFileKind.TIME_INDEX, SegmentFileKind
 def roll_empty(view: LogView, fs: Fs) -> None:
     """Make the empty segment at the log end offset that an append would roll, and the producer snapshot there.
 
-    The `.log` comes last: until then a start removes the indexes as those of no log.  A snapshot that is there already,
-    as a clean stop leaves it, stays as it is.
+    The `.log` comes last: until then a start removes the indexes as orphans.  A snapshot that exists already, for
+    example from a clean stop, stays as it is.
 
     Raises:
-        OwnerNotKeptError: the files cannot be given the owner of the segments that are there.
+        OwnerNotKeptError: the files cannot get the owner of the existing segments.
     """
     directory, base_offset = view.listing.path, view.log_end_offset
     like = directory / segment_file_name(view.listing.segments[-1].base_offset, SegmentFileKind.LOG)
@@ -58,60 +58,62 @@ def rolled_files(view: LogView) -> tuple[str, ...]:
 
 
 def expired_files(view: LogView, plan: RetentionPlan, fs: Fs) -> tuple[str, ...]:
-    """Return the names of the files that `expire_log` removes, of those that are there."""
+    """Return the names of the existing files that `expire_log` removes."""
     directory = view.listing.path
-    names = (segment_file_name(fate.segment.base_offset, kind) for fate in plan.deleted for kind in SegmentFileKind)
+    names = (
+        segment_file_name(decision.segment.base_offset, kind) for decision in plan.deleted for kind in SegmentFileKind
+    )
     return tuple(name for name in names if fs.exists(directory / name))
 
 
 def expire_log(
     view: LogView, plan: RetentionPlan, fs: Fs, *, keep_deleted: bool = False, log_start_is_durable: bool = True
 ) -> None:
-    """Remove the segments that `plan` lets go; where it rolls the active one, `roll_empty` has been done.
+    """Delete the segments that `plan` deletes; if it rolls the active one, call `roll_empty` first.
 
-    The directory's lock must be held and nothing interrupted be left in `view.listing`.  With `keep_deleted` the files
-    stay under their `.deleted` names.  Calling it again with a plan of what a crash left ends in the same directory.
+    The directory's lock must be held, and `view.listing` must not have interrupted changes.  With `keep_deleted` the
+    files stay under their `.deleted` names.  After a crash, a second call with a new plan ends in the same directory.
 
-    The log start checkpoint says `plan.log_start_offset` already, unless `log_start_is_durable` is False because a full
-    disk had no room for it: then every segment goes durably before the next one, which makes room without leaving a
-    gap, and the leader epochs follow.
+    The log start checkpoint is at `plan.log_start_offset` already.  The exception is `log_start_is_durable=False`, if
+    the disk was full: then each segment is deleted durably before the next one, which frees space without a gap, and
+    the leader epochs follow.
 
     Raises:
-        CorruptCheckpointError: the leader epochs are malformed; no segment was touched.
-        OSError: as the filesystem says; the segments that are left have no gap.
+        CorruptCheckpointError: the leader epochs are malformed; no segment was deleted.
+        OSError: a file operation failed; the remaining segments have no gap.
     """
     directory = view.listing.path
     epochs = read_leader_epochs(fs, directory / LEADER_EPOCH_FILE)
-    bases = [fate.segment.base_offset for fate in plan.deleted]
+    bases = [decision.segment.base_offset for decision in plan.deleted]
     if log_start_is_durable:
-        _cut_epochs(directory / LEADER_EPOCH_FILE, epochs, plan.log_start_offset, fs)
-    # Snapshots first, unlike Kafka: behind a crash the logs still say that they have to go, and no start needs them.
+        _truncate_epochs(directory / LEADER_EPOCH_FILE, epochs, plan.log_start_offset, fs)
+    # Snapshots first, unlike Kafka: after a crash the remaining logs show the work left, and no start needs these.
     names = mark_deleted(directory, bases, fs, kinds=(SegmentFileKind.SNAPSHOT,))
     for some in [bases] if log_start_is_durable else [[base] for base in bases]:
         names += mark_deleted(directory, some, fs)
         if not keep_deleted:
             remove_deleted(directory, names, fs)
     if not log_start_is_durable:
-        _cut_epochs(directory / LEADER_EPOCH_FILE, epochs, plan.log_start_offset, fs)
+        _truncate_epochs(directory / LEADER_EPOCH_FILE, epochs, plan.log_start_offset, fs)
 
 
 def settle_epochs(view: LogView, fs: Fs) -> None:
-    """Cut the leader epochs to the log start, where a run that met a full disk deleted segments and could not.
+    """Truncate the leader epochs to the log start, after a run on a full disk that deleted only segments.
 
     Raises:
         CorruptCheckpointError: the leader epochs are malformed.
-        OSError: as the filesystem says.
+        OSError: the file could not be read or written.
     """
     path = view.listing.path / LEADER_EPOCH_FILE
-    _cut_epochs(path, read_leader_epochs(fs, path), view.log_start_offset, fs)
+    _truncate_epochs(path, read_leader_epochs(fs, path), view.log_start_offset, fs)
 
 
-def _cut_epochs(path: Path, epochs: Epochs | None, log_start_offset: int, fs: Fs) -> None:
+def _truncate_epochs(path: Path, epochs: Epochs | None, log_start_offset: int, fs: Fs) -> None:
     if epochs is not None and (wanted := truncate_from_start(epochs, log_start_offset)) != epochs:
         fs.replace_file(path, format_leader_epochs(wanted))
 
 
 def segments_after(view: LogView, plan: RetentionPlan) -> tuple[int, ...]:
-    """Base offsets of the segments that the log has once `plan` is carried out."""
-    kept = tuple(fate.segment.base_offset for fate in plan.kept)
+    """Return the base offsets of the segments after `plan` was carried out."""
+    kept = tuple(decision.segment.base_offset for decision in plan.kept)
     return (*kept, view.log_end_offset) if plan.rolls_active else kept

@@ -1,9 +1,9 @@
-"""A directory of links, in which a dry run does for real what it would do to the files.
+"""A temporary directory of links, in which a dry run makes the changes of a real run.
 
-Renaming, removing and replacing a link leave the file behind it alone, so that a dry run takes the same path through
-the same code as a real one and needs no right to write to the files.
+Renaming, removing and replacing a link leave its target alone.  A dry run thus takes the same path through the same
+code as a real run, and needs no permission to write to the files.
 
-Invariant: nothing outside the shadow changes.  A cut is not carried out: whoever cuts knows the size, and reads no
+Invariant: nothing outside the overlay changes.  A truncation is not carried out: its caller knows the size and reads no
 further.
 """
 
@@ -18,38 +18,38 @@ from sediment.segment_io.fs import Fs
 
 
 class OverlayFs(Fs):
-    """The local filesystem for work in a shadow: what would reach through a link is left out."""
+    """The local filesystem for an overlay; operations that would reach through a link do nothing."""
 
     def truncate(self, path: Path, size_bytes: int) -> None:
-        """Leave the file behind the link as it is."""
+        """Leave the target of the link as it is."""
 
     def sync_file(self, path: Path) -> None:
-        """Nothing here has to last."""
+        """Do nothing: an overlay does not have to be durable."""
 
     def sync_directory(self, path: Path) -> None:
-        """Nothing here has to last."""
+        """Do nothing: an overlay does not have to be durable."""
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
-        """Leave the file behind the link as it is."""
+        """Leave the target of the link as it is."""
 
     def adopt_owner(self, path: Path, like: Path) -> None:
-        """Files of a shadow belong to whoever made it."""
+        """Do nothing: files of an overlay keep their owner."""
 
 
 @contextmanager
 def overlay_of(directory: Path) -> Iterator[Path]:
-    """A temporary directory of the same name with a link to each file of `directory`; it goes when the block ends.
+    """Make a temporary directory of the same name with a link to each file of `directory`, for one block.
 
-    Directories are there without what they hold, and links that lead nowhere as they are.
+    Sub-directories are empty in it, and dangling links are copied as they are.
     """
     with tempfile.TemporaryDirectory(prefix="sediment-") as scratch:
-        shadow = Path(scratch) / directory.name
-        shadow.mkdir()
+        overlay = Path(scratch) / directory.name
+        overlay.mkdir()
         for entry in Fs().scan(directory):
             if entry.is_directory:
-                (shadow / entry.name).mkdir()
+                (overlay / entry.name).mkdir()
             else:
-                (shadow / entry.name).symlink_to((directory / entry.name).resolve())
+                (overlay / entry.name).symlink_to((directory / entry.name).resolve())
         for name in Fs().broken_links(directory):
-            (shadow / name).symlink_to((directory / name).readlink())
-        yield shadow
+            (overlay / name).symlink_to((directory / name).readlink())
+        yield overlay

@@ -1,4 +1,4 @@
-"""The leader epochs of a log as a value, and what loading and appending do to it (kafka-log 04 §4).
+"""The leader epochs of a log as a value, and its changes by loads and appends (kafka-log 04 §4).
 
 Invariants: entries ascend strictly by epoch and by start offset; every function returns new entries.
 """
@@ -21,12 +21,12 @@ Epochs = tuple[EpochEntry, ...]
 
 
 def latest_epoch(entries: Sequence[EpochEntry]) -> int:
-    """The last entry's epoch, -1 where there is none."""
+    """Return the last entry's epoch, -1 if there is none."""
     return entries[-1].epoch if entries else NO_LEADER_EPOCH
 
 
 def assign(entries: Sequence[EpochEntry], epoch: int, start_offset: int) -> Epochs:
-    """Entries once a batch of `epoch` begins at `start_offset`; what contradicts it goes.
+    """Return the entries after a batch of `epoch` at `start_offset`; entries that contradict it are removed.
 
     Source: kafka-log 04 §4 (assign).
     """
@@ -37,7 +37,7 @@ def assign(entries: Sequence[EpochEntry], epoch: int, start_offset: int) -> Epoc
 
 
 def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
-    """Entries of a log that ends at `end_offset`: those that begin there or behind it go.
+    """Return the entries of a log that ends at `end_offset`, without those that begin there or later.
 
     Source: kafka-log 04 §4 (truncateFromEnd).
     """
@@ -45,7 +45,7 @@ def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
 
 
 def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epochs:
-    """Entries of a log that begins at `start_offset`: the epoch in force there begins there.
+    """Return the entries of a log that begins at `start_offset`; the epoch in force there begins there.
 
     Source: kafka-log 04 §4 (truncateFromStart).
     """
@@ -55,7 +55,7 @@ def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epo
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int]:
-    """(epoch, end offset) up to which a log of that leader epoch agrees with this one; (-1, -1) where none does.
+    """Return (epoch, end offset) up to which a log of that epoch agrees with this one; (-1, -1) if none does.
 
     Source: kafka-log 04 §4 (endOffsetFor).
     """
@@ -71,7 +71,7 @@ def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: in
 
 
 def with_batches(entries: Epochs, rows: np.ndarray) -> Epochs:
-    """Entries once the batches `rows` (`engine.validation.Batches.rows`) are appended; the same object if none changes.
+    """Return the entries after an append of `rows` (`validation.Batches.rows`); the same object if nothing changes.
 
     Raises:
         UsageError: a batch of magic 2 has a negative leader epoch.

@@ -1,12 +1,12 @@
-"""Who may change a log directory: Kafka's own `.lock`, and the token by which tasks know the directory again.
+"""Ownership of a log directory: Kafka's own `.lock`, and the token by which tasks recognise the directory.
 
 A JVM's FileChannel.tryLock is a POSIX record lock on the whole file, so this is one too: a broker and a run exclude
 each other in both directions.  POSIX locks belong to a process, not to a descriptor, and closing any descriptor of the
 file drops them.
 
-Invariants: one descriptor for the life of a lock, and no second one in this process; `.lock` is never removed, because
-whoever still has the removed file open would lock it beside the next one; the locked file is the one that the path
-names, when the lock is taken and at each `check`.
+Invariants: one descriptor for the life of a lock, and no second one in this process.  `.lock` is never removed: a
+process with the removed file open could lock it while another locks its successor.  The locked file is the one that the
+path names, when the lock is taken and at each `check`.
 
 Source: kafka-log 04 §12 and §14.
 """
@@ -36,12 +36,12 @@ from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 
 _ATTEMPTS = 10
-_FLOCK = struct.Struct("hhqqi0q")  # Linux: type, whence, start, length, pid
+_FLOCK = struct.Struct("hhqqi0q")  # struct flock of Linux: type, origin, start, length, pid
 _LOCAL = Fs()
 
 _guard = threading.Lock()
 _held: dict[tuple[int, int], int] = {}
-"""Device and inode of the log directories that are locked here -> the process that locked them, for forks."""
+"""Device and inode of each log directory locked here -> the process that locked it, because a fork copies this."""
 
 
 # ------------------------------------------------------------------------------------------------------------- the lock
@@ -69,8 +69,8 @@ class DirectoryLock:
 
         Raises:
             DirectoryInUseError: a broker, another run or another lock of this process has it.
-            NotALogDirectoryError: there is no such directory.
-            OwnerNotKeptError: a `.lock` made by this process would keep the broker from starting.
+            NotALogDirectoryError: the directory does not exist.
+            OwnerNotKeptError: the broker could not open a `.lock` made by this process.
             OwnershipError: the file may not be opened, or its filesystem has no locks.
         """
         with _guard:
@@ -82,7 +82,7 @@ class DirectoryLock:
             _held[key] = self._process
 
     def check(self) -> None:
-        """Make sure that the directory is still ours; to be called before each change that cannot be taken back.
+        """Check that the directory is still ours; call it before each change that cannot be undone.
 
         Raises:
             LockLostError: the lock is not held by this process, or `.lock` was removed or replaced under it.
@@ -97,7 +97,7 @@ class DirectoryLock:
             )
 
     def release(self) -> None:
-        """Give the lock back; without effect where it is not held."""
+        """Release the lock; does nothing if it is not held."""
         with _guard:
             if self._descriptor < 0:
                 return
@@ -129,10 +129,10 @@ class DirectoryLock:
                 continue
             if self._try_lock(descriptor):
                 return descriptor
-        raise self._in_use("the lock file of this log directory is being replaced again and again")
+        raise self._in_use("the lock file of this log directory is replaced again and again")
 
     def _try_lock(self, descriptor: int) -> bool:
-        """Lock the file; False where the path names another file by now, as after a broker that stopped meanwhile."""
+        """Lock the file; False if the path names another file by now, for example after a broker stopped."""
         locked = False
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,18 +142,18 @@ class DirectoryLock:
                 raise OwnershipError(
                     f"the lock file cannot be locked: {error.strerror}",
                     path=str(self._path),
-                    advice="work on a filesystem that has POSIX locks",
+                    advice="work on a filesystem with POSIX locks",
                 ) from error
             process = _holder(descriptor)
-            who = "another process" if process is None else f"process {process}"
-            raise self._in_use(f"{who} holds the lock of this log directory") from error
+            holder = "another process" if process is None else f"process {process}"
+            raise self._in_use(f"{holder} holds the lock of this log directory") from error
         finally:
             if not locked:
                 os.close(descriptor)
         return locked
 
     def _open(self) -> int:
-        """A descriptor of `.lock`; FileExistsError where another process created it meanwhile."""
+        """Return a descriptor of `.lock`; FileExistsError if another process created it meanwhile."""
         flags = os.O_RDWR | os.O_CLOEXEC
         try:
             try:
@@ -213,12 +213,12 @@ class DirectoryLock:
 
 
 def _holder(descriptor: int) -> int | None:
-    """The process that holds a lock on the file, where the system tells: not across hosts or process namespaces."""
+    """Return the process that holds a lock on the file; None if the system does not know, as across hosts."""
     return _conflict(descriptor) or None
 
 
 def _conflict(descriptor: int) -> int | None:
-    """The process whose lock keeps this one from locking the file, 0 where it is not to be told; None: nobody does."""
+    """Return the process whose lock conflicts with ours, 0 if the system does not know which, None without one."""
     if sys.platform != "linux":
         return None
     try:
@@ -230,14 +230,14 @@ def _conflict(descriptor: int) -> int | None:
 
 
 def is_locked(directory: Path) -> bool:
-    """Whether a process, this one or another, holds the lock of a log directory; takes and changes nothing."""
+    """Return True if this process or another holds the lock of a log directory; takes and changes nothing."""
     return lock_holder(directory) is not None
 
 
 def lock_holder(directory: Path) -> int | None:
-    """Return the process that holds the lock of a log directory, 0 if the system does not say which.
+    """Return the process that holds the lock of a log directory, 0 if the system does not know which.
 
-    None: no process holds it.  Takes and changes nothing.
+    Returns None if no process holds it.  Takes and changes nothing.
     """
     with _guard:
         try:
@@ -255,9 +255,9 @@ def lock_holder(directory: Path) -> int | None:
 
 # -------------------------------------------------------------------------------------------------------- the run token
 def place_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
-    """Put the token of run `run_id` into the log directory, for tasks to find; the lock must be held.
+    """Write the token of run `run_id` into the log directory, for tasks to find; the lock must be held.
 
-    The token of a run that died is replaced.
+    The token of a dead run is replaced.
 
     Raises:
         CorruptCheckpointError: meta.properties is malformed.
@@ -269,10 +269,10 @@ def place_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
 
 
 def check_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
-    """Make sure, on the host of a task, that `directory` is the one that the driver locked.
+    """Check, on the host of a task, that `directory` is the one that the driver locked.
 
     Raises:
-        SourceChangedError: the token of run `run_id` is not there, or it is of a directory with another `directory.id`.
+        SourceChangedError: the token of run `run_id` is missing, or belongs to another `directory.id`.
         CorruptCheckpointError: meta.properties is malformed.
     """
     path = directory / RUN_TOKEN_FILE
@@ -282,14 +282,14 @@ def check_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
         is_ours = False
     if not is_ours:
         raise SourceChangedError(
-            "this host has another disk under the same path, or the run that asked for this work is over",
+            "this host has another disk under the same path, or the run of this task has ended",
             path=str(path),
             advice="mount the log directory under the same path on every host that runs tasks",
         )
 
 
 def remove_run_token(directory: Path, fs: Fs = _LOCAL) -> None:
-    """Take the token away; tasks that start later refuse."""
+    """Remove the token; tasks that start later fail."""
     fs.unlink(directory / RUN_TOKEN_FILE, missing_ok=True)
 
 

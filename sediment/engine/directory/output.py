@@ -1,14 +1,15 @@
-"""Publishing: a complete log directory, written beside the source instead of into it.
+"""Publishing a complete log directory beside the source instead of in it.
 
-    .sediment-output         from the beginning to the end   whose the output is; looked at before every file
-    .lock                    on this machine                 no broker, and no second run
-    <topic-N>/…              by tasks                        segments, indexes, snapshots, epochs, partition.metadata
+    file                     written                 content
+    .sediment-output         first, removed last     the run that owns the output; checked before every file
+    .lock                    on a local disk         keeps a broker and a second run away
+    <topic-N>/…              by tasks                segments, indexes, snapshots, epochs, partition.metadata
     <checkpoints>            by the driver
-    sediment-manifest.json   last                            name, size, SHA-256 of every file: the output is complete
+    sediment-manifest.json   after all files         name, size, SHA-256 of every file: the output is complete
 
-Invariants: an output is complete if and only if its manifest is there, and then nothing touches it again; what has
-neither manifest nor `.sediment-output` is never written to unless it is empty, nor removed; whatever the manifest lists
-was durable before it appeared.  A broker ignores plain files whose names it does not know.
+Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  A directory with
+neither manifest nor `.sediment-output` is written to only if it is empty, and is never removed.  Every file in the
+manifest was durable before the manifest appeared.  A broker ignores plain files with unknown names.
 
 Source: kafka-log 05 §1 step 2e.
 """
@@ -49,58 +50,58 @@ class PublishedFile:
 
 
 def check_output_path(output: Store, sources: Sequence[Store]) -> None:
-    """Make sure that `output` is neither a source nor in one, nor in another log directory, nor complete already.
+    """Check that `output` is outside all sources and log directories, and not complete already.
 
     Raises:
-        UsageError: it is; nothing was touched.
+        UsageError: it is not; nothing changed.
     """
-    kind, place = output.identity
+    kind, path_name = output.identity
     for source in sources:
-        source_kind, source_place = source.identity
-        if kind == source_kind and place == source_place:
+        source_kind, source_name = source.identity
+        if kind == source_kind and path_name == source_name:
             raise UsageError("the output is the source", path=str(output), advice="name another directory")
-        if kind == source_kind and (_is_below(place, source_place) or _is_below(source_place, place)):
+        if kind == source_kind and (_is_below(path_name, source_name) or _is_below(source_name, path_name)):
             raise UsageError(
-                f"the output and the source {source} lie in one another",
+                f"the output and the source {source} contain one another",
                 path=str(output),
-                advice="name a directory beside it",
+                advice="name a directory beside the source",
             )
     path = output.local_path
     if path is not None:
         for parent in path.resolve().parents:
             if any((parent / name).exists() for name in LOG_DIRECTORY_FILES):
                 raise UsageError(
-                    f"the output would be inside the log directory {parent}, and a broker does not start on that",
+                    f"the output would be inside the log directory {parent}, and a broker would not start on that",
                     path=str(output),
-                    advice="name a place outside it",
+                    advice="name a directory outside it",
                 )
     if output.is_file():
         raise UsageError("the output is a file", path=str(output), advice="name a directory")
     manifest = output.read(MANIFEST_FILE)
     if manifest is not None:
         raise UsageError(
-            f"the output is complete already{_by_whom(manifest)}",
+            f"the output is complete already{_by_run(manifest)}",
             path=str(output),
             advice="name another directory, or remove this one first",
         )
-    if output.read(CLAIM_FILE) is None and any(not _is_of_a_claim(name) for name in output.files()):
+    if output.read(CLAIM_FILE) is None and any(not _is_claim_file(name) for name in output.files()):
         raise UsageError(
-            "the output is not empty, and no run of compact began it",
+            "the output is not empty, and it is not from a run of compact",
             path=str(output),
             advice="name a directory that is empty or does not exist",
         )
 
 
-def _is_below(place: str, other: str) -> bool:
-    return place.startswith(other.rstrip("/") + "/")
+def _is_below(name: str, other: str) -> bool:
+    return name.startswith(other.rstrip("/") + "/")
 
 
-def _is_of_a_claim(name: str) -> bool:
-    """Whether a run that had begun nothing else leaves this: the lock, or a claim that a crash cut off."""
+def _is_claim_file(name: str) -> bool:
+    """Return True for the lock, and for a claim that a crash interrupted."""
     return name == LOCK_FILE or (name.startswith(f"{CLAIM_FILE}.") and name.endswith(PART_SUFFIX))
 
 
-def _by_whom(document: bytes) -> str:
+def _by_run(document: bytes) -> str:
     run_id = _run_of(document)
     return f" (run {run_id})" if run_id else ""
 
@@ -113,23 +114,23 @@ def _run_of(document: bytes) -> str | None:
 
 
 class Publisher:
-    """What one run writes to an output; tasks have copies of it."""
+    """The writer of one run's output; tasks have copies of it."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self.store = store
         self.run_id = run_id
 
     def begin(self) -> str | None:
-        """Make the output ours, empty; returns the run whose unfinished files had to go, if there were any.
+        """Claim the output and empty it; return the run whose unfinished files were deleted, if there were any.
 
-        `check_output_path` comes first, and on this machine the directory is locked.
+        Call `check_output_path` first, and lock the directory if it is local.
         """
         self.store.make_folder("")
         claim = self.store.read(CLAIM_FILE)
         before = None
         if claim is not None:
             before = _run_of(claim) or "unknown"
-            # Never without a claim: a run that ends in here is started over too.
+            # There is always a claim, so an output whose run ends here is started over too.
             self._claim()
             for name in self.store.files():
                 if "/" not in name and name not in (CLAIM_FILE, LOCK_FILE):
@@ -137,7 +138,7 @@ class Publisher:
             for folder in self.store.folders():
                 self.store.delete_folder(folder)
         for name in self.store.files():
-            if _is_of_a_claim(name) and name != LOCK_FILE:
+            if _is_claim_file(name) and name != LOCK_FILE:
                 self.store.delete(name)
         self._claim()
         return before
@@ -148,23 +149,23 @@ class Publisher:
         self.store.sync()
 
     def check(self) -> None:
-        """Make sure that the output is still ours.
+        """Check that the output is still ours.
 
         Raises:
-            OwnershipError: another run took it over, somebody removed it, or this host has another disk there.
+            OwnershipError: another run took it over, it was removed, or this host has another disk there.
         """
         claim = self.store.read(CLAIM_FILE)
         if claim is None or _run_of(claim) != self.run_id:
             raise OwnershipError(
                 "the output does not belong to this run any more, or this host does not see it",
                 path=str(self.store),
-                advice="let one run at a time write there, and let every host that runs tasks see it",
+                advice="run one command at a time on this output, and mount it on every host that runs tasks",
             )
 
     def publish(
         self, name: str, chunks: Iterable[Buffer], *, attempt: str, mtime_ns: int | None = None
     ) -> PublishedFile:
-        """Write one file; it is durable, though its name is so only once its folder is synced."""
+        """Write one file; its content is durable, its name only after its folder is synced."""
         self.check()
         digest = hashlib.sha256()
         part = f"{name}.{self.run_id}-{attempt}{PART_SUFFIX}"
@@ -174,23 +175,23 @@ class Publisher:
         return PublishedFile(name, written, digest.hexdigest())
 
     def finish(self, files: Iterable[PublishedFile], *, sources: Sequence[str], now_ms: int) -> None:
-        """Write the manifest of `files`, once all of them are there and nothing else is.
+        """Write the manifest of `files`, after a check that all exist; other files are deleted.
 
         Raises:
-            OwnershipError: the output is not ours, or files in it are not those that were written.
+            OwnershipError: the output is not ours, or a file is missing or has another size.
         """
         self.check()
         listed = sorted(files, key=lambda file: file.name)
         found = self.store.files()
         for file in listed:
-            there = found.get(file.name)
-            if there is None or there.size_bytes != file.size_bytes:
+            present = found.get(file.name)
+            if present is None or present.size_bytes != file.size_bytes:
                 raise OwnershipError(
-                    "a file of the output is not as this run wrote it",
+                    "a file of the output is missing or has another size than this run wrote",
                     path=f"{self.store}/{file.name}",
-                    advice="let nobody else write there and run again",
+                    advice="keep other processes away from the output and run again",
                 )
-        # Parts of attempts that Spark gave up on.
+        # Parts of abandoned attempts.
         for name in found.keys() - {file.name for file in listed} - {CLAIM_FILE, LOCK_FILE}:
             self.store.delete(name)
         for folder in {file.name.rpartition("/")[0] for file in listed}:
@@ -211,23 +212,23 @@ class Publisher:
 
 
 def file_chunks(path: Path, size_bytes: int) -> Iterator[bytes]:
-    """The first `size_bytes` of a file of this machine, in pieces.
+    """Yield the first `size_bytes` of a local file, in chunks.
 
     Raises:
-        SourceChangedError: it is shorter.
+        SourceChangedError: the file is shorter.
     """
     left = size_bytes
     with open(open_to_read(path), "rb", buffering=0) as file:
         while left:
-            piece = file.read(min(left, CHUNK_BYTES))
-            if not piece:
+            chunk = file.read(min(left, CHUNK_BYTES))
+            if not chunk:
                 raise SourceChangedError(
                     "the file became shorter while it was read",
                     path=str(path),
                     advice="stop the broker or work on a copy; a run with --output takes no lock on its source",
                 )
-            left -= len(piece)
-            yield piece
+            left -= len(chunk)
+            yield chunk
 
 
 def _digested(chunks: Iterable[Buffer], update: Callable[[Buffer], object]) -> Iterator[Buffer]:
@@ -239,16 +240,17 @@ def _digested(chunks: Iterable[Buffer], update: Callable[[Buffer], object]) -> I
 # ---------------------------------------------------------------------------------------------------------- in a task
 @dataclass(slots=True)
 class _Part:
-    """A new file on its way: what of it was written, and the time it is to have."""
+    """A file that was written as a part; it gets `mtime_ns` with its final name."""
 
     written: PublishedFile
     mtime_ns: int | None = None
 
 
 class PublishingFs(Fs):
-    """The file operations of one task: `.part` files go straight to the output, all else happens in its directory.
+    """The file operations of one task: `.part` files go to the output, all other files to the local filesystem.
 
-    `used` is called with the bytes that go to the output.  Without a publisher they are only counted, for a dry run.
+    `used` is called with the number of bytes written to the output.  Without a publisher, for a dry run, they are only
+    counted.
     """
 
     def __init__(self, publisher: Publisher | None, folder: str, used: Callable[[int], None]) -> None:
@@ -258,7 +260,7 @@ class PublishingFs(Fs):
         self._parts: dict[str, _Part] = {}
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
-        """A part is digested on its way to the output."""
+        """Write a part to the output and note its digest; write any other file here."""
         if not _is_part(path):
             return super().write_new(path, chunks)
         if self._publisher is None:
@@ -274,24 +276,24 @@ class PublishingFs(Fs):
         for chunk in chunks:
             view = memoryview(chunk).cast("B")
             for start in range(0, len(view), CHUNK_BYTES):
-                piece = view[start : start + CHUNK_BYTES]
-                yield piece
-                self._used(len(piece))
+                chunk_view = view[start : start + CHUNK_BYTES]
+                yield chunk_view
+                self._used(len(chunk_view))
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
-        """A part gets its time with its final name."""
+        """Note the time of a part, which it gets with its final name; set that of any other file."""
         if path.name in self._parts:
             self._parts[path.name].mtime_ns = mtime_ns
         elif not _is_part(path):
             super().set_mtime_ns(path, mtime_ns)
 
     def sync_file(self, path: Path) -> None:
-        """A part is durable once it is written."""
+        """Sync a file; a part is durable once it is written."""
         if not _is_part(path):
             super().sync_file(path)
 
     def adopt_owner(self, path: Path, like: Path) -> None:
-        """The output belongs to who runs this."""
+        """Do nothing: the output belongs to the user of the run."""
         return
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
@@ -302,7 +304,7 @@ class PublishingFs(Fs):
             self._publisher.store.delete(f"{self._folder}/{path.name}")
 
     def free_bytes(self, path: Path) -> int:
-        """Room where parts go."""
+        """Return the free bytes of the filesystem that parts are written to."""
         return super().free_bytes(path) if self._publisher is None else self._publisher.store.free_bytes()
 
     def take(self, part: PartFile) -> PublishedFile:

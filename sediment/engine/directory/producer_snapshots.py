@@ -1,11 +1,10 @@
-"""The life of producer state beside a log: snapshots taken, read again, dropped; and the state rebuilt from both.
+"""Producer state of a log during a load: snapshots, and the state rebuilt from snapshots and batches.
 
-Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6), because which snapshots a start
-leaves decides what the next one knows of producers.
+Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6), because the snapshots that a start
+leaves are all that the next start knows of producers.
 
-Invariants: a snapshot is written whole under its name or not at all; one that is dropped is not looked at again, though
-its file goes only with `delete_dropped`, so that a snapshot which is taken anew with the same producers is never
-rewritten.
+Invariants: a snapshot is written whole under its name or not at all.  A dropped snapshot is not read again, but only
+`delete_dropped` deletes its file, so a snapshot that is taken again with the same producers is not rewritten.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from sediment.segment_io.segment.reader import HeaderScan, Rows
 class Snapshots:
     """The producer snapshots of a partition directory by their offsets.
 
-    New files get the owner, group and mode of the file that `like` names.  What is changed is added to `repairs`.
+    New files get the owner, group and mode of the file `like()`.  Changes are added to `repairs`.
     """
 
     def __init__(
@@ -47,15 +46,15 @@ class Snapshots:
         self._repairs = repairs
 
     def offsets(self) -> tuple[int, ...]:
-        """Those that count, ascending."""
+        """Return the offsets of the snapshots that were not dropped, ascending."""
         return tuple(sorted(self._offsets))
 
     def path(self, offset: int) -> Path:
-        """Where the snapshot at `offset` is or would be."""
+        """Return the path of the snapshot at `offset`."""
         return self._directory / segment_file_name(offset, SegmentFileKind.SNAPSHOT)
 
     def read(self, offset: int) -> tuple[ProducerEntry, ...]:
-        """The producers of a snapshot.
+        """Return the producers of a snapshot.
 
         Raises:
             CorruptSnapshotError: it is malformed or fails its checksum.
@@ -78,19 +77,19 @@ class Snapshots:
         self._offsets.add(offset)
 
     def drop(self, offset: int, why: str, *, is_routine: bool = False) -> None:
-        """Count a snapshot out, if there is one; its file goes with `delete_dropped`."""
+        """Drop a snapshot, if there is one; `delete_dropped` deletes its file."""
         if offset in self._offsets:
             self._offsets.remove(offset)
             self._dropped[offset] = why, is_routine
 
-    def believe_again(self, offsets: Iterable[int]) -> None:
-        """Take back that these were dropped."""
+    def restore(self, offsets: Iterable[int]) -> None:
+        """Undo the drop of these snapshots."""
         for offset in offsets:
             self._dropped.pop(offset, None)
             self._offsets.add(offset)
 
     def delete_dropped(self) -> None:
-        """Remove the files of the snapshots that were dropped and not taken again."""
+        """Delete the files of the snapshots that were dropped and not taken again."""
         for offset, (why, is_routine) in sorted(self._dropped.items()):
             self._fs.unlink(self.path(offset), missing_ok=True)
             self._repairs.append(Repair("deleted", self.path(offset).name, why, is_routine))
@@ -108,7 +107,7 @@ class Snapshots:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSegment:
-    """What a replay reads of a segment: its file up to `log_bytes`."""
+    """A segment to replay: its file up to `log_bytes`."""
 
     base_offset: int
     path: Path
@@ -116,7 +115,7 @@ class ReplayedSegment:
     fs: Fs
 
     def batches(self) -> Iterator[Rows]:
-        """Header rows, BATCH_ROW tables in log order.
+        """Yield header rows, BATCH_ROW tables in log order.
 
         Raises:
             CorruptBatchError: a header is malformed.
@@ -126,7 +125,7 @@ class ReplayedSegment:
 
 
 class ProducerStateManager:
-    """The state of a log's producers as it is rebuilt and goes on, with its snapshots.
+    """The producers of a log while they are rebuilt, with their snapshots.
 
     `state` reflects the batches below `map_end_offset`; `state.completed` are the transactions that ended since the
     state was last cleared.
@@ -141,33 +140,33 @@ class ProducerStateManager:
         self.state = ProducerState.at(0)
 
     def replay(self, table: Rows) -> None:
-        """Fold a BATCH_ROW table into the state; `map_end_offset` is the caller's to move.
+        """Fold a BATCH_ROW table into the state; the caller moves `map_end_offset`.
 
         Raises:
-            CorruptBatchError: a broker would not load such a log either.
+            CorruptBatchError: the batches contradict each other; a broker does not load such a log either.
         """
         self.state = replay(self.state, table)
 
     def replay_aborted(self, table: Rows) -> None:
-        """`replay`, but transactions that were committed are not told of in `state.completed`."""
+        """Fold a table as `replay` does, but add only aborted transactions to `state.completed`."""
         self.state = replay(self.state, table, only_aborted=True)
 
     def take_snapshot(self) -> None:
-        """A snapshot at the map end offset, unless there is one at or behind it.  Source: kafka-log 04 §3.1."""
+        """Take a snapshot at the map end offset, unless there is one at or after it.  Source: kafka-log 04 §3.1."""
         if self.map_end_offset > self._last_snapshot_offset:
             self._snapshots.take(self.map_end_offset, self.state.entries.values())
             self._last_snapshot_offset = self.map_end_offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Drop the snapshots out of range and, unless the map ends there already, load the newest of the others.
+        """Drop the snapshots out of range and, unless the map already ends there, load the newest of the others.
 
-        A corrupt one is dropped and the next tried.
+        A corrupt snapshot is dropped and the next one tried.
 
         Source: kafka-log 05 §6 (truncateAndReload).
         """
         for offset in self._snapshots.offsets():
             if offset > log_end_offset:
-                self._snapshots.drop(offset, "it lies behind the end of the log")
+                self._snapshots.drop(offset, "it is past the end of the log")
             elif offset <= log_start_offset:
                 self._snapshots.drop(offset, f"the log starts at {log_start_offset}", is_routine=True)
         if log_end_offset == self.map_end_offset:
@@ -195,13 +194,13 @@ class ProducerStateManager:
         *,
         reload_from_clean_shutdown: bool,
     ) -> None:
-        """The state at `end_offset`: the newest snapshot at or below it, and the batches of `segments` from there on.
+        """Rebuild the state at `end_offset` from the newest snapshot at or below it and the batches after that.
 
         Snapshots are taken at the bases of the last two segments and at the end.  After a clean stop without any
-        snapshot nothing is read and the state is empty: a broker takes that for an upgrade.
+        snapshot nothing is read and the state is empty, because a broker takes that for an upgrade.
 
         Raises:
-            CorruptBatchError: a batch that has to be replayed is malformed.
+            CorruptBatchError: a batch to replay is malformed.
 
         Source: kafka-log 05 §6 (rebuildProducerState).
         """
@@ -228,36 +227,36 @@ class ProducerStateManager:
         self.take_snapshot()
 
     def _replay_range(self, segment: ReplayedSegment, start_offset: int, end_offset: int) -> None:
-        """Fold the batches from the first that ends at or behind `start_offset` to the first that does of `end_offset`.
+        """Fold the batches from the first that ends at or after `start_offset` to the first at or after `end_offset`.
 
-        What lies between counts whatever its offset: no checksum covers it, and a broker counts it too.
+        Batches in between count whatever their offset: no checksum covers it, and a broker counts them too.
         """
         has_begun = False
         for rows in segment.batches():
-            first = 0 if has_begun else _first_at_or_behind(rows, start_offset)
+            first = 0 if has_begun else _first_at_or_after(rows, start_offset)
             has_begun = has_begun or first < len(rows)
-            behind = first + _first_at_or_behind(rows[first:], end_offset)
-            self.replay(rows[first:behind])
-            if behind < len(rows):
+            end = first + _first_at_or_after(rows[first:], end_offset)
+            self.replay(rows[first:end])
+            if end < len(rows):
                 return
 
     def forget_completed(self) -> None:
-        """Let go of the transactions that ended so far; the producers stay."""
+        """Forget the transactions that ended so far; the producers stay."""
         self.state = replace(self.state, completed=())
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
-        """Drop the snapshots that belong to no segment, except one behind all of them.  Source: kafka-log 05 §6."""
+        """Drop the snapshots of no segment, except one past all segments.  Source: kafka-log 05 §6."""
         for offset in stray_snapshots(self._snapshots.offsets(), base_offsets):
             self._snapshots.drop(offset, "no segment begins there", is_routine=True)
 
 
-def _first_at_or_behind(rows: Rows, offset: int) -> int:
-    """Index of the first row whose last offset is `offset` or more; the number of rows where there is none."""
+def _first_at_or_after(rows: Rows, offset: int) -> int:
+    """Return the index of the first row whose last offset is at least `offset`; the number of rows if none is."""
     found = rows["last_offset"] >= offset
     return int(found.argmax()) if found.any() else len(rows)
 
 
 def _from_offset(segments: Sequence[ReplayedSegment], offset: int) -> Sequence[ReplayedSegment]:
-    """`segments` from the one that contains `offset` on; all where none is at or below it."""
+    """Return `segments` from the one that contains `offset` on; all if every one begins above it."""
     first = sum(segment.base_offset <= offset for segment in segments) - 1
     return segments[max(first, 0) :]

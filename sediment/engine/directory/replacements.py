@@ -1,13 +1,13 @@
-"""New segments of an interrupted replacement: are they whole, and do the old segments still hold their records?
+"""Completeness of the new segments of an interrupted replacement, and the records that old segments still hold.
 
-    whole      each batch has a right checksum, the last one ends the file, no index names an offset beyond the log;
-               an empty log has both its indexes, empty too, and replaces no segment that holds records
-    framed     the lengths of the batches lead to the end of the file and no index names an offset beyond the log
+    whole      each batch has a correct checksum, the last one ends the file, and no index has an offset past the log;
+               an empty log has both its indexes, also empty, and does not replace a segment with records
+    framed     the lengths of the batches lead to the end of the file, and no index has an offset past the log
 
-A crash leaves whole new segments only, because they are synced before their first rename.  What is not whole met a disk
-or a filesystem that lost data, or was put there by hand.
+A crash leaves whole new segments only, because they are synced before their first rename.  A segment is not whole only
+after a disk or filesystem lost data, or if it was put there by hand.
 
-Invariants: nothing is written; old segments are read only where a new one is not whole.
+Invariants: nothing is written; old segments are read only if a new one is not whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class NewSegment:
     """A `.log.swap`: its range is [base_offset, next_offset), by the lengths of its batches.
 
-    `good_bytes` end before the first bad batch.  `problem` is a clause, None of a whole segment.
+    `good_bytes` end before the first bad batch.  `problem` is a clause, None for a whole segment.
     """
 
     name: str
@@ -47,11 +47,11 @@ class NewSegment:
 
 
 def read_new_segment(directory: Path, base_offset: int, fs: Fs, *, replaces_records: bool) -> NewSegment:
-    """Read all of a `.log.swap`; `replaces_records` says that a log of the same base offset holds some.
+    """Read all of a `.log.swap`; `replaces_records` is True if a log of the same base offset holds records.
 
     Raises:
-        UnsupportedDataError: a batch with a right checksum is of a later version.
-        OSError: as the filesystem says.
+        UnsupportedDataError: a batch with a correct checksum is of a later version.
+        OSError: a file cannot be read.
     """
     path = directory / (segment_file_name(base_offset, SegmentFileKind.LOG) + SWAP_SUFFIX)
     size_bytes = _size_bytes(path, fs)
@@ -64,11 +64,11 @@ def read_new_segment(directory: Path, base_offset: int, fs: Fs, *, replaces_reco
     next_offset, framed_bytes = _framed_end(path, base_offset, fs)
     is_framed = framed_bytes == size_bytes
     for kind in (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX):
-        misfit = _index_problem(
+        mismatch = _index_problem(
             _index_swap(directory, base_offset, kind), kind, base_offset, next_offset, size_bytes, fs
         )
-        if misfit is not None:
-            is_framed, problem = False, problem or misfit
+        if mismatch is not None:
+            is_framed, problem = False, problem or mismatch
     if size_bytes == 0 and problem is None:
         if replaces_records:
             problem = "it is empty, and the segment that it replaces is not"
@@ -79,7 +79,7 @@ def read_new_segment(directory: Path, base_offset: int, fs: Fs, *, replaces_reco
 
 def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
     """Verify a segment file without indexing it."""
-    # It loads compiled loops, which a directory without leftovers need not wait for.
+    # Imported late: it compiles kernels that a directory without leftovers never needs.
     from sediment.segment_io.segment.recovery_scan import scan_segment
 
     return scan_segment(
@@ -94,7 +94,7 @@ def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
 
 
 def _framed_end(path: Path, base_offset: int, fs: Fs) -> tuple[int, int]:
-    """(offset, position) after the last batch that the lengths of the batches lead to."""
+    """Return (offset, position) after the last batch that the lengths of the batches lead to."""
     offset, position = base_offset, 0
     with suppress(CorruptBatchError):
         for last_offset, end in batch_ends(path, fs):
@@ -120,7 +120,7 @@ def _has_empty_indexes(directory: Path, base_offset: int, fs: Fs) -> bool:
 def _index_problem(
     path: Path, kind: SegmentFileKind, base_offset: int, next_offset: int, log_bytes: int, fs: Fs
 ) -> str | None:
-    """What is wrong with the last entry of an offset or time index, beside a log that ends as given."""
+    """Return the mismatch of the last entry of an offset or time index with the end of its log, or None."""
     entry = OFFSET_ENTRY_STRUCT if kind is SegmentFileKind.OFFSET_INDEX else TIME_ENTRY_STRUCT
     count = _size_bytes(path, fs) // entry.size
     if not count:
@@ -129,12 +129,12 @@ def _index_problem(
     relative_offset, position = fields if kind is SegmentFileKind.OFFSET_INDEX else (fields[1], 0)
     offset = base_offset + relative_offset
     if relative_offset and not (base_offset <= offset < next_offset and 0 <= position < log_bytes):
-        return f"the log ends at offset {next_offset}, and an index names offset {offset} at position {position}"
+        return f"the log ends at offset {next_offset}, and an index has offset {offset} at position {position}"
     return None
 
 
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
-    """What is wrong with an offset or time index that is still `.swap` while its log has its final name."""
+    """Return the mismatch with its log of an index that is still `.swap` while the log has its final name, or None."""
     log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
     next_offset, _ = _framed_end(log, base_offset, fs)
     path = _index_swap(directory, base_offset, kind)
@@ -142,7 +142,7 @@ def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs:
 
 
 class OldSegments:
-    """Live logs of a directory by base offset; each is read at most once, and only where it is asked for."""
+    """Live logs of a directory by base offset; each is read at most once, and only on demand."""
 
     def __init__(self, directory: Path, names: Mapping[int, str], fs: Fs) -> None:
         self._directory = directory
@@ -155,30 +155,30 @@ class OldSegments:
         return sorted(self._names)
 
     def have_records(self, base_offset: int) -> bool:
-        """True if the log at this base offset is there and not empty."""
+        """Return True if the log at this base offset exists and is not empty."""
         name = self._names.get(base_offset)
         return name is not None and _size_bytes(self._directory / name, self._fs) > 0
 
     def have_records_of(self, new: NewSegment) -> bool:
-        """True if an old log that is not empty begins in the range of a new segment."""
+        """Return True if an old log that is not empty begins in the range of a new segment."""
         bases = [base for base in self._bases if base == new.base_offset or new.base_offset < base < new.next_offset]
         return any(self.have_records(base) for base in bases)
 
     def reach(self, base_offset: int) -> bool:
-        """True if a log begins at this offset and is not empty, or begins below and its framing reaches over it."""
-        place = bisect_right(self._bases, base_offset)
-        if place == 0:
+        """Return True if a log that is not empty begins at this offset, or a log from below is framed past it."""
+        index = bisect_right(self._bases, base_offset)
+        if index == 0:
             return False
-        base = self._bases[place - 1]
+        base = self._bases[index - 1]
         return _framed_end(self._directory / self._names[base], base, self._fs)[0] > base_offset or (
             self.have_records(base_offset)
         )
 
     def hold(self, new: NewSegment) -> bool:
-        """True if the good parts of the old logs reach over the base and every good batch of a new segment.
+        """Return True if the good batches of old logs reach past the base and every good batch of a new segment.
 
-        Where the first batch of a new segment is bad, an old log of the same base whose framing reaches as far is
-        enough: a cleaning copies a damaged batch as it is.
+        If the first batch of a new segment is bad, an old log of the same base suffices if it is framed as far.  A
+        cleaning copies a corrupt batch as it is.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]
@@ -192,11 +192,11 @@ class OldSegments:
         return all(self._reaches(last) for last, _ in batch_ends(path, self._fs, size_bytes=new.good_bytes))
 
     def _reaches(self, offset: int) -> bool:
-        place = bisect_right(self._bases, offset)
-        return place > 0 and self._good_end(self._bases[place - 1]) > offset
+        index = bisect_right(self._bases, offset)
+        return index > 0 and self._good_end(self._bases[index - 1]) > offset
 
     def _good_end(self, base_offset: int) -> int:
-        """The offset after the last good batch of an old log; the base offset where no batch is good."""
+        """Return the offset after the last good batch of an old log; its base offset if no batch is good."""
         if base_offset not in self._ends:
             self._ends[base_offset] = base_offset
             with suppress(CorruptBatchError, IndexOffsetOverflowError):

@@ -1,17 +1,17 @@
-"""Rolling the last segment of a log that nobody appends to, so that it can be cleaned.
+"""Rolling the last segment of a stopped log, so that it can be cleaned.
 
-What Kafka's roll leaves is what a broker must find: the old active segment with whole, trimmed indexes, a producer
-snapshot at the log end offset, and an empty active segment there.
+The result equals that of Kafka's roll: the old active segment with whole, trimmed indexes, a producer snapshot at the
+log end offset, and an empty active segment there.
 
-Invariants: nothing is changed that is right already; no existing inode is changed; what is new appears in an order in
-which every prefix loads, for us and for a broker:
+Invariants: files that are correct already stay, and no existing inode changes.  New files appear in an order in which
+every prefix loads, here and in a broker:
 
     indexes of the old active segment   each is replaced as a whole
-    <log end>.snapshot                  one snapshot behind the last segment's base may lie in any log
-    <log end>.index, .timeindex         without their log they are orphans, which a start removes
-    <log end>.log                       empty: now the segment is there, and complete
+    <log end>.snapshot                  every log may have one snapshot past the last segment's base
+    <log end>.index, .timeindex         orphans without their log, which a start removes
+    <log end>.log                       empty; with it the segment is complete
 
-Source: kafka-log 04 §6 (rolling), 05 §2 pass 4 (orphans), 05 §6 (snapshots behind the last base), 07 AP-25.
+Source: kafka-log 04 §6 (rolling), 05 §2 pass 4 (orphans), 05 §6 (snapshots past the last base), 07 AP-25.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _, _SNAPSHOT = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """A roll that can be done: `replaced` and then `created` files by name, in order.
+    """A planned roll: `replaced` and then `created` files by name, in order.
 
-    `listing` has the segments as they will be, beside the snapshots that are there already: a view of it needs no file
-    that is not there yet.
+    `listing` has the segments after the roll and the snapshots before it, so that a view of it needs only files that
+    exist already.
     """
 
     listing: LogListing
@@ -46,7 +46,7 @@ class Roll:
 
 
 def plan_roll(view: LogView, fs: Fs, *, index_interval_bytes: int, segment_index_bytes: int) -> Roll | None:
-    """What rolling the active segment of `view` takes; None where it is empty or nothing of it is verified.
+    """Return the roll of the active segment of `view`; None if the segment is empty or unverified.
 
     Raises:
         CorruptBatchError: a batch of the segment fails its CRC or is malformed.
@@ -99,7 +99,7 @@ def plan_roll(view: LogView, fs: Fs, *, index_interval_bytes: int, segment_index
 
 
 def perform_roll(roll: Roll, fs: Fs) -> None:
-    """Do it; durable when it returns.  The directory's lock must be held."""
+    """Carry out a roll, durably.  The directory's lock must be held."""
     directory = roll.listing.path
     for name, content in roll.replaced:
         fs.replace_file(directory / name, content, like=roll.like)

@@ -1,8 +1,7 @@
-"""Splitting a segment whose offsets do not fit it, as brokers before 2.1 could leave one (kafka-log 02 §8.2).
+"""Splitting a segment whose offsets span more than 2^31, as brokers before 2.1 could write (kafka-log 02 §8.2).
 
-Invariants: the bytes of the log stay the same, they are only distributed; nothing is touched unless the offsets ascend
-and end before the next segment, because a flipped bit of an offset looks like an overflow too, and no checksum covers
-that field.
+Invariants: the bytes of the log stay the same and are only distributed.  Nothing changes unless the offsets ascend and
+end before the next segment: a flipped bit in an offset looks like an overflow too, and no checksum covers that field.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ def split_segment(
 ) -> Repair:
     """Replace the segment at `base_offset` by as many as its offsets need; the log directory's lock must be held.
 
-    `overflow` is what was found wrong.  The segment is read as a whole: there are few such segments.
+    `overflow` is the error that a scan raised.  The segment is read into memory, because such segments are rare.
 
     Raises:
-        CorruptBatchError: offsets go back, or reach into the next segment; nothing was touched.
-        UnsupportedDataError: it holds messages of magic 0 or 1, whose wrappers do not tell their first offset.
+        CorruptBatchError: offsets go back, or reach into the next segment; nothing changed.
+        UnsupportedDataError: it holds messages of magic 0 or 1, whose wrappers lack their first offset.
 
     Source: kafka-log 02 §8.2.
     """
     source, *following = (ref for ref in list_log(partition, directory, fs).segments if ref.base_offset >= base_offset)
     path = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
     if following and (overflow.offset or 0) >= following[0].base_offset:
-        what = f"a batch lies behind the next segment's base offset {following[0].base_offset}"
+        what = f"a batch is past the next segment's base offset {following[0].base_offset}"
         raise _no_overflow(partition, path, overflow, what) from overflow
     batch_bytes = _check_batches(partition, path, source, overflow, fs)
     images = _images(path, source, batch_bytes, _aborted(directory, source, fs), config, fs)
@@ -84,10 +83,10 @@ def _no_overflow(
 def _check_batches(
     partition: TopicPartition, path: Path, source: SegmentRef, overflow: IndexOffsetOverflowError, fs: Fs
 ) -> int:
-    """Where the whole batches end, once they are known to be of magic 2 and to ascend."""
-    walk = HeaderScan(path, size_bytes=source.log_bytes, fs=fs)
+    """Return the position after the whole batches, after a check that they have magic 2 and ascend."""
+    scan = HeaderScan(path, size_bytes=source.log_bytes, fs=fs)
     last_offset = source.base_offset - 1
-    for rows in _batches_before_damage(walk):
+    for rows in _whole_batches(scan):
         if (rows["magic"] < FIRST_MAGIC_WITH_PRODUCERS).any():
             raise UnsupportedDataError(
                 "a segment of message format v0 or v1 has offsets more than 2^31 apart",
@@ -97,15 +96,16 @@ def _check_batches(
             )
         ends = np.concatenate([[last_offset], rows["last_offset"]])
         if (rows["base_offset"] <= ends[:-1]).any():
-            raise _no_overflow(partition, path, overflow, "a batch lies far above those around it") from overflow
+            what = "the offset of a batch is far above those around it"
+            raise _no_overflow(partition, path, overflow, what) from overflow
         last_offset = int(ends[-1])
-    return walk.end_position
+    return scan.end_position
 
 
-def _batches_before_damage(walk: HeaderScan) -> Iterator[Rows]:
-    """What is no batch is a tail that goes with the last new segment, for recovery to cut."""
+def _whole_batches(scan: HeaderScan) -> Iterator[Rows]:
+    """Yield header rows up to a torn tail, which goes into the last new segment for recovery to cut."""
     with suppress(CorruptBatchError):
-        yield from walk
+        yield from scan
 
 
 def _images(

@@ -1,13 +1,16 @@
-"""The hand-off folder: where jobs leave what they cleaned in directories that an engine owns, for it to commit.
+"""The spool: a folder in which jobs leave prepared swaps for the engine that owns the log directories.
 
-    engine.json                  the engine   which log directories it takes cleaned segments for
+Operators know it as the hand-off folder, the option `--hand-off`.
+
+    file                         written by   content
+    engine.json                  the engine   the log directories that it commits swaps for
     .lock                        a job        one job at a time
     <topic-N>.<run>.json         a job        a PreparedSwap; its `.part` files are in the partition's directory
-    <topic-N>.<run>.committed    the engine   the swap is done
-    <topic-N>.<run>.refused      the engine   why it is not; its parts are gone
+    <topic-N>.<run>.committed    the engine   the reply to a committed swap
+    <topic-N>.<run>.refused      the engine   the reply to a refused swap with the reason; its parts are deleted
 
 Invariants: the folder is outside every log directory; a job renames nothing and commits nothing; each file is written
-as a whole, and a swap is there until there is an answer.
+as a whole, and a swap stays until its reply is written.
 """
 
 from __future__ import annotations
@@ -30,12 +33,12 @@ _SCHEMA = 1
 _PREPARED_SUFFIX = ".json"
 _COMMITTED_SUFFIX = ".committed"
 _REFUSED_SUFFIX = ".refused"
-_ANSWER = re.compile(r"(?P<partition>.+)\.(?P<run_id>[0-9A-Za-z]+)\.(committed|refused)")
+_REPLY = re.compile(r"(?P<partition>.+)\.(?P<run_id>[0-9A-Za-z]+)\.(committed|refused)")
 
 
 @dataclass(frozen=True, slots=True)
 class CommitReply:
-    """What became of a prepared swap; `refusal` says why it was not committed, None: it was."""
+    """The reply to a prepared swap; `refusal` is the reason for a refusal, None after a commit."""
 
     partition: str
     run_id: str
@@ -43,7 +46,7 @@ class CommitReply:
 
 
 def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
-    """The engine says which log directories it owns; a missing folder is created.
+    """Announce the engine of these log directories; a missing folder is created.
 
     Raises:
         UsageError: the folder is inside a log directory.
@@ -53,7 +56,7 @@ def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
         raise UsageError(
             "the hand-off folder is inside a log directory",
             path=str(folder),
-            advice="a broker would refuse to start on that; name a folder beside it",
+            advice="name a folder outside it; a broker refuses to start on such a log directory",
         )
     if not fs.exists(folder):
         fs.make_directory(folder)
@@ -62,15 +65,15 @@ def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
 
 
 def withdraw(folder: Path, fs: Fs) -> None:
-    """The engine stops: no job is to begin any more."""
+    """Withdraw the announcement, so that no further job begins."""
     fs.unlink(folder / ENGINE_FILE, missing_ok=True)
 
 
 def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
-    """The job makes sure that `folder` is one in which a running engine looks for swaps of all `log_dirs`.
+    """Check that a running engine commits the swaps of all `log_dirs` from `folder`.
 
     Raises:
-        UsageError: it is not.
+        UsageError: none does.
     """
     try:
         document = json.loads(fs.read_bytes(folder / ENGINE_FILE))
@@ -87,29 +90,29 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
 
 
 def spool_swap(swap: PreparedSwap, folder: Path, run_id: str, fs: Fs) -> Path:
-    """The job leaves a swap for the engine; durable when it returns."""
+    """Leave a swap for the engine, durably; return its path."""
     path = folder / f"{swap.partition}.{run_id}{_PREPARED_SUFFIX}"
     fs.replace_file(path, to_json(swap).encode())
     return path
 
 
-def reply(prepared: Path, told: CommitReply, fs: Fs) -> None:
-    """The engine puts its answer in the place of a swap; of each partition only the last answer stays."""
-    suffix = _COMMITTED_SUFFIX if told.refusal is None else _REFUSED_SUFFIX
+def reply(prepared: Path, answer: CommitReply, fs: Fs) -> None:
+    """Replace a swap by the reply to it; only the last reply for each partition stays."""
+    suffix = _COMMITTED_SUFFIX if answer.refusal is None else _REFUSED_SUFFIX
     target = prepared.with_name(prepared.name.removesuffix(_PREPARED_SUFFIX) + suffix)
     for entry in fs.scan(prepared.parent):
-        match = _ANSWER.fullmatch(entry.name)
-        if match is not None and match["partition"] == told.partition and entry.name != target.name:
+        match = _REPLY.fullmatch(entry.name)
+        if match is not None and match["partition"] == answer.partition and entry.name != target.name:
             fs.unlink(prepared.parent / entry.name, missing_ok=True)
-    fs.replace_file(target, json.dumps({"schema": _SCHEMA, "refusal": told.refusal}).encode())
+    fs.replace_file(target, json.dumps({"schema": _SCHEMA, "refusal": answer.refusal}).encode())
     fs.unlink(prepared)
 
 
 def read_replies(folder: Path, fs: Fs) -> list[CommitReply]:
-    """The last answer for each partition, by name; unreadable ones are left out."""
-    answers = []
+    """Return the last reply for each partition, by name; unreadable ones are left out."""
+    replies = []
     for entry in fs.scan(folder):
-        match = _ANSWER.fullmatch(entry.name)
+        match = _REPLY.fullmatch(entry.name)
         if match is None:
             continue
         try:
@@ -118,5 +121,5 @@ def read_replies(folder: Path, fs: Fs) -> list[CommitReply]:
             continue
         if refusal is not None and not isinstance(refusal, str):
             continue
-        answers.append(CommitReply(match["partition"], match["run_id"], refusal))
-    return answers
+        replies.append(CommitReply(match["partition"], match["run_id"], refusal))
+    return replies

@@ -1,16 +1,19 @@
-"""Replacing segments by cleaned ones, so that a crash at any moment leaves a log that a broker and we open.
+"""Replacing segments by cleaned ones, so that a crash at any step leaves a log that loads, here and in a broker.
 
-Kafka's loader decides by names alone (kafka-log 05 §2): it drops `.deleted`; while a `.cleaned` is there, every `.swap`
-at or above the lowest of them goes too and with it the replacement; else the `.swap` files win over everything that is
-numbered between the lowest and the end of the highest.  Names of one group thus speak for or against the whole group,
-and names of two groups must never be there at once.
+Kafka's loader decides by names alone (kafka-log 05 §2):
 
-Invariants of `commit`: one group at a time, ascending; a group's old files keep their names until all of its new ones
-are durably `.swap`; they are removed after its new ones durably have their final names; the next group's first
-`.cleaned` appears after that.  So after a crash and a start each group is old or new, and the new ones come first.
+* `.deleted` files are deleted.
+* If there is a `.cleaned`, every `.swap` at or above the lowest one is deleted too, which undoes the replacement.
+* Otherwise the `.swap` files replace every file numbered between the lowest and the end of the highest.
 
-Invariants of `finish_interrupted`: it does what Kafka's loader does where every new segment is whole, in an order that
-can itself be cut off anywhere and started over.  No new segment that is not whole replaces an old one that is.
+Names of one group thus decide about the whole group, and names of two groups must never exist at once.
+
+Invariants of `commit`: one group at a time, ascending.  A group's old files keep their names until all of its new files
+are durably `.swap`.  They are removed after the new files durably have their final names.  The next group's first
+`.cleaned` appears after that.  So after a crash and a start each group is old or new, and the new groups come first.
+
+Invariants of `finish_interrupted`: if every new segment is whole, it does the same as Kafka's loader, in an order that
+may itself be interrupted at any step and started over.  A new segment that is not whole never replaces a whole old one.
 """
 
 from __future__ import annotations
@@ -63,51 +66,53 @@ def commit(
 ) -> bool:
     """Replace the source segments of each group by its parts; the directory's lock must be held.
 
-    First all parts are made durable, unless `make_durable` has just done that.  Then, group by group, after
+    All parts are made durable first, unless `make_durable` has just done that.  Then, group by group, after
     `before_group` (which raises to end the commit, as `DirectoryLock.check` does) and a comparison of the sources with
     the files there:
 
     1. `.part` -> `.cleaned`, ascending.
-       Start: `.cleaned` is deleted, the sources are untouched; what is still `.part` Kafka ignores and we delete.
+       Start: `.cleaned` is deleted, the sources are untouched; Kafka ignores the remaining `.part`, and our start
+       deletes them.
     2. `.cleaned` -> `.swap`, segments descending, of each log, index, timeindex, txnindex.
-       Start in mid-step: no `.swap` is below the `.cleaned` that are left, so all are deleted, the sources untouched.
-       Start behind it: sources numbered in the range of the new segments are deleted and `.swap` becomes final.  A
-       source that begins at or behind the last new offset survives beside them, with records that the next cleaning
+       Start during it: no `.swap` is below the remaining `.cleaned`, so all are deleted, the sources untouched.
+       Start after it: sources numbered in the range of the new segments are deleted and `.swap` becomes final.  A
+       source that begins at or after the last new offset survives beside them, with records that the next cleaning
        drops again.
     3. Sync the directory.
-       Start: as behind 2, now also when power was lost.
+       Start: as right after 2, now also if power was lost.
     4. Sources -> `.deleted`, ascending, of each log, index, timeindex, txnindex.
-       Start: `.deleted` is removed, the rest of the sources goes by its number or as an index without a log, and
-       `.swap` becomes final.
+       Start: `.deleted` is removed, the remaining sources are deleted by their number or as an index without a log,
+       and `.swap` becomes final.
     5. Sync the directory.
-       Start: as behind 4; no old file has its own name any more.
+       Start: as right after 4; no old file has its own name any more.
     6. `.swap` -> final names, ascending, of each log, index, timeindex, txnindex.
-       Start: the rest of `.swap` becomes final; no `.log.swap` is left below a finished segment to claim its number.
+       Start: the remaining `.swap` becomes final; no `.log.swap` is left below a finished segment to claim its number.
     7. Sync the directory.
        Start: `.deleted` is removed.
-    8. Snapshots of old bases that are no new ones -> `.snapshot.deleted`; `.deleted` is unlinked.
-       Start: as behind 7; snapshots without a segment are the loader's to remove.
+    8. Snapshots of old bases that are not new bases -> `.snapshot.deleted`; `.deleted` is unlinked.
+       Start: as right after 7; the loader removes snapshots without a segment.
 
-    Nothing waits for step 8 to be durable, because the next start removes what it leaves.  A group without parts is
-    left as it is.  Who wants to keep the old files links them elsewhere first (`engine.originals`).  The cleaner
-    checkpoint is the caller's to write, after the last group.
+    Nothing waits until step 8 is durable, because the next start removes the rest.  A group without parts stays as it
+    is.  To keep the old files, hard-link them first (`backup_links`).  The caller writes the cleaner checkpoint after
+    the last group.
 
     Returns:
-        True when every group is done, False when `should_stop` said so before one of them.
+        True if every group is done, False if `should_stop` returned True before one of them.
 
     Raises:
-        UsageError: the swap is malformed; nothing was touched.
-        SourceChangedError: sources or parts are not those of `swap`, or files of another replacement lie there;
-            the groups before it are done, this one and the rest are as they were.
-        CommitStateUnknownError: a group broke off behind its first rename; the next start completes or undoes it.
-        OSError: behind no rename of its group; the groups before it are done, this one and the rest are as they were.
+        UsageError: the swap is malformed; nothing changed.
+        SourceChangedError: sources or parts are not those of `swap`, or files of another replacement are present;
+            the groups before it are done, this one and the rest are unchanged.
+        CommitStateUnknownError: a group broke off after its first rename; the next start completes or undoes it.
+        OSError: a group failed before its first rename; the groups before it are done, this one and the rest are
+            unchanged.
 
     Source: kafka-log 02 §8.1, 05 §7.1.
     """
     directory = Path(swap.directory)
     groups = [group for group in swap.groups if group.parts]
     _check_shape(swap.partition, groups)
-    _check_place(swap.partition, directory, groups, fs)
+    _check_listing(swap.partition, directory, groups, fs)
     if not is_durable:
         make_durable(swap, fs)
     for group in groups:
@@ -131,11 +136,11 @@ def commit(
 
 
 def make_durable(swap: PreparedSwap, fs: Fs) -> None:
-    """Sync every part of a swap and their names, before the first rename; many swaps may be synced side by side.
+    """Sync every part of a swap and their names, before the first rename; many swaps may be synced in parallel.
 
     Raises:
         OSError: a part is missing or could not be written; that swap must not be committed, even if a second attempt
-            succeeds, because a failed sync may have dropped what it could not write.
+            succeeds, because a failed sync may have dropped dirty pages.
     """
     directory = Path(swap.directory)
     for part in swap.parts():
@@ -144,7 +149,7 @@ def make_durable(swap: PreparedSwap, fs: Fs) -> None:
 
 
 def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> None:
-    """Steps 1 to 8 of `commit` for one group."""
+    """Do steps 1 to 8 of `commit` for one group."""
     ascending = [part.final_name for segment in group.parts for part in segment.files]
     descending = [part.final_name for segment in reversed(group.parts) for part in segment.files]
     old = [name for source in group.sources for name in _file_names(source)]
@@ -171,7 +176,7 @@ def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> None:
 
 
 def replaced_files(directory: Path, group: CleanedGroup, fs: Fs) -> tuple[str, ...]:
-    """Names of the files of `directory` that replacing `group` takes away; none where it has no parts."""
+    """Return the names of the files of `directory` that the replacement of `group` removes; none without parts."""
     if not group.parts:
         return ()
     old = [name for source in group.sources for name in _file_names(source)]
@@ -179,15 +184,15 @@ def replaced_files(directory: Path, group: CleanedGroup, fs: Fs) -> tuple[str, .
 
 
 def _snapshots_without_segment(directory: Path, group: CleanedGroup, fs: Fs) -> list[str]:
-    """Snapshots at old bases that are no new ones."""
+    """Return the names of the snapshots at old bases that are not new bases."""
     new_bases = {segment.base_offset for segment in group.parts}
-    gone = [source.base_offset for source in group.sources if source.base_offset not in new_bases]
-    names = [segment_file_name(base, SegmentFileKind.SNAPSHOT) for base in gone]
+    old_bases = [source.base_offset for source in group.sources if source.base_offset not in new_bases]
+    names = [segment_file_name(base, SegmentFileKind.SNAPSHOT) for base in old_bases]
     return [name for name in names if fs.exists(directory / name)]
 
 
 def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
-    """Whether the first rename of `group` has not happened; a filesystem that cannot tell leaves it unknown."""
+    """Return True if the first rename of `group` has not happened; False if that is unknown."""
     try:
         return fs.exists(directory / group.parts[0].files[0].part_name)
     except OSError:
@@ -195,7 +200,7 @@ def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
 
 
 def _check_shape(partition: TopicPartition, groups: Sequence[CleanedGroup]) -> None:
-    """What the steps rely on: groups and segments ascend, a group keeps its first base, a log precedes its indexes."""
+    """Check that groups and segments ascend, a group keeps its first base, and a log precedes its indexes."""
     for group in groups:
         sources = [source.base_offset for source in group.sources]
         bases = [segment.base_offset for segment in group.parts]
@@ -203,12 +208,12 @@ def _check_shape(partition: TopicPartition, groups: Sequence[CleanedGroup]) -> N
             raise _malformed(partition, f"segments {sources} cannot be replaced by {bases}")
         for segment in group.parts:
             parsed = [parse_segment_file(part.final_name) for part in segment.files]
-            places = [
+            ranks = [
                 _KINDS.index(name.kind)
                 for name in parsed
                 if name is not None and not name.state and name.base_offset == segment.base_offset
             ]
-            if len(places) != len(parsed) or places[:1] != [0] or not _ascend(places):
+            if len(ranks) != len(parsed) or ranks[:1] != [0] or not _ascend(ranks):
                 names = ", ".join(part.final_name for part in segment.files)
                 raise _malformed(partition, f"the files of segment {segment.base_offset} are out of order: {names}")
     ends = [(group.sources[0].base_offset, max(_bases(group))) for group in groups]
@@ -229,15 +234,18 @@ def _malformed(partition: TopicPartition, what: str) -> UsageError:
     return UsageError(f"the prepared swap is malformed: {what}", partition=str(partition))
 
 
-def _check_place(partition: TopicPartition, directory: Path, groups: Sequence[CleanedGroup], fs: Fs) -> None:
-    """No files of another replacement, whose names would decide over ours, and no segment between a group's sources."""
+def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[CleanedGroup], fs: Fs) -> None:
+    """Check that no other replacement left files, and that a group's sources are adjacent and unchanged.
+
+    The names of another replacement would decide about this one.
+    """
     listing = list_log(partition, directory, fs)
     for leftover in listing.leftovers:
         if leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX):
             raise _changed(partition, directory / leftover.name, "an interrupted replacement left files")
-    places = {segment.base_offset: place for place, segment in enumerate(listing.segments)}
+    indexes = {segment.base_offset: index for index, segment in enumerate(listing.segments)}
     for group in groups:
-        first = places.get(group.sources[0].base_offset, 0)
+        first = indexes.get(group.sources[0].base_offset, 0)
         present = listing.segments[first : first + len(group.sources)]
         for source, segment in zip(group.sources, present, strict=False):
             if source != segment:
@@ -248,7 +256,7 @@ def _check_place(partition: TopicPartition, directory: Path, groups: Sequence[Cl
 
 
 def _check_files(partition: TopicPartition, directory: Path, group: CleanedGroup, fs: Fs) -> None:
-    """The group's sources and parts are still those of the swap: other groups took their time."""
+    """Check that the group's sources and parts are still those of the swap; earlier groups took time."""
     for source in group.sources:
         if stat_segment(directory, source.base_offset, fs) != source:
             raise _source_changed(partition, directory, source)
@@ -259,7 +267,7 @@ def _check_parts(partition: TopicPartition, directory: Path, group: CleanedGroup
     for part in _parts([group]):
         found = fs.entry(directory / part.part_name)
         if found is None or found.size_bytes != part.size_bytes:
-            raise _changed(partition, directory / part.part_name, "a prepared file is gone or has another size")
+            raise _changed(partition, directory / part.part_name, "a prepared file is missing or has another size")
 
 
 def _source_changed(partition: TopicPartition, directory: Path, source: SegmentRef) -> SourceChangedError:
@@ -272,7 +280,7 @@ def _changed(partition: TopicPartition, path: Path, what: str) -> SourceChangedE
         what,
         partition=str(partition),
         path=str(path),
-        advice="make sure that nothing else works on the directory and run again",
+        advice="make sure that no other process works on the directory and run again",
     )
 
 
@@ -283,7 +291,7 @@ def _parts(groups: Iterable[CleanedGroup]) -> Iterator[PartFile]:
 
 
 def _file_names(source: SegmentRef) -> Iterator[str]:
-    """The files of a segment that are there, in Kafka's renaming order."""
+    """Yield the names of the existing files of a segment, in Kafka's renaming order."""
     yield segment_file_name(source.base_offset, SegmentFileKind.LOG)
     sizes = (source.offset_index_bytes, source.time_index_bytes, source.transaction_index_bytes)
     for kind, size_bytes in zip(_INDEX_KINDS, sizes, strict=True):
@@ -294,9 +302,9 @@ def _file_names(source: SegmentRef) -> Iterator[str]:
 # --------------------------------------------------------------------------------------------------------------- repair
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One thing that a start did to one file: `action` is a past participle (deleted, renamed), `why` a clause.
+    """One change of a start to one file: `action` is a past participle (deleted, renamed), `why` a clause.
 
-    `is_routine` says that a broker does it without a word at the start of a healthy log.
+    `is_routine` marks a change that a broker makes silently when it loads a healthy log.
     """
 
     action: str
@@ -309,34 +317,35 @@ class Repair:
 
 
 def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
-    """Complete or undo what a crash cut off in a partition directory, by the rules of Kafka's loader.
+    """Complete or undo interrupted replacements and deletions in a partition directory, by the rules of Kafka's loader.
 
-    Nothing else may work on the directory: its lock is held, and no task of this run has begun to write.  That is why
-    `.part` files of any run go: a run that could still commit them would hold the lock.
+    Nothing else may work on the directory: its lock is held, and no task of this run has begun to write.  The `.part`
+    files of every run are therefore deleted: a run that could still commit them would hold the lock.
 
     Beyond Kafka's rules:
 
-    * A replacement whose new segments are not all whole (`replacements`) is undone where the old segments still hold
-      its records.  Else it is refused, but for framed logs that no old log is left to stand in for.
-    * A replacement that a `.cleaned` undoes is refused where no old segment is beside a new one.
-    * An index that names offsets or positions beyond its log goes; a log without an offset index is recovered.
-    * A replacement of several segments deletes no old log that lies between them and ends before the next one.
-    * An index of the old segment goes when the new segment of the same base has none of that kind, also where the new
-      log is empty.  Kafka would keep a transaction index whose markers are gone, and consumers would take later
+    * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still hold its
+      records.  Otherwise it is refused, except for framed logs of which no old log is left.
+    * A replacement that a `.cleaned` undoes is refused if a new segment has no old segment beside it.
+    * An index with offsets or positions past its log is deleted; a log without an offset index is recovered.
+    * A replacement of several segments keeps an old log that lies between them and ends before the next one.
+    * An index of the old segment is deleted if the new segment of the same base has none of that kind, even if the new
+      log is empty.  Kafka would keep a transaction index without its markers, and consumers would take later
       transactions of those producers for aborted.
     * A name with several suffixes, such as `N.log.cleaned.swap`, is finished until none is left. Kafka takes one suffix
       away at each start.
 
-    Calling it again, also after it was cut off anywhere, ends in the same directory.
+    A second call, even after an interrupted one, ends in the same directory.
 
     Returns:
-        What was done, in order; empty where nothing had been interrupted.
+        The repairs, in order; empty if nothing was interrupted.
 
     Raises:
-        CorruptDataError: a `.cleaned` or `.swap` file without an offset, or a new segment that is not whole while an
-            old segment that it replaces is gone; nothing was touched, but for outer suffixes of several.
-        UnsupportedDataError: a new segment holds a batch of a later version; nothing was touched, with the same
-            exception.
+        CorruptDataError: a `.cleaned` or `.swap` file has no offset, or a new segment is not whole and an old segment
+            that it replaces is missing; nothing changed, except that
+             outer suffixes of stacked names may be gone.
+        UnsupportedDataError: a new segment holds a batch of a later version; nothing changed, with the same
+             exception.
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
     """
@@ -355,7 +364,7 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     new = _new_segments(directory, sorted(set(swaps) - set(undone)), old, fs)
     broken = _first_to_undo(directory, new, old)
     if broken is not None:
-        # This one name makes Kafka's loader undo it too.  Deleting file by file could leave a set that looks whole.
+        # With this name Kafka's loader undoes it too.  Deletion file by file could leave a set that looks whole.
         first, marker = new[0].name, new[0].name.removesuffix(SWAP_SUFFIX) + CLEANED_SUFFIX
         fs.rename(directory / first, directory / marker)
         fs.sync_directory(directory)
@@ -372,15 +381,15 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     live = (set(rest) - set(replaced)) | final
     orphans = [name for name in sorted(live) if _is_orphan(name, live)]
 
-    def delete(doomed: Sequence[str], why: str, *, is_routine: bool = False) -> None:
-        for name in doomed:
+    def delete(removed: Sequence[str], why: str, *, is_routine: bool = False) -> None:
+        for name in removed:
             fs.unlink(directory / name, missing_ok=True)
             repairs.append(Repair("deleted", name, why, is_routine))
-        if doomed:
+        if removed:
             fs.sync_directory(directory)
 
     delete(deleted, "its deletion had begun", is_routine=True)
-    delete(parts, "no run is left that could commit it")
+    delete(parts, "the run that could commit it has ended")
     delete(undone, "the replacement that it belongs to was not complete")
     delete(cleaned, "the replacement that it belongs to was not complete")
     for name, why in unfit.items():
@@ -398,12 +407,12 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
 
 
 def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: Fs) -> None:
-    """Refuse to delete a new log that no old one is left for: while a `.cleaned` is there, all old ones should be."""
+    """Refuse to delete a new log without an old log beside it; as long as a `.cleaned` exists, all old logs should."""
     for name in undone:
         entry = fs.entry(directory / name) if name.endswith(_LOG + SWAP_SUFFIX) else None
         if entry is not None and entry.size_bytes and not old.reach(_offset_of(directory, name)):
             raise CorruptDataError(
-                "a new segment of an interrupted replacement that was not complete has no old segment beside it",
+                "a new segment of an interrupted, incomplete replacement has no old segment beside it",
                 partition=directory.name,
                 path=str(directory / name),
                 advice="restore the old segments from a backup or .deleted files, or move the .cleaned files away",
@@ -411,7 +420,7 @@ def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: 
 
 
 def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: Fs) -> list[NewSegment]:
-    """The new segments among `swaps`, ascending by base offset."""
+    """Return the new segments among `swaps`, ascending by base offset."""
     found = []
     for name in swaps:
         if not name.endswith(_LOG + SWAP_SUFFIX):
@@ -425,7 +434,7 @@ def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: F
 
 
 def _unfit_indexes(directory: Path, swaps: Sequence[str], rest: Sequence[str], fs: Fs) -> dict[str, str]:
-    """Why indexes among `swaps` do not belong to their logs, which have their final names already, by name."""
+    """Return the mismatches of indexes among `swaps` with logs that already have final names, by index name."""
     unfit = {}
     for name in swaps:
         file = parse_segment_file(name)
@@ -447,7 +456,7 @@ def _old_segments(directory: Path, rest: Sequence[str], fs: Fs) -> OldSegments:
 
 
 def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments) -> NewSegment | None:
-    """The first new segment that is not whole, if the replacement is to be undone; None if it is to be completed.
+    """Return the first new segment that is not whole, if the replacement has to be undone; None to complete it.
 
     Raises:
         CorruptDataError: neither is possible without losing records.
@@ -472,7 +481,7 @@ def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments)
 def _replaced_names(
     directory: Path, names: Sequence[str], swaps: Sequence[str], new: Sequence[NewSegment], fs: Fs
 ) -> list[str]:
-    """Those of `names` that the complete replacement `swaps` covers."""
+    """Return the `names` that the complete replacement `swaps` covers."""
     lowest = min((segment.base_offset for segment in new), default=0)
     end = max((segment.next_offset for segment in new), default=0)
     covered = {segment_file_name(segment.base_offset, kind) for segment in new for kind in _INDEX_KINDS}
@@ -483,7 +492,7 @@ def _replaced_names(
 
 
 def _lies_between(directory: Path, name: str, new: Sequence[NewSegment], fs: Fs) -> bool:
-    """True of a log that begins after the end of one new segment and ends before the next one begins."""
+    """Return True for a log that begins after the end of one new segment and ends before the next one begins."""
     file = parse_segment_file(name)
     if file is None or file.kind is not _LOG:
         return False
@@ -498,7 +507,7 @@ def _lies_between(directory: Path, name: str, new: Sequence[NewSegment], fs: Fs)
 
 
 def _leading_offset(name: str) -> int:
-    """The number that Kafka reads from a name: what precedes its first dot; -1 where that is none."""
+    """Return the number before the first dot of a name, as Kafka reads it; -1 if there is none."""
     match = _LEADING_OFFSET.match(name)
     offset = int(match[1]) if match else -1
     return offset if offset <= INT64_MAX else -1
@@ -534,25 +543,28 @@ def _is_part(name: str) -> bool:
 
 
 def _finishing_order(name: str) -> tuple[int, int, str]:
-    """Ascending, a segment's log first: behind a log with its final name no range can claim its indexes."""
+    """Return a key that sorts ascending, a segment's log first.
+
+    After a log has its final name, no range of a replacement can claim its indexes.
+    """
     parsed = parse_segment_file(name)
     return _leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name
 
 
 def _is_orphan(name: str, live: set[str]) -> bool:
-    """True of an index, whatever the number of its digits, whose log is not there."""
+    """Return True for an index without a log, whatever the number of its digits."""
     offset = _leading_offset(name)
     is_index = offset >= 0 and name.removeprefix(name.partition(".")[0]) in _INDEX_KINDS
     return is_index and segment_file_name(offset, _LOG) not in live
 
 
 def next_offset_of(path: Path, base_offset: int, fs: Fs) -> int:
-    """The offset behind the last whole batch of a segment file; `base_offset` where there is none.
+    """Return the next offset after the last whole batch of a segment file; `base_offset` if there is none.
 
     Only the headers that every magic shares and `lastOffsetDelta` are read; no checksum is computed.
 
     Raises:
-        CorruptBatchError: a batch says that it is shorter than any batch.
+        CorruptBatchError: the length field of a batch is below the smallest batch.
 
     Source: kafka-log 01 §2.2, 05 §3 (readNextOffset).
     """
@@ -568,12 +580,12 @@ def mark_deleted(
 ) -> tuple[str, ...]:
     """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
 
-    The start of a log goes ascending and its end descending: whatever survives a crash has no gap.  A segment's log
-    goes first, because an index without a log is removed by the next start and a log without its index is rebuilt.
-    Whatever is `.deleted` the next start removes.
+    Pass segments at the start of a log ascending and those at its end descending, so that a crash leaves no gap.  A
+    segment's log is renamed first: the next start removes an index without a log, but would rebuild the index of a log
+    without one.  The next start also removes every `.deleted` file.
 
     Returns:
-        The new names, of the files that were there.
+        The new names of the files that existed.
 
     Source: kafka-log 03 §3, 05 §3 step 2.
     """
@@ -590,7 +602,7 @@ def mark_deleted(
 
 
 def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
-    """Unlink files that `mark_deleted` renamed; durable or not, the next start removes what is left."""
+    """Unlink files that `mark_deleted` renamed; the next start removes those that are left."""
     for name in names:
         fs.unlink(directory / name, missing_ok=True)
 
@@ -599,12 +611,10 @@ def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
 def discard_parts(
     directory: Path, run_id: str, fs: Fs, *, attempt: str | None = None, keep: Container[str] = ()
 ) -> tuple[str, ...]:
-    """Remove the `.part` files of run `run_id`, or of one attempt of it, that were not committed; returns their names.
+    """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of it; return their names.
 
-    Those named in `keep` stay: somebody else is to commit them.
-
-    Parts of other runs stay: only `finish_interrupted`, under the lock and before this run's tasks began, may judge
-    that no other run is left to commit them.
+    Files named in `keep` stay, for another process to commit.  Parts of other runs stay too: only `finish_interrupted`,
+    under the lock and before the tasks of this run began, can know that no other run will commit them.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if _is_part(entry.name)]

@@ -1,10 +1,11 @@
-"""How fast cleaning may use a disk: Kafka's throttle, shared by all processes of a run on one host.
+"""A limit on the disk bandwidth of cleaning: Kafka's throttle, shared by all processes of a run on one host.
 
 Kafka's cleaner threads share one throttle and sleep while they hold its lock, so that together they keep to the rate.
-Here the tasks are processes: what was observed since when is in a small file, which whoever counts locks.
+Here the tasks are processes, so a small file holds the start of the window and the bytes observed in it.  Each process
+locks the file while it counts.
 
-Invariants: within any window of the check interval more may be used than the rate allows, over several windows not; a
-throttle never waits for what nobody used.
+Invariants: use may exceed the rate within one window of the check interval, but not over several; a throttle never
+waits for bytes that were not used.
 
 Source: kafka-log 02 §6.1 (throttle).
 """
@@ -24,14 +25,14 @@ from sediment.segment_io.units import NS_PER_MS
 
 CHECK_INTERVAL_MS = 300
 
-_LONGEST_SLEEP_SECONDS = 1e9  # of a rate next to nothing; an operating system cannot sleep for ever
+_LONGEST_SLEEP_SECONDS = 1e9  # for a rate near zero; an operating system cannot sleep for ever
 
 _NS_PER_S = 1_000_000_000
 _STATE = struct.Struct("=qq")  # start of the window on the system's monotonic clock in ns, bytes observed in it
 
 
 class Throttle:
-    """Keeps all who name the same `state` file below `bytes_per_second` together.
+    """A limit of `bytes_per_second` for all throttles with the same `state` file together.
 
     `clock_ns` and `sleep` (seconds) are those of a host: every process on it sees the same monotonic clock.
     """
@@ -54,13 +55,13 @@ class Throttle:
                 self._store(clock_ns(), 0)
 
     def close(self) -> None:
-        """Let go of the file, which stays."""
+        """Close the file, which stays."""
         os.close(self._descriptor)
 
     def take(self, used_bytes: int, *, most_seconds: float = math.inf) -> None:
         """Count bytes that were read or written, and sleep if the rate of this window is too high.
 
-        The sleep ends after `most_seconds`, for a caller who gives up then.
+        The sleep ends after `most_seconds`, for a caller with a deadline.
         """
         with self._threads, _Locked(self._descriptor):
             start_ns, observed = _STATE.unpack(os.pread(self._descriptor, _STATE.size, 0))
@@ -78,7 +79,7 @@ class Throttle:
 
 
 class _Locked:
-    """The lock of an open file description: it excludes other processes, and other throttles of this one."""
+    """A lock of an open file description, which excludes other processes and other throttles of this process."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

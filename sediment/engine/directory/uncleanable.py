@@ -1,11 +1,11 @@
-"""Partitions that cleaning gave up on: why, since when, and until which of their segments change.
+"""Uncleanable partitions of a log directory: the reason, the time, and the segments whose change ends the mark.
 
 Kafka's cleaner marks such a partition uncleanable in memory and forgets that when the broker restarts.  A run has no
-memory, so the marks are a file of the log directory beside the checkpoints.  A broker ignores it: of a log directory
-its LogManager looks at sub-directories and at the files that it knows by name.
+memory, so the marks are a file of the log directory beside the checkpoints.  A broker ignores it: its LogManager reads
+only sub-directories and files that it knows by name.
 
-Invariants: a mark holds as long as every segment in it is there unchanged, so a repair, a restored copy or retention
-ends it without anybody saying so; a file that cannot be read counts as empty, which costs a second look at the data.
+Invariants: a mark holds as long as every segment in it is unchanged, so a repair, a restored copy or retention ends it.
+A file that cannot be read counts as empty, at the cost of reading the data again.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """
@@ -35,9 +35,9 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Uncleanable:
-    """One mark: `reason_code` and `reason` as reports have them, `since_ms` when it was set, in ms since the epoch.
+    """One mark: `reason_code` and `reason` as in reports; `since_ms`, the time it was set, in ms since the epoch.
 
-    `segments` are those that have to stay as they are for the mark to hold.
+    The mark holds as long as `segments` are unchanged.
     """
 
     partition: TopicPartition
@@ -47,16 +47,16 @@ class Uncleanable:
     segments: tuple[SegmentRef, ...]
 
     def holds_for(self, listing: LogListing) -> bool:
-        """Whether all of `segments` are still there, unchanged."""
+        """Return True if all of `segments` are still there, unchanged."""
         return set(self.segments) <= set(listing.segments)
 
 
 def uncleanable_after(
     error: SedimentError, listing: LogListing, *, reason_code: str, reason: str, since_ms: int
 ) -> Uncleanable:
-    """The mark that `error` leaves: it holds on the segment whose file the error names, else on all of them.
+    """Return the mark for `error`: on the segment whose file the error names, else on all segments.
 
-    The active segment is left out where it is not the one at fault, because a broker goes on appending to it.
+    The active segment is left out unless the error names it, because a broker goes on appending to it.
     """
     named = parse_segment_file(Path(error.path).name) if error.path else None
     at_fault = tuple(s for s in listing.segments if named is not None and s.base_offset == named.base_offset)
@@ -64,7 +64,7 @@ def uncleanable_after(
 
 
 def read_uncleanable(log_dir: Path, fs: Fs) -> dict[TopicPartition, Uncleanable]:
-    """The marks of a log directory by partition; empty where the file is absent or cannot be understood."""
+    """Return the marks of a log directory by partition; empty if the file is missing or malformed."""
     try:
         content = fs.read_bytes(log_dir / UNCLEANABLE_FILE)
     except FileNotFoundError:
@@ -80,13 +80,13 @@ def read_uncleanable(log_dir: Path, fs: Fs) -> dict[TopicPartition, Uncleanable]
 def update_uncleanable(
     log_dir: Path, fs: Fs, *, add: Iterable[Uncleanable] = (), remove: Iterable[TopicPartition] = ()
 ) -> None:
-    """Set and drop marks, keep every other whose partition is still there; durable when it returns.
+    """Set and remove marks, durably; marks of partitions that no longer exist are removed too.
 
-    The file is left alone where that changes nothing, and removed with its last mark.
+    The file stays untouched if nothing changes, and is deleted with its last mark.
     """
     before = read_uncleanable(log_dir, fs)
-    gone = set(remove)
-    left = {p: mark for p, mark in before.items() if p not in gone and fs.is_directory(log_dir / str(p))}
+    removed = set(remove)
+    left = {p: mark for p, mark in before.items() if p not in removed and fs.is_directory(log_dir / str(p))}
     after = left | {mark.partition: mark for mark in add}
     path = log_dir / UNCLEANABLE_FILE
     if after and after != before:

@@ -1,7 +1,7 @@
-"""What of a broker's config concerns its log directories as a whole: loading, background tasks, the cleaner.
+"""The part of a broker's config about its log directories as a whole: loading, background tasks, the cleaner.
 
 Field names are Kafka's keys with underscores, defaults are Kafka's own (kafka-log 06 §2, §3).
-Invariant: every value is in Kafka's range.  Without background threads nothing runs by itself, which is not Kafka's.
+Invariant: every value is in Kafka's range, except that `background_threads` may be 0.
 """
 
 from __future__ import annotations
@@ -41,61 +41,61 @@ class BrokerConfig:
     """The config of one engine."""
 
     num_recovery_threads_per_data_dir: int = 2
-    """Threads that load, and at the end close, the logs of one directory."""
+    """Threads that load the logs of one directory, and close them at the end."""
 
     background_threads: int = 10
-    """Threads of the scheduler; 0: nothing runs by itself, `LogManager.run_due` runs what is due."""
+    """Threads of the scheduler; with 0 only `LogManager.run_due` runs tasks."""
 
     log_initial_task_delay_ms: int = 30_000
-    """The first run of the periodic tasks."""
+    """Delay of the first run of the periodic tasks."""
 
     log_retention_check_interval_ms: int = 300_000
-    """How often retention looks at the logs that are not compacted."""
+    """Interval of retention for logs that are not compacted."""
 
     log_flush_scheduler_interval_ms: int = INT64_MAX
-    """How often the flusher looks for logs that were not flushed for `flush.ms`."""
+    """Interval at which logs that were not flushed for `flush.ms` are flushed."""
 
     log_flush_offset_checkpoint_interval_ms: int = 60_000
-    """How often the recovery points are written."""
+    """Interval at which the recovery points are written."""
 
     log_flush_start_offset_checkpoint_interval_ms: int = 60_000
-    """How often the log start offsets are written."""
+    """Interval at which the log start offsets are written."""
 
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
-    """How often the high watermarks are written."""
+    """Interval at which the high watermarks are written."""
 
     producer_id_expiration_check_interval_ms: int = 600_000
-    """How often expired producers are forgotten."""
+    """Interval at which expired producers are forgotten."""
 
     log_segment_delete_delay_ms: int = 60_000
-    """How long the directory of a deleted log stays."""
+    """Time before the directory of a deleted log is removed."""
 
     log_cleaner_enable: bool = True
-    """Whether logs are compacted at all."""
+    """True to compact logs."""
 
     log_cleaner_threads: int = 1
-    """How many logs are cleaned at once."""
+    """Number of logs cleaned at once."""
 
     log_cleaner_backoff_ms: int = 15_000
-    """How long a cleaner that found nothing waits."""
+    """Wait of a cleaner that found nothing to clean."""
 
     log_cleaner_io_max_bytes_per_second: float = _LARGEST_DOUBLE
-    """What all cleaners together may read and write."""
+    """Limit on the bytes that all cleaners together read and write."""
 
     log_cleaner_dedupe_buffer_size: int = 134_217_728
-    """Bytes of the offset maps of all cleaner threads together, at 24 a key."""
+    """Bytes of the offset maps of all cleaner threads together, 24 per key."""
 
     log_cleaner_io_buffer_load_factor: float = 0.9
-    """The part of an offset map's slots that may be filled."""
+    """Largest fraction of used slots in an offset map."""
 
     cluster_id: str | None = None
-    """For the meta.properties of a new directory; None: what the other directories say."""
+    """Cluster id for meta.properties of a new directory; None: that of the other directories."""
 
     node_id: int | None = None
-    """The same."""
+    """Node id for meta.properties of a new directory; None: that of the other directories."""
 
     hand_off: Path | None = None
-    """The folder in which jobs leave cleaned segments for this engine to commit; None: there is none."""
+    """The spool: the folder in which jobs leave cleaned segments for this engine to commit; None: no spool."""
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -108,7 +108,7 @@ class BrokerConfig:
             check_ranges(self, {"node_id": INT})
         if self.offset_map_keys < _LEAST_KEYS:
             raise SettingsError(
-                f"log.cleaner.dedupe.buffer.size is {self.log_cleaner_dedupe_buffer_size}, too little for "
+                f"log.cleaner.dedupe.buffer.size is {self.log_cleaner_dedupe_buffer_size}, too small for "
                 f"{self.log_cleaner_threads} cleaner threads",
                 advice="give at least 1 MiB for each thread",
             )

@@ -1,12 +1,12 @@
-"""What cleaning is doing with each partition, and how others make it stop.
+"""The cleaning state of each partition, and its abort, pause and resume.
 
     none ── start ──> InProgress ── finish ──> none
      │                    │ abort and pause
      │ pause              v
      └──> Paused(n) <── finish ── Aborted          resume: Paused(n) -> Paused(n - 1), Paused(1) -> none
 
-Invariants: a partition that is not here is free; whoever started a cleaning or a deletion finishes it, whatever comes
-between; nobody but the one who started it works on a partition that is InProgress or Aborted.
+Invariants: a partition without a state is free.  The thread that started a cleaning or a deletion finishes it in every
+case, and is the only one that works on a partition while it is InProgress or Aborted.
 
 Source: kafka-log 02 §2.4 (LogCleanerManager).
 """
@@ -24,17 +24,17 @@ from sediment.segment_io.format.names import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """It is being cleaned, or its old segments are being deleted."""
+    """Cleaning, or deletion of old segments, runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """It was InProgress, and the one who works on it is to stop."""
+    """Cleaning was InProgress and has to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Nobody cleans it before it was resumed `times` times."""
+    """Cleaning waits until it was resumed `times` times."""
 
     times: int
 
@@ -51,16 +51,16 @@ class CleaningStates:
 
     @property
     def lock(self) -> threading.Condition:
-        """For several calls as one."""
+        """The lock of all states, to make several calls atomic."""
         return self._changed
 
     def of(self, partition: TopicPartition) -> State:
-        """None: nobody works on it."""
+        """Return the state of a partition, None if it is free."""
         with self._changed:
             return self._states.get(partition)
 
     def start(self, partition: TopicPartition) -> bool:
-        """Begin to clean it or to delete from it; False, and nothing changed, where it is not free."""
+        """Make a free partition InProgress; return False and change nothing if it is not free."""
         with self._changed:
             if partition in self._states:
                 return False
@@ -68,17 +68,17 @@ class CleaningStates:
             return True
 
     def pause_free(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Pause those that are free, once each, and return them."""
+        """Pause each free partition once; return those."""
         with self._changed:
             free = [partition for partition in partitions if partition not in self._states]
             self._states.update(dict.fromkeys(free, Paused(1)))
             return free
 
     def abort_and_pause(self, partition: TopicPartition) -> None:
-        """Keep it from being cleaned until it is resumed; where it is InProgress, wait until that stopped.
+        """Pause a partition until it is resumed; if it is InProgress, wait until that has stopped.
 
         Raises:
-            UsageError: another thread is waiting for the same.
+            UsageError: another thread waits for the same.
         """
         with self._changed:
             match self._states.get(partition):
@@ -93,10 +93,10 @@ class CleaningStates:
                     raise self._refusal(partition, "aborted")
 
     def resume(self, partition: TopicPartition) -> None:
-        """Take one pause back.
+        """Undo one pause.
 
         Raises:
-            UsageError: it is not paused.
+            UsageError: the partition is not paused.
         """
         with self._changed:
             match self._states.get(partition):
@@ -108,19 +108,21 @@ class CleaningStates:
                     raise self._refusal(partition, "resumed")
 
     def check_not_aborted(self, partition: TopicPartition) -> None:
-        """To be called between the steps of a cleaning.
+        """Check, between the steps of a cleaning, that it may go on.
 
         Raises:
-            CleaningAbortedError: it is to stop.
+            CleaningAbortedError: the cleaning was aborted.
         """
         if isinstance(self._states.get(partition), Aborted):
             raise CleaningAbortedError("the cleaning was aborted", partition=str(partition))
 
     def finish(self, partition: TopicPartition, before: Callable[[], None] | None = None) -> bool:
-        """End what `start` began; `before` is done first, unless it was aborted.  Returns whether it was not aborted.
+        """End the work that `start` began; return True unless it was aborted.
+
+        `before` is called first, unless the work was aborted.
 
         Raises:
-            UsageError: nothing was begun.
+            UsageError: no work was started.
         """
         with self._changed:
             match self._states.get(partition):

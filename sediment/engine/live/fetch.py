@@ -1,6 +1,6 @@
-"""What a read of a live log is asked for and gives back: how far it goes, where an offset lies, a slice of a segment.
+"""Requests and results of reads of a live log: isolation, offset locations, slices of segments.
 
-Invariant: a slice keeps the file it lies in open, so that it can be read to its end whatever becomes of the segment.
+Invariant: a slice keeps its file open, so that it can be read to its end even if the segment is deleted.
 
 Source: kafka-log 04 §8, §9.
 """
@@ -24,11 +24,11 @@ LATEST_TIERED_TIMESTAMP = -5
 EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
 
 NOT_KNOWN = -1
-"""Stands for a place, an offset or a time that is not known."""
+"""Stands for an unknown location, offset or time."""
 
 
 class Isolation(Enum):
-    """How far a read goes (kafka-log 04 §8)."""
+    """The upper bound of a read (kafka-log 04 §8)."""
 
     LOG_END = "log-end"
     HIGH_WATERMARK = "high-watermark"
@@ -37,7 +37,7 @@ class Isolation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogOffsetMetadata:
-    """An offset and where it lies; -1 for segment and position where that is not known."""
+    """An offset and its location; -1 for an unknown segment and position."""
 
     offset: int
     segment_base_offset: int = NOT_KNOWN
@@ -46,10 +46,10 @@ class LogOffsetMetadata:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchedData:
-    """A slice of a segment that begins with a batch and may end inside of one.
+    """A slice of a segment that begins with a batch and may end inside one.
 
-    It can hold records below the offset that was asked for, which the reader skips.  `aborted` are the aborted
-    transactions that touch it, None unless the read was of committed data.
+    It may hold records below the requested offset, which the reader skips.  `aborted` are the aborted transactions
+    that touch it, None unless the read was of committed data.
     """
 
     start: LogOffsetMetadata
@@ -59,36 +59,36 @@ class FetchedData:
     _file: OpenFile | None
 
     def read(self) -> bytes:
-        """The bytes.
+        """Return the bytes of the slice.
 
         Raises:
-            OSError: the disk failed; as in a broker, whose network thread it would be, the log stays online until
-                it needs the disk itself.
+            OSError: the disk failed.  As after an error in a broker's network thread, the log stays online until it
+                uses the disk itself.
         """
         return b"" if self._file is None else self._file.read(self.start.position, self.size_bytes)
 
     @property
     def position(self) -> int:
-        """Byte position of the slice in its file; -1 where it is not known, and then the slice is empty."""
+        """Byte position of the slice in its file; -1 if it is unknown, and then the slice is empty."""
         return self.start.position
 
     def fileno(self) -> int:
-        """Return the descriptor of the file, for sendfile from `position` on; it stays open as long as this slice.
+        """Return the descriptor of the file, for sendfile from `position` on; it stays open with this slice.
 
         Raises:
             UsageError: the slice is empty.
         """
         if self._file is None:
-            raise UsageError("an empty slice has no file", advice="look at size_bytes first")
+            raise UsageError("an empty slice has no file", advice="check size_bytes first")
         return self._file.descriptor
 
     def send_some(self, target: socket.socket, sent_bytes: int) -> int:
-        """Send by sendfile what the socket takes now, from byte `sent_bytes` of the slice on.
+        """Send by sendfile as much as the socket takes now, from byte `sent_bytes` of the slice on.
 
-        Returns the bytes sent: 0 if a non-blocking socket takes nothing now, or the slice is sent already.
+        Returns the number of bytes sent: 0 if a non-blocking socket takes nothing now, or all were sent before.
 
         Raises:
-            OSError: the socket failed, or the file was cut below the slice.
+            OSError: the socket failed, or the file was truncated below the slice.
         """
         if self._file is None or sent_bytes >= self.size_bytes:
             return 0
@@ -97,20 +97,20 @@ class FetchedData:
         except BlockingIOError:
             return 0
         if count == 0:
-            raise OSError(f"{self._file.path} was cut while it was sent")
+            raise OSError(f"{self._file.path} was truncated while it was sent")
         return count
 
     def send_to(self, target: socket.socket) -> int:
-        """Send all by sendfile to a socket that blocks or has a timeout; returns the bytes sent.
+        """Send all by sendfile to a socket that blocks or has a timeout; return the number of bytes sent.
 
         Raises:
             UsageError: the socket is non-blocking.
             TimeoutError: the socket took nothing for as long as its timeout.
-            OSError: the socket failed, or the file was cut below the slice.
+            OSError: the socket failed, or the file was truncated below the slice.
         """
         timeout_seconds = target.gettimeout()
         if timeout_seconds == 0:
-            raise UsageError("the socket is non-blocking", advice="send with send_some and wait in between")
+            raise UsageError("the socket is non-blocking", advice="use send_some and wait in between")
         sent = 0
         while sent < self.size_bytes and self._file is not None:
             count = self.send_some(target, sent)

@@ -25,10 +25,8 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import RecordBatchTooLargeError, SedimentError, UnexpectedAppendOffsetError
 from sediment.segment_io.format import legacy
 from sediment.segment_io.format.decode import OFFSET_DELTA
-from sediment.segment_io.format.layout import CODEC_NONE, INT32_MAX, NO_TIMESTAMP
+from sediment.segment_io.format.layout import CODEC_NONE, INT32_MAX, MAGIC_V2, NO_TIMESTAMP
 from sediment.segment_io.partition.producer_state import NO_OFFSET, RememberedBatch
-
-_MAGIC = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +139,7 @@ def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, re
     epochs = with_batches(log.epochs, rows)
     update = None
     if has_producer:
-        with_producer = (fields for fields in batches.fields() if fields.producer_id >= 0 and fields.magic >= _MAGIC)
+        with_producer = (fields for fields in batches.fields() if fields.producer_id >= 0 and fields.magic >= MAGIC_V2)
         update = log.producers.check(
             with_producer,
             origin=request.origin,
@@ -162,7 +160,7 @@ def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, re
     if rolls or flushes or epochs is not log.epochs or (update is not None and update.ended):
         with log.changing_files():
             if rolls:
-                roll(log, first_offset if rows["magic"][0] >= _MAGIC else last_offset - INT32_MAX)
+                roll(log, first_offset if rows["magic"][0] >= MAGIC_V2 else last_offset - INT32_MAX)
             log.put_epochs(epochs)
             _store(log, batches, log_end, update)
             if flushes:
@@ -203,7 +201,7 @@ def _duplicate(log: LocalLog, batch: RememberedBatch) -> AppendInfo:
 
 def _has_first_offset(batches: Batches) -> bool:
     """Return True if the first header has the first offset; a compressed message of magic 0 or 1 has the last."""
-    return int(batches.rows["magic"][0]) >= _MAGIC or batches.first().codec == CODEC_NONE
+    return int(batches.rows["magic"][0]) >= MAGIC_V2 or batches.first().codec == CODEC_NONE
 
 
 def _first_offset(batches: Batches, first: BatchFields) -> int:

@@ -1,14 +1,14 @@
 """The cleaner of an engine: chooses the filthiest log, cleans it in this process, and commits while the log is open.
 
-    grab     every compacted log that is free, not uncleanable, and dirty enough      the filthiest is InProgress
-    clean    view · plan · clean_log into .part files, throttled, stopped by an abort between two chunks
-    commit   PartitionLog.replace_segments: engine.swap, under the log's lock for one group at a time
-    finish   cleaner checkpoint, state back to none, or Paused where it was aborted
-    delete   old segments of compacted logs, in the same thread and under the same states
+    1 grab     of the compacted logs that are free, cleanable and dirty enough, the filthiest becomes InProgress
+    2 clean    view, plan, clean_log into .part files, throttled; an abort stops it between two chunks
+    3 commit   PartitionLog.replace_segments: directory.swap, under the log's lock for one group at a time
+    4 finish   cleaner checkpoint; the state is removed, or Paused after an abort
+    5 delete   old segments of compacted logs, in the same thread and under the same states
 
-Invariants: one cleaning of a partition at a time; its checkpoint moves only by a cleaning that was committed, or to the
-log start where it was out of the log; a cleaning that ends in any other way leaves no file behind; what is wrong with
-one partition keeps nobody from cleaning the others.
+Invariants: one cleaning of a partition at a time.  Its checkpoint moves only after a committed cleaning, or to the log
+start if it was outside the log.  A cleaning that is not committed leaves no file.  An error in one partition does not
+keep the others from being cleaned.
 
 Source: kafka-log 02 §1, §2, §9.
 """
@@ -66,24 +66,24 @@ _SLEEP_SLICE_MS = 100
 
 
 class CleanerOwner(Protocol):
-    """What the cleaner asks of the one who owns logs and directories."""
+    """The part of `LogManager` that the cleaner needs."""
 
     def all_logs(self) -> list[PartitionLog]:
-        """The live logs."""
+        """Return the live logs."""
         ...
 
     def directory_of(self, log: PartitionLog) -> LogDirectory:
-        """Where a log is."""
+        """Return the log directory of a log."""
         ...
 
     def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
-        """A directory failed; its logs are to go offline."""
+        """Take a failed directory and its logs offline."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LogToClean:
-    """A log that was chosen, and what of it may be cleaned."""
+    """A chosen log with its cleanable range."""
 
     log: PartitionLog
     directory: LogDirectory
@@ -92,7 +92,7 @@ class LogToClean:
 
 
 class LogCleaner:
-    """Cleans the logs of `owner`; every method may be called from any thread."""
+    """The cleaner of the logs of `owner`; every method may be called from any thread."""
 
     def __init__(self, owner: CleanerOwner, config: BrokerConfig, fs: Fs, clock: Clock, scheduler: Scheduler) -> None:
         self.states = CleaningStates()
@@ -115,15 +115,15 @@ class LogCleaner:
             self._scheduler.schedule_once(name, partial(self._work, name))
 
     def stop(self) -> None:
-        """Begin nothing any more and end what is under way at its next chunk."""
+        """Start no further cleaning and end those in progress at their next chunk."""
         self._stopping.set()
 
     def close(self) -> None:
-        """Leave nothing behind, once the scheduler is closed."""
+        """Remove temporary files; call it after the scheduler was closed."""
         self._throttle_state.unlink(missing_ok=True)
 
     def _work(self, name: str) -> None:
-        """One turn of a cleaner thread."""
+        """Do one turn of a cleaner thread and schedule the next."""
         cleaned = False
         try:
             cleaned = self.clean_filthiest()
@@ -135,42 +135,42 @@ class LogCleaner:
 
     # ---------------------------------------------------------------------------------------------------- pause, resume
     def abort_and_pause(self, partition: TopicPartition) -> None:
-        """Keep a partition from being cleaned until `resume`; waits until a cleaning under way has ended."""
+        """Pause cleaning of a partition until `resume`; wait until a cleaning in progress has ended."""
         self.states.abort_and_pause(partition)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Let partitions be cleaned again."""
+        """Undo one pause of each partition."""
         for partition in partitions:
             self.states.resume(partition)
 
     def abort(self, partition: TopicPartition) -> None:
-        """End a cleaning under way, and wait until it has ended."""
+        """End a cleaning in progress and wait until it has ended."""
         self.states.abort_and_pause(partition)
         self.states.resume(partition)
 
     def pause_for_retention(self) -> list[PartitionLog]:
-        """Pause the logs that are not compacted and that nobody works on; the caller resumes what is returned."""
+        """Pause the free logs that are not compacted and return them; the caller resumes them."""
         logs = {log.partition: log for log in self._owner.all_logs() if not log.config.compacts}
         return [logs[partition] for partition in self.states.pause_free(logs)]
 
     # ------------------------------------------------------------------------------------------------------ checkpoints
     def update_checkpoint(self, directory: LogDirectory, partition: TopicPartition, first_dirty_offset: int) -> None:
-        """Set a partition's first dirty offset; partitions that are no longer there are forgotten."""
+        """Set a partition's first dirty offset; entries of partitions that no longer exist are removed."""
         directory.update_first_dirty(self._known(), add={partition: first_dirty_offset})
 
     def truncate_checkpoint(self, log: PartitionLog, offset: int) -> None:
-        """What is at or above `offset` was cut off: it cannot be clean."""
+        """Lower the checkpoint of a log to `offset` after a truncation there."""
         directory = self._owner.directory_of(log)
         if log.config.compacts and directory.first_dirty_offsets().get(log.partition, 0) > offset:
             self.update_checkpoint(directory, log.partition, offset)
 
     def forget(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """The log is gone from `directory`, and with it whatever is remembered of it."""
+        """Remove checkpoint and mark of a log that left `directory`."""
         directory.update_first_dirty(self._known(), remove=[partition])
         self._unmark(directory, partition)
 
     def moved(self, partition: TopicPartition, source: LogDirectory, target: LogDirectory) -> None:
-        """A partition went from one directory to another: what is remembered of it goes along."""
+        """Move checkpoint and mark of a partition from one directory to another."""
         first_dirty = source.first_dirty_offsets().get(partition)
         mark = self._uncleanable.get(partition)
         self.forget(source, partition)
@@ -184,15 +184,15 @@ class LogCleaner:
 
     # ------------------------------------------------------------------------------------------------------- quarantine
     def remember_uncleanable(self, directory: LogDirectory) -> None:
-        """Take over the marks that an earlier engine or run left in a directory.
+        """Read the marks of an earlier engine or run in a directory.
 
         Raises:
-            OSError: as the filesystem says.
+            OSError: the file cannot be read.
         """
         self._uncleanable.update(read_uncleanable(directory.path, self._fs))
 
     def uncleanable(self) -> dict[TopicPartition, Uncleanable]:
-        """The partitions that are left alone, and why."""
+        """Return the partitions that are not cleaned, with the reasons."""
         return dict(self._uncleanable)
 
     def _mark(self, directory: LogDirectory, mark: Uncleanable, *, durable: bool) -> None:
@@ -205,7 +205,7 @@ class LogCleaner:
             update_uncleanable(directory.path, self._fs, remove=[partition])
 
     def _quarantine(self, log: PartitionLog, directory: LogDirectory, error: Exception) -> None:
-        """Leave a partition alone from now on.  Only damage in its files is remembered beyond this engine."""
+        """Mark a partition uncleanable; only a mark for corrupt files outlives this engine."""
         listing = _listing(log)
         known = error if isinstance(error, SedimentError) else SedimentError(f"cleaning failed: {error!r}")
         durable = isinstance(error, CorruptDataError) and not isinstance(error, CorruptCheckpointError)
@@ -227,7 +227,7 @@ class LogCleaner:
 
     # --------------------------------------------------------------------------------------------------------- choosing
     def grab_filthiest(self) -> LogToClean | None:
-        """Choose a log and make it InProgress; None where no log is to be cleaned.
+        """Choose a log and make it InProgress; return None without a log to clean.
 
         Source: kafka-log 02 §2.
         """
@@ -245,14 +245,14 @@ class LogCleaner:
                     first_dirty = checkpoints[directory].get(log.partition)
                     if _is_clean(log, first_dirty) or self._is_uncleanable(log, directory):
                         continue
-                    candidate = self._look_at(log, directory, first_dirty, now_ms)
+                    candidate = self._select(log, directory, first_dirty, now_ms)
                     candidates.append((candidate, candidate.range))
             for chosen in filthiest_first(candidates):
                 if self.states.start(chosen.log.partition):
                     return chosen
         return None
 
-    def _look_at(self, log: PartitionLog, directory: LogDirectory, first_dirty: int | None, now_ms: int) -> LogToClean:
+    def _select(self, log: PartitionLog, directory: LogDirectory, first_dirty: int | None, now_ms: int) -> LogToClean:
         view = log.view(first_dirty_checkpoint=first_dirty, now_ms=now_ms)
         found = cleanable_range(view, log.config.compaction, now_ms=now_ms)
         if found.force_checkpoint is not None:
@@ -261,12 +261,12 @@ class LogCleaner:
 
     # --------------------------------------------------------------------------------------------------------- cleaning
     def clean_filthiest(self) -> bool:
-        """Clean one log, if there is one to clean; False where there was none, or it could not be cleaned."""
+        """Clean one log; return False if there is none to clean, or if its cleaning failed."""
         chosen = None if self._stopping.is_set() else self.grab_filthiest()
         return chosen is not None and self.clean(chosen)
 
     def clean(self, chosen: LogToClean) -> bool:
-        """Clean a log that `grab_filthiest` chose; whatever happens, it is not InProgress afterwards."""
+        """Clean a log that `grab_filthiest` chose; it is never InProgress afterwards."""
         next_dirty_offset = chosen.range.first_dirty_offset
         cleaned = False
         try:
@@ -278,7 +278,7 @@ class LogCleaner:
         return cleaned
 
     def _clean(self, chosen: LogToClean) -> PreparedSwap:
-        from sediment.compaction.cleaner import clean_log  # numba's kernels, which an engine that never cleans spares
+        from sediment.compaction.cleaner import clean_log  # imported late: it compiles kernels
 
         log, attempt = chosen.log, str(next(self._attempts))
         config = self._bounded(log.config.compaction, chosen.range)
@@ -288,16 +288,16 @@ class LogCleaner:
             pace = self._pace(log.partition, stack)
             swap = clean_log(plan, _ThrottledFs(self._fs, pace), run_id=self._run_id, attempt=attempt, progress=pace)
             self._check_not_aborted(log.partition)
-            # What supersedes must not be lost where what it superseded is gone for good.
+            # The commit deletes superseded records, so those that supersede them have to be durable first.
             log.flush(swap.next_dirty_offset)
             log.replace_segments(swap, before_group=chosen.directory.lock.check)
         return swap
 
     def _bounded(self, config: CompactionConfig, cleaned: CleanableRange) -> CompactionConfig:
-        """Bound the offset map to that of one cleaner thread, unless the topic has a bound of its own.
+        """Bound the offset map to that of one cleaner thread, unless the topic has its own bound.
 
-        A bounded map is filled by a pass of its own over the dirty range.  A range with fewer offsets than the map
-        holds keys needs no bound.
+        A bounded map needs a separate pass over the dirty range.  A range with fewer offsets than the map can hold keys
+        needs no bound.
         """
         dirty_offsets = cleaned.first_uncleanable_offset - cleaned.first_dirty_offset
         if config.dedupe_buffer_bytes is not None or dirty_offsets <= self._config.offset_map_keys:
@@ -315,11 +315,14 @@ class LogCleaner:
 
     def _check_not_aborted(self, partition: TopicPartition) -> None:
         if self._stopping.is_set():
-            raise CleaningAbortedError("the engine stops", partition=str(partition))
+            raise CleaningAbortedError("the engine is stopping", partition=str(partition))
         self.states.check_not_aborted(partition)
 
     def _pace(self, partition: TopicPartition, stack: ExitStack) -> Callable[[int], None]:
-        """What is called with the bytes of every read and write: stops an aborted cleaning, slows a fast one down."""
+        """Return a function to call with the bytes of every read and write.
+
+        It stops an aborted cleaning, and sleeps to keep the rate limit.
+        """
         rate = self._config.log_cleaner_io_max_bytes_per_second
         if rate >= _UNLIMITED_BYTES_PER_SECOND:
             return lambda _bytes: self._check_not_aborted(partition)
@@ -343,7 +346,7 @@ class LogCleaner:
 
     # -------------------------------------------------------------------------------------------------------- retention
     def delete_old_segments(self) -> int:
-        """Let retention delete segments of compacted logs that nobody works on; returns how many it deleted."""
+        """Delete segments past their retention limits in free compacted logs; return their number."""
         deleted = 0
         for log in self._owner.all_logs():
             if self._stopping.is_set():
@@ -363,7 +366,7 @@ class LogCleaner:
     # ----------------------------------------------------------------------------------------------------------- faults
     @contextmanager
     def _failing(self, directory: LogDirectory) -> Iterator[None]:
-        """What the disk refuses inside takes its directory offline."""
+        """Take a directory offline if the disk fails inside."""
         try:
             yield
         except OSError as error:
@@ -373,7 +376,7 @@ class LogCleaner:
 
     @contextmanager
     def _isolating(self, log: PartitionLog, directory: LogDirectory) -> Iterator[None]:
-        """Whatever goes wrong with a log inside concerns this log, or its directory, and nobody else.
+        """Confine an error inside to this log or its directory.
 
         Source: kafka-log 02 §1, the table of outcomes.
         """
@@ -388,25 +391,25 @@ class LogCleaner:
             _LOGGER.warning("%s was not cleaned: %s", log.partition, error)
         except Exception as error:
             if log.is_closed:
-                _LOGGER.info("%s was closed while the cleaner was at it", log.partition)
+                _LOGGER.info("%s was closed while it was being cleaned", log.partition)
             else:
                 self._quarantine(log, directory, error)
 
 
 class _ThrottledFs(Fs):
-    """The engine's filesystem for a cleaning: every write goes through `pace`."""
+    """The engine's filesystem for a cleaning; `pace` gets the bytes of every write first."""
 
     def __init__(self, fs: Fs, pace: Callable[[int], None]) -> None:
         self._inner = fs
         self._pace = pace
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
-        def paced() -> Iterator[Buffer]:
+        def throttled() -> Iterator[Buffer]:
             for chunk in chunks:
                 self._pace(memoryview(chunk).nbytes)
                 yield chunk
 
-        return self._inner.write_new(path, paced())
+        return self._inner.write_new(path, throttled())
 
     def sync_file(self, path: Path) -> None:
         self._inner.sync_file(path)
@@ -431,7 +434,7 @@ class _ThrottledFs(Fs):
 
 
 def _is_clean(log: PartitionLog, first_dirty: int | None) -> bool:
-    """Whether nothing but the active segment is dirty, which is so with most logs, and costs no look at their files."""
+    """Return True if only the active segment is dirty, as in most logs; no file is read for it."""
     return first_dirty is not None and log.active_base_offset <= first_dirty <= log.log_end_offset
 
 

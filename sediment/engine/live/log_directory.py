@@ -1,8 +1,8 @@
-"""One log directory that an engine owns: its lock, what its own files say, and the checkpoints that are written there.
+"""One log directory that an engine owns: its lock, its own files, and its checkpoints.
 
 Invariants: between `open` and `release` the directory's `.lock` is held; the clean-shutdown marker is read and removed
-in one step, so that a crash while loading counts as unclean; one thread at a time rewrites a checkpoint file; once a
-directory failed nothing is written to it any more.
+in one step, so that a crash during loading counts as unclean; one thread at a time rewrites a checkpoint file; nothing
+is written to a directory after it failed.
 
 Source: kafka-log 04 §12, 05 §1.
 """
@@ -46,18 +46,18 @@ _CHECKPOINT_FILES = (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, C
 
 
 class LogDirectory:
-    """An entry of `log.dirs` that is ours."""
+    """An entry of `log.dirs`."""
 
     def __init__(self, path: Path, fs: Fs) -> None:
         self.path = path
         self.lock = DirectoryLock(path)
         self.meta: MetaProperties | None = None
         self.clean_shutdown: CleanShutdown | None = None
-        """The marker that was there at the start."""
+        """The clean-shutdown marker at the start."""
         self.is_loaded = False
-        """Whether every log of it was loaded."""
+        """True after every log was loaded."""
         self.failure: str | None = None
-        """Why it is offline; None: it is not."""
+        """The reason for which it is offline, None while online."""
         self._fs = fs
         self._marker = b""
         self._guard = threading.Lock()
@@ -67,12 +67,12 @@ class LogDirectory:
 
     @property
     def is_offline(self) -> bool:
-        """Whether it failed."""
+        """True after the directory failed."""
         return self.failure is not None
 
     # ----------------------------------------------------------------------------------------------- taking and leaving
     def read_owner(self) -> None:
-        """Read meta.properties and change nothing; a missing directory has none.
+        """Read meta.properties and change nothing; a missing directory has no owner.
 
         Raises:
             CorruptCheckpointError: meta.properties is malformed.
@@ -81,20 +81,20 @@ class LogDirectory:
         self.meta = read_meta_properties(self._fs, self.path / META_PROPERTIES_FILE)
 
     def open(self) -> None:
-        """Take the directory; a missing one is created, and so are missing checkpoint files.
+        """Lock the directory; a missing directory and missing checkpoint files are created.
 
         Raises:
-            DirectoryInUseError: a broker, an engine or a run has it.
+            DirectoryInUseError: a broker, an engine or a run holds it.
             NotALogDirectoryError: the path is a file.
             CorruptCheckpointError: meta.properties is malformed.
-            OSError: as the filesystem says.
+            OSError: a file operation failed.
         """
         fs = self._fs
         if not fs.exists(self.path):
             fs.make_directory(self.path)
         if not fs.is_directory(self.path):
             raise NotALogDirectoryError(
-                "this is no directory", path=str(self.path), advice="name directories in log.dirs"
+                "this is not a directory", path=str(self.path), advice="name directories in log.dirs"
             )
         self.lock.acquire()
         try:
@@ -107,20 +107,20 @@ class LogDirectory:
             raise
 
     def release(self) -> None:
-        """Give the directory back; without effect where it is not held."""
+        """Unlock the directory; does nothing if it is not held."""
         self.lock.release()
 
     def name_owner(self, cluster_id: str, node_id: int) -> None:
-        """Write meta.properties into a directory that has none, with a `directory.id` of its own."""
+        """Write meta.properties with a new `directory.id` into a directory without one."""
         self.meta = MetaProperties(1, cluster_id, node_id, format_uuid(uuid.uuid4().bytes))
         write_meta_properties(self._fs, self.path / META_PROPERTIES_FILE, self.meta)
 
     def read_state(self) -> LogDirCheckpoints:
-        """What the directory says about its logs; the marker of a clean stop is taken away.
+        """Return the checkpoints of the directory; the marker of a clean stop is removed.
 
         Raises:
-            CorruptCheckpointError: a checkpoint that decides what is believed is malformed; the marker is gone.
-            OSError: as the filesystem says.
+            CorruptCheckpointError: a checkpoint that the load depends on is malformed; the marker is removed.
+            OSError: a file operation failed.
         """
         self.clean_shutdown = read_clean_shutdown(self._fs, self.path)
         if self.clean_shutdown is not None:
@@ -137,7 +137,7 @@ class LogDirectory:
         )
 
     def write_clean_shutdown(self, broker_epoch: int | None) -> None:
-        """The last thing that a clean stop writes; without an epoch it is the marker that was there at the start."""
+        """Write the clean-shutdown marker, the last write of a clean stop; without an epoch, the one from the start."""
         self._replace(
             CLEAN_SHUTDOWN_FILE, self._marker if broker_epoch is None else format_clean_shutdown(broker_epoch)
         )
@@ -156,7 +156,7 @@ class LogDirectory:
         self._write(HIGH_WATERMARK_FILE, offsets)
 
     def first_dirty_offsets(self) -> dict[TopicPartition, int]:
-        """The cleaner checkpoint; a malformed one counts as empty, which only costs time."""
+        """Return the cleaner checkpoint; a malformed one counts as empty, which only costs time."""
         try:
             return read_offset_checkpoint(self._fs, self.path / CLEANER_FILE) or {}
         except CorruptCheckpointError:
@@ -169,7 +169,7 @@ class LogDirectory:
         add: Mapping[TopicPartition, int] | None = None,
         remove: Sequence[TopicPartition] = (),
     ) -> None:
-        """Change the cleaner checkpoint; of the rest only the `known` partitions stay (kafka-log 02 §2.5)."""
+        """Change the cleaner checkpoint; entries of partitions that are not `known` go (kafka-log 02 §2.5)."""
         with self._guard:
             before = self.first_dirty_offsets()
             kept = set(known) - set(remove)
@@ -178,7 +178,7 @@ class LogDirectory:
                 self._replace(CLEANER_FILE, format_offset_checkpoint(after))
 
     def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace a checkpoint file.  Until all logs are loaded, what it says of the others stays."""
+        """Replace a checkpoint file; until all logs are loaded, entries of other partitions stay."""
         with self._guard:
             if self.is_offline:
                 return
@@ -192,9 +192,9 @@ class LogDirectory:
 def check_owners(
     directories: Sequence[LogDirectory], *, cluster_id: str | None = None, node_id: int | None = None
 ) -> None:
-    """Check that all directories belong to one node of one cluster, and that each has an id of its own.
+    """Check that all directories belong to one node of one cluster, and that their ids differ.
 
-    A `cluster_id` or `node_id` that is given has to be that of the directories.
+    A given `cluster_id` or `node_id` has to match the directories.
 
     Raises:
         UsageError: they do not.
@@ -210,16 +210,16 @@ def check_owners(
         first, first_meta = named[0]
         if (meta.cluster_id, meta.node_id) != (first_meta.cluster_id, first_meta.node_id):
             raise UsageError(
-                f"it belongs to node {meta.node_id} of cluster {meta.cluster_id}, and {first} to node "
+                f"the directory belongs to node {meta.node_id} of cluster {meta.cluster_id}, but {first} to node "
                 f"{first_meta.node_id} of cluster {first_meta.cluster_id}",
                 path=str(directory.path / META_PROPERTIES_FILE),
                 advice="give an engine the directories of one broker only",
             )
         if meta.directory_id is not None and ids.setdefault(meta.directory_id, directory) is not directory:
             raise UsageError(
-                f"it has the directory.id of {ids[meta.directory_id]}",
+                f"the directory has the directory.id of {ids[meta.directory_id]}",
                 path=str(directory.path / META_PROPERTIES_FILE),
-                advice="one is a copy of the other; leave it out, or give it an id of its own",
+                advice="one is a copy of the other; leave the copy out, or give it another id",
             )
 
 
@@ -227,7 +227,7 @@ def _check_owner(directory: LogDirectory, meta: MetaProperties, cluster_id: str 
     for what, wanted, found in (("cluster", cluster_id, meta.cluster_id), ("node", node_id, meta.node_id)):
         if wanted is not None and found is not None and wanted != found:
             raise UsageError(
-                f"it belongs to {what} {found}, and the engine is configured with {what}.id {wanted}",
+                f"the directory belongs to {what} {found}, but the engine is configured with {what}.id {wanted}",
                 path=str(directory.path / META_PROPERTIES_FILE),
                 advice=f"configure {what}.id {found}, or name other directories",
             )

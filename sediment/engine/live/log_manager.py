@@ -1,18 +1,18 @@
 """LogManager: the logs of one engine in one or more log directories, from the start to a clean stop.
 
-    start      lock · meta.properties · marker taken · load in parallel · uncleanable marks · background tasks
+    start      lock · meta.properties · marker removed · load in parallel · uncleanable marks · background tasks
     serve      get, create, delete, truncate, reconfigure; each log does its own appends and reads
     tasks      retention · flush · recovery points · log starts · high watermarks · deletion of renamed logs · cleaner ·
-               hand-off
+               spool
     shutdown   cleaner and tasks stop · flush and close in parallel · checkpoints · marker · locks
 
-Invariants: a log is in one live directory; a directory that fails goes offline with its logs, once and for good, and
-nothing is written to it any more; the marker of a clean stop is written last, and only where every log of the directory
-was closed without fault and had been loaded, or the marker had been there at the start.
+Invariants: a log is in one live directory.  A failed directory goes offline with its logs until the next start, and
+nothing more is written to it.  The marker of a clean stop is written last, and only if every log of the directory was
+closed without error, and had been loaded or the marker had been there at the start.
 
-Two locks.  `_guard` covers the maps and is the innermost: nothing is called under it that could wait for a log or for
-the cleaner, because a log that meets a failing disk reports it while it holds its own lock.  `_administration` is held
-by whoever creates, deletes or truncates logs.
+Two locks: `_guard` covers the maps and is the innermost.  No call under it may wait for a log or for the cleaner,
+because a log reports a disk failure while it holds its own lock.  `_administration` is held while logs are created,
+deleted or truncated.
 
 Source: kafka-log 04 §11 to §14, 05 §1.
 """
@@ -64,7 +64,7 @@ from sediment.segment_io.partition.log_dir import LogDirCheckpoints, PartitionCh
 _LOGGER = logging.getLogger(__name__)
 
 IDLE_FILES_CHECK_INTERVAL_MS = 60_000
-"""How often files of segments that were not used since the last time are closed; Kafka keeps every `.log` open."""
+"""Interval at which files of unused segments are closed; Kafka keeps every `.log` open."""
 
 _CLOCK = Clock()
 _FS = Fs()
@@ -82,7 +82,7 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class _ToLoad:
-    """A partition directory that a start finds."""
+    """A partition directory to load."""
 
     directory: LogDirectory
     name: str
@@ -93,7 +93,7 @@ class _ToLoad:
 
 @dataclass(frozen=True, slots=True)
 class _DeletedLog:
-    """A log whose directory was renamed and goes when the delay is over."""
+    """A log whose directory was renamed and is removed after the delay."""
 
     log: PartitionLog
     directory: LogDirectory
@@ -109,7 +109,7 @@ def _ignore_progress(_progress: LoadProgress) -> None:
 
 
 class LogManager:
-    """The logs of the directories `log_dirs`; what a topic's config is, `topic_config` says."""
+    """The logs of the directories `log_dirs`; `topic_config` returns the config of a topic."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class LogManager:
         clock: Clock = _CLOCK,
         is_stray: Callable[[TopicPartition, str | None], bool] = _is_never_stray,
     ) -> None:
-        """`is_stray(partition, topic id)` says that a log found at the start does not belong here."""
+        """Make a manager; `is_stray(partition, topic id)` returns True for a log that does not belong to this node."""
         self.config = config or BrokerConfig()
         self.clock = clock
         self.fs = fs
@@ -158,17 +158,17 @@ class LogManager:
         progress: Callable[[LoadProgress], None] = _ignore_progress,
         stop: threading.Event | None = None,
     ) -> None:
-        """Take the directories, load their logs, begin the background tasks.
+        """Lock the directories, load their logs, start the background tasks.
 
-        A start that fails gives the directories back as cleanly stopped as they were.
-        `progress` is called from the threads that load.  Once `stop` is set no further log is loaded and no task
-        begins; `shutdown` then leaves the directories as they were.
+        A failed start releases the directories as cleanly stopped as they were before.  `progress` is called from the
+        loading threads.  After `stop` is set no further log is loaded and no task starts; `shutdown` then leaves the
+        directories as they were.
 
         Raises:
-            DirectoryInUseError: a broker, an engine or a run has one of the directories.
-            UsageError: a name that is no partition's in a directory, a partition that is there twice, or directories
-                of different brokers or of another one than `BrokerConfig` names; of the last nothing was written.
-            CorruptDataError: a log that a broker would refuse to load.
+            DirectoryInUseError: a broker, an engine or a run holds one of the directories.
+            UsageError: a sub-directory is not named like a partition, a partition exists twice, or the directories
+                belong to different brokers or to another one than in `BrokerConfig`; in this case nothing was written.
+            CorruptDataError: a broker would refuse to load a log.
             StorageError: no directory is usable.
             OpenFilesLimitError: the process may open too few files.
         """
@@ -187,7 +187,7 @@ class LogManager:
         seen: dict[Path, Path] = {}
         for path in self._log_dirs:
             if seen.setdefault(path.resolve(), path) is not path:
-                raise UsageError(f"it is the same directory as {seen[path.resolve()]}", path=str(path))
+                raise UsageError(f"the directory is the same as {seen[path.resolve()]}", path=str(path))
         self._check_owners_before_writing()
         for path in self._log_dirs:
             directory = LogDirectory(path, self.fs)
@@ -207,7 +207,7 @@ class LogManager:
         """Refuse directories of another node or cluster before any of them is created or written to."""
         directories = [LogDirectory(path, self.fs) for path in self._log_dirs]
         for directory in directories:
-            # A directory that cannot be read is reported where it is opened.
+            # A directory that cannot be read is reported when it is opened.
             with suppress(OSError, CorruptCheckpointError):
                 directory.read_owner()
         self._check_owners(directories)
@@ -216,7 +216,7 @@ class LogManager:
         check_owners(directories, cluster_id=self.config.cluster_id, node_id=self.config.node_id)
 
     def _name_owners(self) -> None:
-        """Write meta.properties into the directories that have none, where cluster and node are known."""
+        """Write meta.properties into the directories without it, if cluster and node are known."""
         named = [directory.meta for directory in self._live() if directory.meta is not None]
         cluster_id = self.config.cluster_id or next((meta.cluster_id for meta in named if meta.cluster_id), None)
         node_id = self.config.node_id
@@ -231,7 +231,7 @@ class LogManager:
         self._check_owners(self._live())
 
     def _load_logs(self, progress: Callable[[LoadProgress], None], stop: threading.Event) -> None:
-        """Load every directory's logs with threads of its own (kafka-log 05 §1 steps 2 to 4)."""
+        """Load the logs of each directory in its own threads (kafka-log 05 §1 steps 2 to 4)."""
         work = {directory: self._find_logs(directory) for directory in self._live()}
         pools = []
         try:
@@ -249,10 +249,10 @@ class LogManager:
                     try:
                         job.result()
                     except CorruptCheckpointError as error:
-                        # As in Kafka, whose checkpoint files answer a malformed line with an IOException.
+                        # As in Kafka, whose checkpoint files throw an IOException for a malformed line.
                         self._fail(jobs[job], error)
                     except StorageError as error:
-                        # The log has told of its disk already; a cause of another kind is no disk's.
+                        # The log has reported its disk already; a cause of another type is not a disk failure.
                         if not isinstance(error.__cause__, OSError):
                             raise
         finally:
@@ -264,7 +264,7 @@ class LogManager:
                 self.cleaner.remember_uncleanable(directory)
 
     def _find_logs(self, directory: LogDirectory) -> list[_ToLoad]:
-        """The partition directories of a log directory; the marker of a clean stop is gone afterwards."""
+        """Return the partition directories of a log directory; the marker of a clean stop is removed."""
         found: list[_ToLoad] = []
         try:
             with self._failing(directory):
@@ -307,7 +307,7 @@ class LogManager:
         else:
             logs = self._future if item.state is DirectoryState.FUTURE else self._logs
             with self._guard:
-                # A directory that failed meanwhile has its logs closed already.
+                # If the directory failed meanwhile, its logs are closed already.
                 is_lost = directory.is_offline
                 other = log if is_lost else logs.setdefault(item.partition, log)
             if is_lost:
@@ -320,7 +320,7 @@ class LogManager:
                     f"the partition is also in {other.directory}",
                     partition=str(item.partition),
                     path=str(directory.path / item.name),
-                    advice="move one of the two out of the log directory; look which of them the broker wrote to last",
+                    advice="find the one that the broker wrote to last, and move the other out of the log directory",
                 )
         for repair in log.loaded.repairs:
             _LOGGER.info("%s: %s", log.partition, repair)
@@ -353,7 +353,7 @@ class LogManager:
 
     # ------------------------------------------------------------------------------------------------------------ tasks
     def _schedule_tasks(self) -> None:
-        """Source: kafka-log 04 §11."""
+        """Schedule the background tasks.  Source: kafka-log 04 §11."""
         config, delay_ms = self.config, self.config.log_initial_task_delay_ms
         for name, task, period_ms in (
             ("kafka-log-retention", self.delete_old_segments, config.log_retention_check_interval_ms),
@@ -396,11 +396,11 @@ class LogManager:
             self.scheduler.schedule_periodically("hand-off", committer.commit_all, period_ms=period_ms)
 
     def run_due(self) -> None:
-        """Run the background tasks that are due, in this thread; for a manager without background threads."""
+        """Run due background tasks in this thread; for a manager without background threads."""
         self.scheduler.run_due()
 
     def delete_old_segments(self) -> int:
-        """Retention of the logs that are not compacted; returns how many segments it deleted.
+        """Apply retention to the logs that are not compacted; return the number of deleted segments.
 
         Source: kafka-log 03 §1.
         """
@@ -454,13 +454,13 @@ class LogManager:
                 _LOGGER.error("a checkpoint of %s was not written: %s", directory, error)
 
     def close_idle_files(self) -> None:
-        """Give back the descriptors of segments that were not used since the last call."""
+        """Close the files of segments that were not used since the last call."""
         for logs in (self._logs, self._future):
             for log in self._values(logs):
                 log.close_idle_files()
 
     def _delete_logs(self) -> None:
-        """Remove the renamed logs whose time has come; their own failures concern nobody else."""
+        """Remove the renamed logs after their delay; an error of one log does not affect the others."""
         delay_ms = self.config.log_segment_delete_delay_ms
         while self._deleted and self.clock.now_ms() - self._deleted[0].since_ms >= delay_ms:
             deleted = self._deleted.popleft()
@@ -474,7 +474,7 @@ class LogManager:
         self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=wait_ms)
 
     def _attempt(self, log: PartitionLog, action: Callable[[], int | None]) -> int | None:
-        """Do something with a log whose disk may fail under it; the log itself tells of that."""
+        """Call `action` on a log whose disk may fail; the log itself reports that."""
         try:
             return action()
         except StorageError as error:
@@ -487,32 +487,32 @@ class LogManager:
 
     # ------------------------------------------------------------------------------------------------------------- logs
     def get_log(self, partition: TopicPartition) -> PartitionLog | None:
-        """The live log of a partition; None where there is none, or its directory is offline."""
+        """Return the live log of a partition; None without one, or if its directory is offline."""
         with self._guard:
             return self._logs.get(partition)
 
     def get_future_log(self, partition: TopicPartition) -> PartitionLog | None:
-        """The log that is to replace the live one, None where there is none."""
+        """Return the future log of a partition, which will replace the live one; None without one."""
         with self._guard:
             return self._future.get(partition)
 
     def all_logs(self) -> list[PartitionLog]:
-        """The live logs, by partition."""
+        """Return the live logs, sorted by partition."""
         return sorted(self._values(self._logs), key=lambda log: log.partition)
 
     def directories(self) -> list[LogDirectory]:
-        """Every directory, offline or not, in the order given."""
+        """Return every directory, offline or not, in the given order."""
         return list(self._directories)
 
     def strays(self) -> list[Path]:
-        """Directories of logs that do not belong here; nobody serves them."""
+        """Return the directories of stray logs, which are not served."""
         return list(self._strays)
 
     def directory_of(self, log: PartitionLog) -> LogDirectory:
-        """The log directory of a log.
+        """Return the log directory of a log.
 
         Raises:
-            UsageError: it is not a log of this engine.
+            UsageError: the log does not belong to this engine.
         """
         for directory in self._directories:
             if directory.path == log.directory.parent:
@@ -527,13 +527,13 @@ class LogManager:
         log_dir: Path | None = None,
         topic_id: str | None = None,
     ) -> PartitionLog:
-        """The log of a partition; a missing one is created in `log_dir`, else in the directory with the fewest logs.
+        """Return the log of a partition; create a missing one in `log_dir`, else in the directory with the fewest logs.
 
-        `is_new` says that the partition has never been here: otherwise its log may be in a directory that is offline.
+        Without `is_new` the log may exist in an offline directory, and is not created.
 
         Raises:
-            StorageError: the log may be in a directory that is offline, or no directory takes it.
-            UsageError: Kafka allows no such topic, partition or topic id, or `log_dir` is none of this engine.
+            StorageError: the log may be in an offline directory, or no directory accepts it.
+            UsageError: Kafka allows no such topic, partition or topic id, or `log_dir` does not belong to this engine.
 
         Source: kafka-log 04 §12.
         """
@@ -547,7 +547,7 @@ class LogManager:
             offline = [directory for directory in self._directories if directory.is_offline]
             if not is_new and offline:
                 raise StorageError(
-                    f"its log may be in a directory that is offline: {offline[0].failure}",
+                    f"the log may be in an offline directory: {offline[0].failure}",
                     partition=str(partition),
                     path=str(offline[0]),
                     advice="repair the directory and start the engine again",
@@ -564,7 +564,7 @@ class LogManager:
                             self._logs[partition] = log
                             return log
             raise StorageError(
-                "no log directory takes a new log", partition=str(partition), advice="repair a log directory"
+                "no log directory accepts a new log", partition=str(partition), advice="repair a log directory"
             )
 
     def _candidates(self, log_dir: Path | None) -> list[LogDirectory]:
@@ -574,15 +574,15 @@ class LogManager:
             return sorted(self._live(), key=lambda directory: parents.count(directory.path))
         chosen = [directory for directory in self._directories if directory.path == log_dir]
         if not chosen:
-            raise UsageError("this is no log directory of the engine", path=str(log_dir))
+            raise UsageError("this is not a log directory of the engine", path=str(log_dir))
         return [directory for directory in chosen if not directory.is_offline]
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Take a log away: its directory is renamed now and removed after `log.segment.delete.delay.ms`.
+        """Delete a log: its directory is renamed now and removed after `log.segment.delete.delay.ms`.
 
         Raises:
-            StorageError: there is no such log, because its directory is offline.
-            UsageError: there is no such log, or Kafka allows no such topic or partition.
+            StorageError: the log does not exist, and a directory is offline.
+            UsageError: the log does not exist, or Kafka allows no such topic or partition.
 
         Source: kafka-log 04 §13.
         """
@@ -593,7 +593,7 @@ class LogManager:
                 log = self._logs.pop(partition, None)
             if log is None:
                 kind = StorageError if any(directory.is_offline for directory in self._directories) else UsageError
-                raise kind("there is no such log", partition=str(partition))
+                raise kind("the log does not exist", partition=str(partition))
             directory = self.directory_of(log)
             self.cleaner.abort(partition)
             with self._failing(directory):
@@ -611,19 +611,19 @@ class LogManager:
 
     @staticmethod
     def _rename_aside(log: PartitionLog, directory: LogDirectory, state: DirectoryState) -> None:
-        """`topic-N` -> `topic-N.<32 hex digits>-delete`, the topic shortened where a name could not hold it."""
+        """Rename `topic-N` to `topic-N.<32 hex digits>-delete`, with a shortened topic if the name is too long."""
         suffix = f"-{log.partition.partition}.{uuid.uuid4().hex}{state}"
         log.rename_directory(directory.path / (log.partition.topic[: LONGEST_FILE_NAME - len(suffix)] + suffix))
 
     def truncate_to(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Cut logs down to below the given offsets, and write the recovery points of their directories.
+        """Truncate logs to the given offsets, and write the recovery points of their directories.
 
         Source: kafka-log 04 §10.
         """
         with self._administration:
             for log, offset in self._present(offsets):
                 with log.lock:
-                    # No append may roll in between, or the cut reaches into what is being cleaned.
+                    # No append may roll in between, or the truncation could reach segments that are being cleaned.
                     if offset >= log.active_base_offset:
                         self._attempt(log, partial(log.truncate_to, offset))
                         continue
@@ -634,7 +634,7 @@ class LogManager:
             self._checkpoint_directories_of(offsets)
 
     def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
-        """Empty a log and let it go on at `offset`; as `truncate_to`."""
+        """Empty a log, which goes on at `offset`, and write recovery points as `truncate_to` does."""
         with self._administration:
             for log, _ in self._present({partition: offset}):
                 with self._paused(partition):
@@ -662,9 +662,9 @@ class LogManager:
 
     # ----------------------------------------------------------------------------------------------------------- config
     def update_topic_config(self, topic: str, config: LogConfig) -> None:
-        """A topic's config changed: at once for its logs, and for those that are created later.
+        """Change a topic's config, for its logs and for those created later.
 
-        A cleaning of a log that is no longer compacted is ended (LM-12).
+        A cleaning of a log that must not be compacted now is aborted (LM-12).
 
         Raises:
             UsageError: Kafka allows no topic of that name.
@@ -701,12 +701,12 @@ class LogManager:
             for logs in (self._logs, self._future):
                 for partition in [partition for partition, log in logs.items() if _is_in(log, directory)]:
                     del logs[partition]
-        # The text alone: a handler that keeps the error would keep the files open that its traceback holds.
+        # Text alone: a handler that keeps the error would keep the files in its traceback open.
         _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
         lost += [deleted.log for deleted in self._deleted.copy() if deleted.directory is directory]
         for log in lost:
             log.go_offline(f"its directory failed: {directory.failure}")
-        # Later, because the log that tells of it holds its own lock here, and closing another waits for that one's.
+        # Later: the log that reports the failure holds its lock here, and closing another log waits for that lock.
         self.scheduler.schedule_once("log-dir-failure", partial(self._leave, directory, lost))
 
     @staticmethod
@@ -717,10 +717,10 @@ class LogManager:
 
     @contextmanager
     def _failing(self, directory: LogDirectory) -> Iterator[None]:
-        """What the disk refuses inside takes the directory offline.
+        """Take a directory offline if the disk fails inside.
 
         Raises:
-            OpenFilesLimitError: the process may open no more files, which is no fault of the disk.
+            OpenFilesLimitError: the process may open no more files, which is not a disk failure.
         """
         try:
             yield
@@ -734,7 +734,7 @@ class LogManager:
             _LOGGER.error("%s", error)
 
     def is_halted(self) -> bool:
-        """Whether every directory is offline: nothing is served any more."""
+        """Return True if every directory is offline, so that nothing is served."""
         return all(directory.is_offline for directory in self._directories)
 
     def _check_not_halted(self) -> None:
@@ -745,10 +745,10 @@ class LogManager:
 
     # --------------------------------------------------------------------------------------------------------- shutdown
     def shutdown(self, broker_epoch: int = -1) -> None:
-        """Stop cleanly: what was appended is durable and the next start needs no recovery.
+        """Stop cleanly: every append is durable and the next start needs no recovery.
 
-        A directory in which a log cannot be closed is left without the marker of a clean stop; the others get it.
-        Calling it again does nothing.
+        A directory in which a log cannot be closed gets no marker of a clean stop; the others get it.  A second call
+        does nothing.
 
         Source: kafka-log 04 §14.
         """
@@ -824,7 +824,7 @@ class LogManager:
 
 
 class _Counted:
-    """Counts the logs of one directory as they are loaded, in several threads."""
+    """A counter of the loaded logs of one directory, for several threads."""
 
     def __init__(self, log_dir: Path, total: int, progress: Callable[[LoadProgress], None]) -> None:
         self._log_dir = log_dir

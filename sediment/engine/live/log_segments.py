@@ -1,10 +1,10 @@
-"""The segments of a live log in their order, and where in them an offset or a time lies.
+"""The segments of a live log in their order, and searches for an offset or a time in them.
 
 Invariants
-* The segments ascend by base offset, the last one is active; there is always one, but while a log is being emptied.
-* Nothing here writes to a file; a segment that is taken out has let go of its files.
-* Once a reader of committed data has asked, every segment with aborted transactions is known, so that a log without
-  transactions is read at the price of one segment.
+* The segments ascend by base offset and the last one is active; there is always one, except while a log is emptied.
+* Nothing here writes to a file; a removed segment has released its files.
+* After the first read of committed data, every segment with aborted transactions is known, so that a read of a log
+  without transactions costs no more than one segment.
 
 Source: kafka-log 04 §8, §9.
 """
@@ -21,13 +21,13 @@ from sediment.segment_io.format.indexes import AbortedTransaction, collect_abort
 
 
 class LogSegments:
-    """The segments of one log; whoever changes or asks holds the log's lock."""
+    """The segments of one log; every caller holds the log's lock."""
 
     def __init__(self, segments: Iterable[Segment]) -> None:
         self._segments = {segment.base_offset: segment for segment in segments}
         self._bases: list[int] = []
         self._with_aborted: list[int] | None = None
-        """Bases of the segments that can have aborted transactions, ascending; None: not looked for yet."""
+        """Bases of the segments that can have aborted transactions, ascending; None before the first search."""
         self._reorder()
 
     def _reorder(self) -> None:
@@ -57,40 +57,40 @@ class LogSegments:
         return sum(segment.size_bytes for segment in self._segments.values())
 
     def sizes_bytes(self) -> dict[int, int]:
-        """Bytes of each `.log` file, by base offset."""
+        """Return the bytes of each `.log` file, by base offset."""
         return {base_offset: segment.size_bytes for base_offset, segment in self._segments.items()}
 
     def states(self) -> tuple[SegmentState, ...]:
-        """What retention looks at."""
+        """Return the segments as retention sees them."""
         return tuple(SegmentState(s.base_offset, s.size_bytes, s.largest_timestamp_ms) for s in self)
 
     # ----------------------------------------------------------------------------------------------------------- change
     def add(self, segment: Segment) -> None:
-        """Take a segment in; the last one by offset is active."""
+        """Add a segment; the one with the largest base offset is active."""
         self._segments[segment.base_offset] = segment
         self._reorder()
         self._note_aborted(segment)
 
     def remove(self, base_offsets: Iterable[int]) -> None:
-        """Take segments out and let go of their files."""
-        self._take_out(base_offsets)
+        """Remove segments and release their files."""
+        self._discard(base_offsets)
         self._reorder()
 
     def replace(self, base_offsets: Iterable[int], replacements: Iterable[Segment]) -> None:
-        """Take segments out and others in."""
-        self._take_out(base_offsets)
+        """Replace segments by others, and release the files of the old ones."""
+        self._discard(base_offsets)
         added = {segment.base_offset: segment for segment in replacements}
         self._segments.update(added)
         self._reorder()
         for segment in added.values():
             self._note_aborted(segment)
 
-    def _take_out(self, base_offsets: Iterable[int]) -> None:
-        gone = set(base_offsets)
-        for base_offset in gone:
+    def _discard(self, base_offsets: Iterable[int]) -> None:
+        removed = set(base_offsets)
+        for base_offset in removed:
             self._segments.pop(base_offset).release()
         if self._with_aborted is not None:
-            self._with_aborted = [base_offset for base_offset in self._with_aborted if base_offset not in gone]
+            self._with_aborted = [base_offset for base_offset in self._with_aborted if base_offset not in removed]
 
     def add_aborted(self, transactions: tuple[AbortedTransaction, ...]) -> None:
         """Note transactions whose ABORT marker was appended to the active segment."""
@@ -104,14 +104,14 @@ class LogSegments:
 
     # ------------------------------------------------------------------------------------------------------------- find
     def between(self, from_offset: int, to_offset: int) -> list[Segment]:
-        """Segments from the one that holds `from_offset` to those that begin below `to_offset`."""
+        """Return the segments that hold offsets from `from_offset` up to, without, `to_offset`."""
         if from_offset >= to_offset:
             return []
         first = max(bisect_right(self._bases, from_offset) - 1, 0)
         return [self._segments[base_offset] for base_offset in self._bases[first:] if base_offset < to_offset]
 
     def find(self, offset: int) -> tuple[Segment, FoundBatch] | None:
-        """The first batch whose last offset is at least `offset`, and its segment."""
+        """Return the first batch whose last offset is at least `offset`, and its segment."""
         for base_offset in islice(self._bases, max(bisect_right(self._bases, offset) - 1, 0), None):
             found = self._segments[base_offset].find(offset)
             if found is not None:
@@ -119,21 +119,21 @@ class LogSegments:
         return None
 
     def find_timestamp(self, target_ms: int, start_offset: int) -> FoundRecord | None:
-        """The first record at or above `start_offset` of the first segment that reaches `target_ms`."""
+        """Return the first record at or above `start_offset` in the first segment that reaches `target_ms`."""
         for segment in self:
             if segment.largest_timestamp_ms >= target_ms:
                 return segment.find_timestamp(target_ms, start_offset)
         return None
 
     def find_largest_timestamp(self) -> FoundRecord | None:
-        """The first record that has the largest timestamp."""
+        """Return the first record with the largest timestamp."""
         latest = max(self, key=lambda segment: segment.largest.timestamp_ms)
         return None if latest.largest.timestamp_ms < 0 else latest.find_largest_timestamp()
 
     def aborted(
         self, segment: Segment, start_offset: int, end_position: int, log_end_offset: int
     ) -> tuple[AbortedTransaction, ...]:
-        """Aborted transactions that touch a read from `start_offset` to byte `end_position` of `segment`.
+        """Return aborted transactions that touch a read from `start_offset` to byte `end_position` of `segment`.
 
         Source: kafka-log 04 §8 step 7.
         """
@@ -141,8 +141,8 @@ class LogSegments:
         if bound is not None:
             upper = bound.offset
         else:
-            place = bisect_right(self._bases, segment.base_offset)
-            upper = self._bases[place] if place < len(self._bases) else log_end_offset
+            index = bisect_right(self._bases, segment.base_offset)
+            upper = self._bases[index] if index < len(self._bases) else log_end_offset
         if self._with_aborted is None:
             self._with_aborted = [each.base_offset for each in self if len(each.transaction_index.index())]
         later = islice(self._with_aborted, bisect_left(self._with_aborted, segment.base_offset), None)
@@ -151,6 +151,6 @@ class LogSegments:
 
     # -------------------------------------------------------------------------------------------------------------- end
     def release(self) -> None:
-        """Let go of all files."""
+        """Release all files."""
         for segment in self._segments.values():
             segment.release()

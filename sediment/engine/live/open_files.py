@@ -1,4 +1,4 @@
-"""The limit of open files: an error of its own, because it says nothing about a disk."""
+"""The limit of open files: an error of its own, because the disk is not at fault."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import errno
 from sediment.segment_io.errors import OpenFilesLimitError
 
 SPARE_DESCRIPTORS = 16
-"""How many files a change of several steps can have to open."""
+"""Largest number of files that a change of several steps opens."""
 
 
 def open_files_limit(error: OSError, partition: str | None = None) -> OpenFilesLimitError:
-    """Return what to raise for an OSError that `is_out_of_descriptors`."""
+    """Return the error to raise for an OSError that `is_out_of_descriptors`."""
     if error.errno == errno.ENFILE:
         what, advice = "the system may open no more files", "raise fs.file-max"
     else:
@@ -20,5 +20,5 @@ def open_files_limit(error: OSError, partition: str | None = None) -> OpenFilesL
         what,
         partition=partition,
         path=error.filename,
-        advice=f"{advice}; the engine needs 3 for each log it appends to",
+        advice=f"{advice}; the engine needs 3 files for each log that it appends to",
     )

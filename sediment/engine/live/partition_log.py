@@ -560,7 +560,7 @@ class PartitionLog:
     def lookup_timestamp(self, target_ms: int) -> TimestampOffsetEpoch | None:
         """Return the first record at or after a time, or the offset for EARLIEST_TIMESTAMP and its like.
 
-        Returns None if there is no such record.
+        Returns None without such a record.
 
         Raises:
             UsageError: a negative time that has no meaning.

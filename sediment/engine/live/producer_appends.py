@@ -48,7 +48,7 @@ _LATE_TRANSACTION_GRACE_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """What is known of one producer; `batches` are the last five, oldest first."""
+    """The state of one producer; `batches` are the last five, oldest first."""
 
     producer_id: int
     epoch: int = NO_PRODUCER_EPOCH
@@ -59,16 +59,16 @@ class Producer:
 
     @property
     def has_open_transaction(self) -> bool:
-        """Data of a transaction was seen and its marker was not."""
+        """True after data of a transaction and before its marker."""
         return self.txn_first_offset >= 0
 
     @property
     def last_sequence(self) -> int:
-        """That of the last batch, -1 where there is none under this epoch."""
+        """The sequence of the last batch, -1 without one under this epoch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, fields: BatchFields) -> RememberedBatch | None:
-        """The remembered batch that `fields` repeats."""
+        """Return the remembered batch that `fields` repeats, None if it is new."""
         if fields.producer_epoch != self.epoch:
             return None
         last = last_sequence(fields.base_sequence, fields.last_offset - fields.base_offset)
@@ -78,7 +78,7 @@ class Producer:
         return None
 
     def entry(self) -> ProducerEntry:
-        """As a snapshot holds it."""
+        """Return the producer as a snapshot holds it."""
         last = self.batches[-1] if self.batches else RememberedBatch(NO_SEQUENCE, NO_OFFSET, 0, -1)
         return ProducerEntry(
             self.producer_id,
@@ -93,7 +93,7 @@ class Producer:
 
     @classmethod
     def of(cls, entry: ProducerEntry, batches: tuple[RememberedBatch, ...]) -> Producer:
-        """From an entry of a snapshot and the batches that are remembered."""
+        """Return the producer of a snapshot entry and its remembered batches."""
         return cls(
             entry.producer_id,
             entry.producer_epoch,
@@ -131,7 +131,7 @@ class _EndedTransaction:
 
 @dataclass(slots=True)
 class ProducerUpdate:
-    """What an append will change; `duplicate` says that it was appended before."""
+    """The changes of an append; `duplicate` is the remembered batch if it was appended before."""
 
     producers: dict[int, Producer] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class LogProducers:
 
     # ------------------------------------------------------------------------------------------------------------ state
     def state(self, end_offset: int) -> ProducerState:
-        """All of it as a value; `completed` are those whose marker is not known to be replicated."""
+        """Return all producers as a value; `completed` are transactions whose marker is not known to be replicated."""
         entries = {key: producer.entry() for key, producer in self._producers.items()}
         remembered = {
             key: producer.batches
@@ -167,19 +167,19 @@ class LogProducers:
         return ProducerState(end_offset, entries, tuple(self._unreplicated), remembered)
 
     def entries(self) -> Iterable[ProducerEntry]:
-        """As a snapshot holds them."""
+        """Return the producers as a snapshot holds them."""
         return [producer.entry() for producer in self._producers.values()]
 
     def producer(self, producer_id: int) -> Producer | None:
-        """What is known of one producer."""
+        """Return the state of one producer, None if it is unknown."""
         return self._producers.get(producer_id)
 
     def first_undecided_offset(self) -> int | None:
-        """The first offset of the earliest open transaction."""
+        """Return the first offset of the earliest open transaction."""
         return next(iter(self._open), None)
 
     def first_unstable_offset(self) -> int | None:
-        """The first offset of a transaction that is open, or whose marker is not known to be replicated."""
+        """Return the first offset of a transaction that is open, or whose marker is not known to be replicated."""
         undecided = self.first_undecided_offset()
         if not self._unreplicated:
             return undecided
@@ -187,7 +187,7 @@ class LogProducers:
         return first if undecided is None else min(undecided, first)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Forget the ended transactions whose marker is below."""
+        """Forget the ended transactions whose marker is below `high_watermark`."""
         while self._unreplicated and self._unreplicated[0].last_offset < high_watermark:
             self._unreplicated.popleft()
         firsts = self._unreplicated_firsts
@@ -195,12 +195,12 @@ class LogProducers:
             heappop(firsts)
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether that producer has a transaction open under that epoch."""
+        """Return True if that producer has an open transaction under that epoch."""
         producer = self._producers.get(producer_id)
         return producer is not None and producer.has_open_transaction and producer.epoch == epoch
 
     def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
-        """Whether the oldest open transaction should have been ended long ago.  Source: kafka-log 04 §3."""
+        """Return True if the oldest open transaction is past the largest timeout.  Source: kafka-log 04 §3."""
         oldest = next(iter(self._open.values()), None)
         if oldest is None:
             return False
@@ -210,7 +210,7 @@ class LogProducers:
     def remove_expired(self, now_ms: int) -> None:
         """Forget producers and verifications that were idle for `producer.id.expiration.ms`.
 
-        Where that is not stated, none is forgotten.
+        Without that setting none is forgotten.
         """
         expiration_ms = self.expiration_ms
         if expiration_ms is None:
@@ -228,7 +228,7 @@ class LogProducers:
     def start_verification(
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | None:
-        """A guard to bring along with the first batch of a transaction; None where it is open already.
+        """Return a guard for the first batch of a transaction; None if the transaction is open already.
 
         Raises:
             InvalidProducerEpochError: a later epoch of that producer was seen.
@@ -257,12 +257,12 @@ class LogProducers:
         guard: VerificationGuard | None,
         transaction_version: int,
     ) -> ProducerUpdate:
-        """What appending `batches` changes, those without a producer left out.
+        """Return the changes of an append of `batches`, which all have a producer.
 
         Raises:
             OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError,
             TransactionCoordinatorFencedError: a batch may not be appended.
-            UsageError: a marker without a transaction version, or a control record that is no marker.
+            UsageError: a marker without a transaction version, or a control record that is not a marker.
         """
         update = ProducerUpdate()
         for fields in batches:
@@ -284,7 +284,7 @@ class LogProducers:
         return update
 
     def _keeps_verification(self, fields: BatchFields) -> bool:
-        """A marker does not end a verification of the transaction that comes after it."""
+        """Return True for a marker during a verification of the transaction that comes after it."""
         entry = self._verifications.get(fields.producer_id)
         return (
             entry is not None
@@ -294,7 +294,7 @@ class LogProducers:
         )
 
     def _check_transaction(self, known: Producer | None, fields: BatchFields, guard: VerificationGuard | None) -> None:
-        """The first batch of a transaction must be of the producer's epoch and verified."""
+        """Check that the first batch of a transaction has the producer's epoch and is verified."""
         if self.has_open_transaction(fields.producer_id, fields.producer_epoch):
             return
         if known is not None and fields.producer_epoch < known.epoch:
@@ -305,7 +305,7 @@ class LogProducers:
         if guard is None or entry is None or entry.guard is not guard:
             raise InvalidTransactionStateError(
                 f"the transaction of producer {fields.producer_id} was not verified",
-                advice="ask for a verification before the first batch of a transaction",
+                advice="start a verification before the first batch of a transaction",
             )
 
     def _data(self, producer: Producer, fields: BatchFields, origin: AppendOrigin, update: ProducerUpdate) -> Producer:
@@ -336,7 +336,7 @@ class LogProducers:
         )
 
     def _check_sequence(self, producer: Producer, fields: BatchFields) -> None:
-        """Source: kafka-log 04 §3 step 3b."""
+        """Check that a batch follows the last one of its producer.  Source: kafka-log 04 §3 step 3b."""
         sequence = fields.base_sequence
         verification = self._verifications.get(fields.producer_id)
         if verification is not None:
@@ -363,15 +363,16 @@ class LogProducers:
         transaction_version: int,
         update: ProducerUpdate,
     ) -> Producer:
-        """Source: kafka-log 04 §3 step 4."""
+        """Return the producer after a transaction marker.  Source: kafka-log 04 §3 step 4."""
         if fields.control_type not in (CONTROL_ABORT, CONTROL_COMMIT):
             raise UsageError(
-                f"control record of producer {fields.producer_id} has type {fields.control_type}: no transaction marker"
+                f"control record of producer {fields.producer_id} has type {fields.control_type}, "
+                "which is not a transaction marker"
             )
         epoch = fields.producer_epoch
         if origin is not AppendOrigin.REPLICATION:
             if transaction_version == UNKNOWN_TRANSACTION_VERSION:
-                raise UsageError("a transaction marker is appended without its transaction version")
+                raise UsageError("a transaction marker has no transaction version")
             is_retry = epoch == producer.epoch and not producer.has_open_transaction
             if transaction_version >= _EPOCH_BUMPING_VERSION:
                 is_old = epoch <= producer.epoch and not is_retry
@@ -381,8 +382,8 @@ class LogProducers:
                 raise _old_epoch(fields.producer_id, epoch, producer.epoch)
             if fields.coordinator_epoch < producer.coordinator_epoch:
                 raise TransactionCoordinatorFencedError(
-                    f"the marker of producer {fields.producer_id} is of coordinator epoch {fields.coordinator_epoch}, "
-                    f"and {producer.coordinator_epoch} was seen",
+                    f"the marker of producer {fields.producer_id} has coordinator epoch {fields.coordinator_epoch}, "
+                    f"but {producer.coordinator_epoch} was seen",
                     advice="let the current coordinator write it",
                 )
         if producer.has_open_transaction:
@@ -400,7 +401,7 @@ class LogProducers:
         )
 
     def apply(self, update: ProducerUpdate) -> tuple[AbortedTransaction, ...]:
-        """Take over an update whose batches were written.
+        """Apply an update whose batches were written.
 
         Returns:
             Transaction index entries for the segment that holds the markers.
@@ -427,8 +428,8 @@ class LogProducers:
 
 def _old_epoch(producer_id: int, epoch: int, known: int) -> InvalidProducerEpochError:
     return InvalidProducerEpochError(
-        f"producer {producer_id} writes under epoch {epoch}, and {known} was seen",
-        advice="begin again with a new producer epoch",
+        f"producer {producer_id} writes under epoch {epoch}, but {known} was seen",
+        advice="start over with a new producer epoch",
     )
 
 
@@ -436,5 +437,5 @@ def _out_of_order(fields: BatchFields, why: str) -> OutOfOrderSequenceError:
     return OutOfOrderSequenceError(
         f"producer {fields.producer_id} sends sequence {fields.base_sequence} under epoch {fields.producer_epoch}, "
         f"but {why}",
-        advice="send the batches of a producer in their order",
+        advice="send the batches of a producer in order",
     )

@@ -1,10 +1,10 @@
-"""Background tasks: once after a delay, or again and again at a fixed rate.
+"""Background tasks: once after a delay, or repeatedly at a fixed rate.
 
-Times come from a `Clock`, so that a test moves them.  The standard library's `sched` keeps the order; without threads
-whoever moves the clock runs what is due by `run_due`, in the order of the times and in the calling thread.
+Times come from a `Clock`, so that a test can move them.  The standard library's `sched` keeps the order.  Without
+threads `run_due` runs due tasks in the order of their times, in the calling thread.
 
-Invariants: a task never runs beside itself; a periodic task that raises is told of and runs again; runs that were
-missed, because the task or the process was slow, are not made up for; after `close` nothing runs any more.
+Invariants: a task never runs twice at once; the error of a periodic task is logged and the task runs again; runs that
+were missed, because the task or the process was slow, are skipped; nothing runs after `close`.
 
 Source: kafka-log 04 §11.
 """
@@ -28,23 +28,23 @@ _LONGEST_WAIT_SECONDS = 3600.0
 
 
 class Clock:
-    """The time: of day for the rules of logs, since some moment for delays."""
+    """The wall clock for the rules of logs, and a monotonic clock for delays."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return milliseconds since the epoch."""
         return time.time_ns() // NS_PER_MS
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that only ever grow."""
+        """Return milliseconds of a monotonic clock."""
         return time.monotonic_ns() // NS_PER_MS
 
     def sleep_ms(self, duration_ms: int) -> None:
-        """Come back after `duration_ms`."""
+        """Sleep for `duration_ms`."""
         time.sleep(duration_ms / _MS_PER_SECOND)
 
 
 class ScheduledTask:
-    """A task that waits for its time or runs; `cancel` keeps it from running again."""
+    """A task that waits or runs; `cancel` keeps it from running again."""
 
     def __init__(self, name: str, task: Callable[[], object], period_ms: int | None) -> None:
         self.name = name
@@ -54,15 +54,15 @@ class ScheduledTask:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it will not run any more."""
+        """True after `cancel`."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Keep it from running again; a run under way goes on."""
+        """Keep the task from running again; a run in progress goes on."""
         self._cancelled.set()
 
     def perform(self) -> None:
-        """Run once; what it raises is told of here."""
+        """Run once and log any error."""
         if self.is_cancelled:
             return
         try:
@@ -74,7 +74,7 @@ class ScheduledTask:
 
 
 class Scheduler:
-    """Runs tasks at their times, on `threads` threads, or, with none, in `run_due`."""
+    """A queue of tasks that run at their times on `threads` threads or, with 0, in `run_due`."""
 
     def __init__(self, clock: Clock, *, threads: int = 0) -> None:
         self._clock = clock
@@ -89,7 +89,7 @@ class Scheduler:
             self._dispatcher.start()
 
     def schedule_once(self, name: str, task: Callable[[], object], *, delay_ms: int = 0) -> ScheduledTask:
-        """Run `task` in `delay_ms`.  After `close` it is taken and never runs."""
+        """Run `task` in `delay_ms`; after `close` it never runs."""
         return self._schedule(ScheduledTask(name, task, None), delay_ms)
 
     def schedule_periodically(
@@ -99,11 +99,11 @@ class Scheduler:
         return self._schedule(ScheduledTask(name, task, max(period_ms, 1)), delay_ms)
 
     def run_due(self) -> None:
-        """Run in this thread what is due, and what becomes due by that; only where there are no threads."""
+        """Run due tasks in this thread, also those that become due meanwhile; only for a scheduler without threads."""
         self._queue.run(blocking=False)
 
     def close(self) -> None:
-        """Run nothing any more; waits for the runs under way.  Not to be called from a task."""
+        """Start no further run and wait for those in progress; never call this from a task."""
         self._closed.set()
         self._wake.set()
         if self._dispatcher is not None:

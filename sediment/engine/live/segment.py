@@ -1,16 +1,16 @@
-"""One segment of a live log: its file and its indexes, appended to, read, searched and cut.
+"""One segment of a live log: its file and its indexes; append, read, search, truncate.
 
-    <base>.log          batches, written behind each other                         kafka-log 01 §2
+    <base>.log          batches, one after the other                               kafka-log 01 §2
     <base>.index        last offset -> position, one entry per index.interval.bytes        01 §7.1, §7.5
     <base>.timeindex    largest timestamp so far -> its offset, at the same places         01 §7.2, §7.5
     <base>.txnindex     aborted transactions whose marker is here                          01 §7.4
 
 Invariants
-* `size_bytes` counts what was written whole: nobody reads beyond it, and the next append begins there, whatever a
-  failed write left behind it.
-* Files are opened when they are first needed, so that a log of many segments costs nothing until it is read.  A segment
-  that is only read keeps one descriptor, one that is appended to three; `close_idle` gives them back.
-* Writers are kept apart by the log's lock; who reads takes positions under the lock and bytes without it.
+* `size_bytes` counts whole writes: reads end there and the next append begins there, whatever bytes a failed write left
+  after it.
+* Files are opened on first use, so that a log of many segments costs nothing until it is read.  A segment that is only
+  read keeps one descriptor, one that is appended to three; `close_idle` closes them.
+* The log's lock serialises writers; a reader finds positions under the lock and reads bytes without it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _WINDOW_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class FoundBatch:
-    """Where a batch begins and how long it is; `base_offset` is that of its header."""
+    """The location of a batch in its segment; `base_offset` is that of its header."""
 
     base_offset: int
     position: int
@@ -84,7 +84,7 @@ class FoundBatch:
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
-    """A record by its timestamp; `leader_epoch` is that of its batch, -1 where it has none."""
+    """A record by its timestamp; `leader_epoch` is that of its batch, -1 without one."""
 
     timestamp_ms: int
     offset: int
@@ -92,7 +92,7 @@ class FoundRecord:
 
 
 class Segment:
-    """A segment by its base offset.  `created_ms` is when this object began, for segments without timestamps."""
+    """A segment by its base offset; `created_ms`, the time this object was made, dates one without timestamps."""
 
     def __init__(
         self,
@@ -128,12 +128,12 @@ class Segment:
         self._first_timestamp_ms: int | None = None
 
     def path(self, kind: SegmentFileKind = _LOG) -> Path:
-        """Where a file of the segment is or would be."""
+        """Return the path of a file of the segment, whether it exists or not."""
         return self.directory / segment_file_name(self.base_offset, kind)
 
     @property
     def file(self) -> OpenFile:
-        """The `.log`."""
+        """The `.log`, opened on first use."""
         self._was_used = True
         file = self._file
         if file is None:
@@ -141,30 +141,30 @@ class Segment:
         return file
 
     def create(self, *, like: Path, preallocated_bytes: int = 0) -> None:
-        """Make the `.log` of a new segment, owned as `like` is; the indexes come with the first append."""
+        """Make the `.log` of a new segment with the owner of `like`; the indexes come with the first append."""
         self._file = self._fs.create_file(self.path(), like=like)
         self.preallocate(preallocated_bytes)
 
     def preallocate(self, size_bytes: int) -> None:
-        """Let the file of a segment without batches be so long: zeros, which `become_inactive` cuts off; 0: nothing."""
+        """Extend the file of an empty segment with zeros, which `become_inactive` cuts off; 0 does nothing."""
         if size_bytes:
             self.file.resize(size_bytes)
 
     def reserve_indexes(self) -> None:
-        """Give both indexes their full size, to be appended to."""
+        """Extend both indexes to their full size, for appends."""
         self.offset_index.reserve()
         self.time_index.reserve()
 
     def open_to_append(self) -> None:
-        """Have every file open that an append needs, so that none is missing halfway."""
+        """Open every file that an append needs, so that the append cannot fail on it halfway."""
         self.reserve_indexes()
         if self._file is None:
             _ = self.file
 
     def close_idle(self, *, is_durable: bool) -> None:
-        """Give back the descriptors of a segment that was not used since the last call; the next use opens it again.
+        """Close the files of a segment that was not used since the last call; the next use opens them again.
 
-        `is_durable` says that the segment was flushed: only then its `.log` and `.txnindex` are closed.
+        Its `.log` and `.txnindex` are closed only if `is_durable`, that is, if the segment was flushed.
         """
         if self._was_used:
             self._was_used = False
@@ -177,7 +177,7 @@ class Segment:
 
     # ----------------------------------------------------------------------------------------------------------- append
     def append(self, batches: Batches) -> None:
-        """Write batches behind the last one, and the index entries that they make.
+        """Write batches after the last one, and their index entries.
 
         Source: kafka-log 01 §7.5.
         """
@@ -199,10 +199,10 @@ class Segment:
         offset_index, time_index = self.offset_index, self.time_index
         most = batches.size_bytes // max(self._interval_bytes, 1) + 1
         most = min(most, len(batches.rows))
-        offset_room = min(offset_index.max_entries - len(offset_index), most)
-        time_room = min(max(time_index.max_entries - len(time_index), 0), most + 1)
-        offset_entries = np.empty(offset_room * OFFSET_ENTRY_BYTES, dtype=np.uint8)
-        time_entries = np.empty(time_room * TIME_ENTRY_BYTES, dtype=np.uint8)
+        offset_capacity = min(offset_index.max_entries - len(offset_index), most)
+        time_capacity = min(max(time_index.max_entries - len(time_index), 0), most + 1)
+        offset_entries = np.empty(offset_capacity * OFFSET_ENTRY_BYTES, dtype=np.uint8)
+        time_entries = np.empty(time_capacity * TIME_ENTRY_BYTES, dtype=np.uint8)
         index_entries(
             batches.rows,
             position,
@@ -224,7 +224,7 @@ class Segment:
 
     # ------------------------------------------------------------------------------------------------------- timestamps
     def _learn_timestamps(self) -> None:
-        """Take the largest timestamp of a segment that was there from its time index."""
+        """Read the largest timestamp of a segment that existed before from its time index."""
         if not self._knows_timestamps:
             last = self.time_index.last_entry
             self._progress[LARGEST_TIMESTAMP] = self._progress[INDEXED_TIMESTAMP] = last.timestamp_ms
@@ -233,13 +233,13 @@ class Segment:
 
     @property
     def largest(self) -> TimestampOffset:
-        """The largest timestamp of its batches and the last offset of the first one that has it; (-1, …) for none."""
+        """The largest timestamp of the batches and the last offset of the first batch with it; (-1, …) for none."""
         self._learn_timestamps()
         return TimestampOffset(int(self._progress[LARGEST_TIMESTAMP]), int(self._progress[LARGEST_TIMESTAMP_OFFSET]))
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """The largest timestamp, the modification time of the file where no batch has one."""
+        """The largest timestamp; the modification time of the file if no batch has one."""
         largest_ms = self.largest.timestamp_ms
         if largest_ms >= 0:
             return largest_ms
@@ -247,7 +247,7 @@ class Segment:
         return 0 if entry is None else entry.mtime_ns // NS_PER_MS
 
     def first_timestamp_ms(self) -> int:
-        """The largest timestamp of the first batch, -1 where there is none.
+        """Return the largest timestamp of the first batch, -1 if there is none.
 
         Source: kafka-log 04 §6 (rolling based timestamp).
         """
@@ -266,7 +266,7 @@ class Segment:
     def should_roll(
         self, config: LogConfig, *, append_bytes: int, max_timestamp_ms: int, last_offset: int, now_ms: int
     ) -> bool:
-        """Whether an append has to begin the next segment.
+        """Return True if an append has to begin the next segment.
 
         Source: kafka-log 04 §6.
         """
@@ -283,7 +283,7 @@ class Segment:
         return not 0 <= last_offset - self.base_offset <= INT32_MAX
 
     def become_inactive(self) -> None:
-        """End the indexes and give back the room that was reserved; the last timestamp gets its entry."""
+        """Trim log and indexes to their content; the largest timestamp gets its entry first."""
         self._end_time_index()
         self.offset_index.trim()
         self.time_index.trim()
@@ -293,28 +293,28 @@ class Segment:
     def _end_time_index(self) -> None:
         largest = self.largest
         last = self.time_index.last_entry
-        has_room = len(self.time_index) < self.time_index.max_entries
-        if largest.timestamp_ms > last.timestamp_ms and largest.offset >= last.offset and has_room:
+        has_capacity = len(self.time_index) < self.time_index.max_entries
+        if largest.timestamp_ms > last.timestamp_ms and largest.offset >= last.offset and has_capacity:
             self.time_index.maybe_append(largest.timestamp_ms, largest.offset, skip_full_check=True)
             self._progress[INDEXED_TIMESTAMP] = largest.timestamp_ms
 
     def files(self) -> list[OpenFile]:
-        """What has to be synced to make the segment durable."""
+        """Return the files to sync to make the segment durable."""
         files = [self.file, self.offset_index.open(), self.time_index.open()]
         transactions = self.transaction_index.changed_file()
         return files if transactions is None else [*files, transactions]
 
     # ------------------------------------------------------------------------------------------------------------- read
     def find(self, offset: int, *, from_position: int | None = None) -> FoundBatch | None:
-        """The first batch whose last offset is at least `offset`; None where the segment has none.
+        """Return the first batch whose last offset is at least `offset`; None if there is none.
 
         Raises:
-            CorruptBatchError: a header on the way is malformed.
+            CorruptBatchError: a header before it is malformed.
         """
         start = self.offset_index.lookup(offset).position if from_position is None else from_position
-        return self._walk(start, BY_LAST_OFFSET, offset)
+        return self._scan(start, BY_LAST_OFFSET, offset)
 
-    def _walk(self, position: int, what: int, target: int) -> FoundBatch | None:
+    def _scan(self, position: int, what: int, target: int) -> FoundBatch | None:
         while self.size_bytes - position >= MAGIC:
             window = padded_buffer(min(_WINDOW_BYTES, self.size_bytes - position))
             filled = self.file.read_into(window.data[: window.size - PADDING_BYTES], position)
@@ -330,16 +330,16 @@ class Segment:
         return None
 
     def find_timestamp(self, target_ms: int, start_offset: int) -> FoundRecord | None:
-        """The first record at or above `start_offset` whose timestamp is at least `target_ms`.
+        """Return the first record at or above `start_offset` whose timestamp is at least `target_ms`; None without one.
 
         Raises:
-            CorruptBatchError: a batch on the way is malformed.
+            CorruptBatchError: a batch before it is malformed.
 
         Source: kafka-log 04 §9.
         """
         indexed = self.time_index.lookup(target_ms).offset
         position = self.offset_index.lookup(max(indexed, start_offset)).position
-        while (batch := self._walk(position, BY_TIMESTAMP, target_ms)) is not None:
+        while (batch := self._scan(position, BY_TIMESTAMP, target_ms)) is not None:
             for record in self._records(batch):
                 if record.timestamp_ms >= target_ms and record.offset >= start_offset:
                     return record
@@ -347,17 +347,17 @@ class Segment:
         return None
 
     def find_largest_timestamp(self) -> FoundRecord | None:
-        """The first record that has the largest timestamp.  Source: kafka-log 04 §9."""
+        """Return the first record with the largest timestamp.  Source: kafka-log 04 §9."""
         largest = self.largest
         position = self.offset_index.lookup(largest.offset).position
-        batch = self._walk(position, BY_EXACT_TIMESTAMP, largest.timestamp_ms)
+        batch = self._scan(position, BY_EXACT_TIMESTAMP, largest.timestamp_ms)
         if batch is None:
             return None
         records = self._records(batch)
         return next((record for record in records if record.timestamp_ms == largest.timestamp_ms), None)
 
     def _records(self, batch: FoundBatch) -> list[FoundRecord]:
-        """Timestamps and offsets of the records of a batch, in order."""
+        """Return the records of a batch by timestamp and offset, in order."""
         entry = self.file.read(batch.position, batch.size_bytes)
         if entry[MAGIC] < MAGIC_V2:
             return self._legacy_records(entry, batch)
@@ -407,12 +407,12 @@ class Segment:
         )
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
-        """An offset that no record before byte `position` reaches, by the index; None where it does not tell."""
+        """Return an offset that no record before byte `position` reaches, by the index; None without an entry."""
         return self.offset_index.fetch_upper_bound(position)
 
     # --------------------------------------------------------------------------------------------------------- truncate
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
-        """Cut the segment before the first batch that reaches `offset`, and make it ready for appends.
+        """Cut the segment before the first batch that reaches `offset`, and prepare it for appends.
 
         Source: kafka-log 04 §10 step 2.
         """
@@ -437,7 +437,7 @@ class Segment:
         last = self.time_index.last_entry
         largest = last
         position = self.offset_index.lookup(last.offset).position
-        while (batch := self._walk(position, BY_TIMESTAMP, largest.timestamp_ms + 1)) is not None:
+        while (batch := self._scan(position, BY_TIMESTAMP, largest.timestamp_ms + 1)) is not None:
             header = self.file.read(batch.position, BATCH_HEADER_BYTES)
             if header[MAGIC] >= 2:
                 timestamp_ms = int.from_bytes(header[MAX_TIMESTAMP : MAX_TIMESTAMP + 8], "big", signed=True)
@@ -454,10 +454,10 @@ class Segment:
         self._progress[INDEXED_TIMESTAMP] = last.timestamp_ms
 
     def next_offset(self) -> int:
-        """The offset behind the last batch; the base offset where there is none."""
+        """Return the offset after the last batch; the base offset without a batch."""
         position = self.offset_index.lookup(self.offset_index.last_offset).position
         last_offset = self.base_offset - 1
-        while (batch := self._walk(position, BY_LAST_OFFSET, last_offset + 1)) is not None:
+        while (batch := self._scan(position, BY_LAST_OFFSET, last_offset + 1)) is not None:
             header = self.file.read(batch.position, BATCH_HEADER_BYTES)
             delta = int.from_bytes(header[LAST_OFFSET_DELTA : LAST_OFFSET_DELTA + 4], "big", signed=True)
             last_offset = batch.base_offset + (delta if header[MAGIC] >= 2 else 0)
@@ -466,7 +466,7 @@ class Segment:
 
     # -------------------------------------------------------------------------------------------------------------- end
     def moved(self, directory: Path) -> None:
-        """The partition's directory has another name now."""
+        """Take over the new path of the partition's directory."""
         self.directory = directory
         if self._file is not None:
             self._file.path = self.path()
@@ -475,7 +475,7 @@ class Segment:
         self.transaction_index.moved(self.path(_TRANSACTION_INDEX))
 
     def release(self) -> None:
-        """Let go of the files, so that each closes once nobody reads it any more."""
+        """Release the files; each closes with its last reader."""
         self._file = None
         self.offset_index.release()
         self.time_index.release()

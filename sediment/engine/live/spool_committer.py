@@ -1,8 +1,8 @@
-"""Taking in what jobs cleaned while this engine owns the directory (`hand_off` has the folder).
+"""Committing the swaps that jobs leave in the spool while this engine owns the directory (`directory.spool`).
 
-Invariants: a swap is committed only in the partition, the directory and the state that it was prepared in, through
-`engine.swap`, and while nobody else cleans the partition; whatever is not committed is removed; a swap whose outcome is
-not known stays until a start has settled it.
+Invariants: a swap is committed only in the partition, the directory and the state for which it was prepared, through
+`directory.swap`, and only while no other cleaning of the partition runs.  The parts of a refused swap are deleted.  A
+swap whose outcome is not known stays until the next start has settled it.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class SpoolOwner(Protocol):
-    """What the intake asks of the one who owns logs and directories."""
+    """The part of `LogManager` that the committer needs."""
 
     cleaner: LogCleaner
 
     def get_log(self, partition: TopicPartition) -> PartitionLog | None:
-        """The live log of a partition."""
+        """Return the live log of a partition."""
         ...
 
     def directory_of(self, log: PartitionLog) -> LogDirectory:
-        """Where a log is."""
+        """Return the log directory of a log."""
         ...
 
     def directories(self) -> list[LogDirectory]:
-        """Every directory, offline or not."""
+        """Return every directory, offline or not."""
         ...
 
     def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
-        """A directory failed; its logs are to go offline."""
+        """Take a failed directory and its logs offline."""
         ...
 
 
 class SpoolCommitter:
-    """The engine's side of a hand-off folder."""
+    """The engine's side of the spool."""
 
     def __init__(self, folder: Path, owner: SpoolOwner, fs: Fs) -> None:
         self._folder = folder
@@ -66,7 +66,7 @@ class SpoolCommitter:
         self._fs = fs
 
     def commit_all(self) -> list[CommitReply]:
-        """Commit or refuse the swaps that lie there; those of partitions that somebody works on stay for later.
+        """Commit or refuse the swaps in the spool; those of busy partitions stay for later.
 
         Raises:
             OSError: the folder cannot be read or written.
@@ -76,14 +76,14 @@ class SpoolCommitter:
             match = PREPARED.fullmatch(entry.name)
             if match is None or entry.is_directory:
                 continue
-            told = self._take(self._folder / entry.name, match["partition"], match["run_id"])
-            if told is not None:
-                reply(self._folder / entry.name, told, self._fs)
-                answers.append(told)
+            answer = self._commit_or_refuse(self._folder / entry.name, match["partition"], match["run_id"])
+            if answer is not None:
+                reply(self._folder / entry.name, answer, self._fs)
+                answers.append(answer)
         return answers
 
-    def _take(self, path: Path, name: str, run_id: str) -> CommitReply | None:
-        """What is to be answered; None: not yet."""
+    def _commit_or_refuse(self, path: Path, name: str, run_id: str) -> CommitReply | None:
+        """Return the reply to a swap, None if it has to wait."""
         try:
             log = self._owner.get_log(parse_partition_directory(name)[0])
         except UsageError as error:
@@ -101,7 +101,7 @@ class SpoolCommitter:
             checkpoint = self._checkpoint(log, next_dirty_offset)
             return CommitReply(name, run_id, None)
         except (StorageError, OpenFilesLimitError, CommitStateUnknownError, LockLostError) as error:
-            _LOGGER.error("%s is left where it is: %s", path, error)
+            _LOGGER.error("%s stays uncommitted: %s", path, error)
             if isinstance(error, CommitStateUnknownError | LockLostError):
                 self._owner.handle_directory_failure(self._owner.directory_of(log), OSError(str(error)))
             return None
@@ -115,18 +115,18 @@ class SpoolCommitter:
                 self._owner.handle_directory_failure(self._owner.directory_of(log), error)
 
     def _commit(self, path: Path, log: PartitionLog) -> int:
-        """Commit the swap in `path`, if it is one for `log` as it is; returns the next dirty offset.
+        """Commit the swap in `path`, if it fits `log` as it is now; return the next dirty offset.
 
         Raises:
-            CorruptDataError: it is no swap.
-            SourceChangedError: it is for another log, for other segments, or for segments that nobody may clean.
+            CorruptDataError: the file does not hold a swap.
+            SourceChangedError: it is for another log, for other segments, or for segments that may not be cleaned.
         """
         swap = from_json(self._fs.read_bytes(path), path=str(path))
         if swap.partition != log.partition:
-            raise CorruptDataError("the swap is of another partition than its file is named after", path=str(path))
-        why = _mismatch(swap, log)
-        if why is not None:
-            raise SourceChangedError(why, partition=str(log.partition), path=str(path), advice="run the job again")
+            raise CorruptDataError("the swap belongs to another partition than its file name", path=str(path))
+        mismatch = _mismatch(swap, log)
+        if mismatch is not None:
+            raise SourceChangedError(mismatch, partition=str(log.partition), path=str(path), advice="run the job again")
         lock = self._owner.directory_of(log).lock
         log.flush(swap.next_dirty_offset)
         log.replace_segments(replace(swap, directory=str(log.directory)), before_group=lock.check)
@@ -134,7 +134,7 @@ class SpoolCommitter:
         return swap.next_dirty_offset
 
     def _checkpoint(self, log: PartitionLog, next_dirty_offset: int) -> Callable[[], None]:
-        """Move the cleaner checkpoint up to where the swap has cleaned; it never goes back."""
+        """Return a function that raises the cleaner checkpoint to `next_dirty_offset`; it never lowers it."""
         cleaner, directory = self._owner.cleaner, self._owner.directory_of(log)
 
         def write() -> None:
@@ -144,17 +144,17 @@ class SpoolCommitter:
         return write
 
     @staticmethod
-    def _refused(path: Path, told: CommitReply) -> CommitReply:
-        _LOGGER.warning("%s was refused: %s", path, told.refusal)
-        return told
+    def _refused(path: Path, answer: CommitReply) -> CommitReply:
+        _LOGGER.warning("%s was refused: %s", path, answer.refusal)
+        return answer
 
 
 def _mismatch(swap: PreparedSwap, log: PartitionLog) -> str | None:
-    """Why the swap is not for this log; None: nothing speaks against it before the files are compared."""
+    """Return the reason for which the swap does not fit this log, None if there is none before files are compared."""
     if Path(swap.directory).resolve() != log.directory.resolve():
-        return f"the swap was prepared in {swap.directory}, and the log is in {log.directory}"
+        return f"the swap was prepared in {swap.directory}, but the log is in {log.directory}"
     if not log.config.compacts:
-        return "cleanup.policy of the topic does not contain compact any more"
+        return "cleanup.policy of the topic no longer contains compact"
     bases = [source.base_offset for group in swap.groups for source in group.sources]
     if max(bases, default=-1) >= log.active_base_offset or swap.next_dirty_offset > log.active_base_offset:
         return "the swap reaches into the active segment"

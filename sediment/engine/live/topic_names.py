@@ -1,4 +1,4 @@
-"""The names that a caller may give to a log: checked before they become names of files or lines of a checkpoint.
+"""Checks of topic names, partitions and topic ids, before they become file names or lines of a checkpoint.
 
 Source: Kafka's Topic.validate.
 """
@@ -11,7 +11,7 @@ from sediment.segment_io.format.layout import INT32_MAX
 from sediment.segment_io.format.names import TopicPartition, is_topic_name
 
 LONGEST_FILE_NAME = 255
-"""Bytes that a filesystem takes for one name."""
+"""Largest length of a file name in bytes."""
 
 
 def check_topic(topic: str) -> None:
@@ -22,7 +22,7 @@ def check_topic(topic: str) -> None:
     """
     if not is_topic_name(topic):
         raise UsageError(
-            f"{topic!r} is not a name of a topic",
+            f"{topic!r} is not a topic name",
             advice="use 1 to 249 letters, digits, dots, underscores and hyphens, and neither . nor ..",
         )
 
@@ -41,7 +41,7 @@ def check_partition(partition: TopicPartition) -> None:
         )
     if len(str(partition)) > LONGEST_FILE_NAME:
         raise UsageError(
-            f"{partition} is longer than {LONGEST_FILE_NAME} characters, the most for a directory",
+            f"{partition} is longer than {LONGEST_FILE_NAME} characters, the limit for a directory",
             advice="use a shorter topic name",
         )
 
@@ -57,4 +57,4 @@ def check_topic_id(topic_id: str) -> None:
     except ValueError as error:
         raise UsageError(f"the topic id is malformed: {error}", advice="give the id that Kafka shows") from error
     if is_zero:
-        raise UsageError("the all-zero topic id stands for no topic", advice="give the topic's own id")
+        raise UsageError("the all-zero topic id is reserved", advice="give the topic's own id")

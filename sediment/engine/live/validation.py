@@ -1,11 +1,13 @@
-"""What may be appended, and what becomes of it: checks of batches and records, offsets, timestamps, codecs.
+"""Validation of appends: checks of batches and records, assignment of offsets and timestamps, codecs.
 
-    read_batches      bytes -> whole batches with right checksums                          kafka-log 04 §1.1
-    validate          batches of a leader -> batches with their place in the log           04 §2
+    read_batches      bytes -> whole batches with correct checksums                        kafka-log 04 §1.1
+    validate          batches of a leader -> batches with offsets in the log               04 §2
 
-Invariants: nothing is written and the caller's bytes are not changed: work goes on in buffers of the thread's own.
-A batch that needs nothing but its place is stamped there, without a loop over its records in Python; every other one
-is made anew.
+Invariants: nothing is written, and the caller's bytes are not changed, because work is done in buffers of the thread.
+A batch that needs only offsets and times is stamped in place, without a loop over its records in Python; every other
+batch is rebuilt.
+
+Source: Kafka's LogValidator.
 """
 
 from __future__ import annotations
@@ -91,27 +93,27 @@ LOG_APPEND_TIME = "LogAppendTime"
 PRODUCER_CODEC = "producer"
 _UNCOMPRESSED = "uncompressed"
 
-_VERDICT_TEXT = {
+_REASON_TEXT = {
     KEY_IS_MISSING: "it has no key, and the topic is compacted",
-    TIMESTAMP_IS_OUT_OF_RANGE: "its timestamp is out of the range that the topic takes",
+    TIMESTAMP_IS_OUT_OF_RANGE: "its timestamp is out of the range that the topic accepts",
     TIMESTAMP_TYPE_IS_WRONG: "its timestamp type is LogAppendTime, which only a broker sets",
 }
 _INVALID_STATUSES = frozenset({BAD_RECORD_COUNT, BAD_LAST_OFFSET, BAD_CONTROL_RECORD})
 
 
 class AppendOrigin(Enum):
-    """Who appends (kafka-log 04 §0)."""
+    """The origin of an append (kafka-log 04)."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """The group or transaction coordinator: its records, and transaction markers."""
+    """Records of the group or transaction coordinator, and transaction markers."""
     REPLICATION = "replication"
-    """A follower, and recovery: what a leader has checked."""
+    """A follower or recovery: a leader has checked the batches."""
     RAFT_LEADER = "raft-leader"
 
     @property
     def assigns_offsets(self) -> bool:
-        """Whether batches get their offsets here."""
+        """True if batches get their offsets here."""
         return self in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR)
 
 
@@ -142,17 +144,17 @@ class BatchFields(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether it holds control records."""
+        """True if the batch holds control records."""
         return self.magic >= MAGIC_V2 and bool(self.attributes & CONTROL_BIT)
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction."""
+        """True if the batch belongs to a transaction."""
         return self.magic >= MAGIC_V2 and bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_append_time(self) -> bool:
-        """Whether its timestamps are of type LogAppendTime."""
+        """True if the timestamps are of type LogAppendTime."""
         return self.magic > 0 and bool(self.attributes & TIMESTAMP_TYPE_BIT)
 
 
@@ -160,7 +162,7 @@ assert BatchFields._fields == BATCH_ROW.names
 
 
 class Summary(NamedTuple):
-    """Several headers in one: the ends of their offsets, the largest timestamp, whether one has a producer."""
+    """Several headers in one; `has_producer` is True if one of them has a producer."""
 
     first_offset: int
     last_offset: int
@@ -177,16 +179,16 @@ class Batches:
     rows: Rows
 
     def fields(self) -> Iterator[BatchFields]:
-        """The headers as plain numbers, one by one."""
+        """Yield the headers as plain numbers."""
         for row in self.rows.tolist():
             yield BatchFields(*row)
 
     def first(self) -> BatchFields:
-        """The header of the first batch."""
+        """Return the header of the first batch."""
         return BatchFields(*self.rows[0].item())
 
     def summary(self) -> Summary:
-        """All headers in one; numpy's reductions cost more than a single row."""
+        """Return all headers in one; a single row avoids numpy's reductions, which cost more."""
         first = self.first()
         if len(self.rows) == 1:
             return Summary(first.base_offset, first.last_offset, first.max_timestamp, first.producer_id >= 0)
@@ -199,16 +201,16 @@ class Batches:
 
 
 class AppendBuffers:
-    """The memory that appends of one thread work in, one at a time."""
+    """Buffers for the appends of one thread, one at a time."""
 
     def __init__(self) -> None:
         self._buffer = padded_buffer(64 << 10)
         self.rows = np.zeros(16, dtype=BATCH_ROW)
         self._records = np.zeros((256, RECORD_FIELDS), dtype=np.int64)
-        self.verdicts = np.zeros(256, dtype=np.uint8)
+        self.reasons = np.zeros(256, dtype=np.uint8)
 
     def copy_of(self, records: Buffer) -> tuple[ByteArray, int]:
-        """`records` in memory that may be changed and read past, and their size."""
+        """Return a copy of `records` in a padded buffer, and their size in bytes."""
         source = np.frombuffer(records, dtype=np.uint8)
         if source.size > self._buffer.size - PADDING_BYTES:
             self._buffer = padded_buffer(2 * source.size)
@@ -216,14 +218,14 @@ class AppendBuffers:
         return self._buffer, source.size
 
     def more_rows(self) -> None:
-        """Twice as many."""
+        """Replace the header rows by twice as many."""
         self.rows = np.zeros(2 * self.rows.size, dtype=BATCH_ROW)
 
     def records(self, count: int) -> npt.NDArray[np.int64]:
-        """Room for decoded records, int64[>= count, RECORD_FIELDS], and for their verdicts."""
+        """Return an array for decoded records, int64[>= count, RECORD_FIELDS]; `reasons` gets as many rows."""
         if count > len(self._records):
             self._records = np.zeros((2 * count, RECORD_FIELDS), dtype=np.int64)
-            self.verdicts = np.zeros(2 * count, dtype=np.uint8)
+            self.reasons = np.zeros(2 * count, dtype=np.uint8)
         return self._records
 
 
@@ -231,14 +233,14 @@ class AppendBuffers:
 def read_batches(
     records: Buffer, buffers: AppendBuffers, *, origin: AppendOrigin, leader_epoch: int, max_message_bytes: int
 ) -> Batches:
-    """The whole batches of an append; what follows them and is no whole batch is left out.
+    """Return the whole batches of an append; a partial batch after them is left out.
 
-    A follower leaves out all from the first batch on whose leader epoch is above `leader_epoch`.
+    For a follower, the first batch of a leader epoch above `leader_epoch` and all after it are left out too.
 
     Raises:
-        CorruptBatchError: a checksum is wrong, or a length or magic is none.
-        InvalidRecordError: a header contradicts itself, a client gives offsets, or an epoch is not that of the leader.
-        RecordTooLargeError: a batch is above `max_message_bytes`; followers take it.
+        CorruptBatchError: a checksum, a length or a magic is wrong.
+        InvalidRecordError: a header contradicts itself, a client gives offsets, or an epoch differs from the leader's.
+        RecordTooLargeError: a batch is above `max_message_bytes`; not for a follower.
         OffsetsOutOfOrderError: given offsets do not ascend.
 
     Source: kafka-log 04 §1.1.
@@ -247,14 +249,14 @@ def read_batches(
     is_follower = origin is AppendOrigin.REPLICATION
     epoch_limit = leader_epoch if is_follower else NO_EPOCH_LIMIT
     while True:
-        status, count, behind, _ = read_verified(buffer.ctypes.data, size_bytes, epoch_limit, buffers.rows)
-        if status != ROWS_FULL or behind == size_bytes:
+        status, count, end, _ = read_verified(buffer.ctypes.data, size_bytes, epoch_limit, buffers.rows)
+        if status != ROWS_FULL or end == size_bytes:
             break
         buffers.more_rows()
     rows = buffers.rows[:count]
     if status not in (INCOMPLETE, ROWS_FULL):
-        _refuse_batch(status, buffer, behind, origin)
-    if not is_follower and behind > max_message_bytes and int(rows["size_bytes"].max()) > max_message_bytes:
+        _refuse_batch(status, buffer, end, origin)
+    if not is_follower and end > max_message_bytes and int(rows["size_bytes"].max()) > max_message_bytes:
         raise too_large(int(rows["size_bytes"].max()), max_message_bytes)
     if origin is AppendOrigin.CLIENT:
         _check_no_offsets(rows)
@@ -266,7 +268,7 @@ def read_batches(
             offset=int(rows["base_offset"][0]),
             advice="fetch from the leader again",
         )
-    return Batches(buffer, behind, rows)
+    return Batches(buffer, end, rows)
 
 
 def _check_no_offsets(rows: Rows) -> None:
@@ -287,17 +289,17 @@ def _refuse_batch(status: int, buffer: ByteArray, position: int, origin: AppendO
 
 
 def too_large(size_bytes: int, max_message_bytes: int) -> RecordTooLargeError:
-    """The error for a batch above the limit."""
+    """Return the error for a batch above the limit."""
     return RecordTooLargeError(
         f"a batch of {size_bytes} bytes is larger than max.message.bytes, {max_message_bytes}",
         advice="produce smaller batches or raise max.message.bytes",
     )
 
 
-# ----------------------------------------------------------------------------------------------------------- of leaders
+# -------------------------------------------------------------------------------------------------------------- leaders
 @dataclass(frozen=True, slots=True)
 class ValidatedAppend:
-    """Batches with their place in the log; `log_append_time_ms` is -1 for CreateTime topics."""
+    """Batches with their offsets in the log; `log_append_time_ms` is -1 for CreateTime topics."""
 
     batches: Batches
     max_timestamp_ms: int
@@ -314,13 +316,13 @@ def validate(
     origin: AppendOrigin,
     now_ms: int,
 ) -> ValidatedAppend:
-    """Give the batches of a leader's append their offsets from `first_offset` on; there is at least one batch.
+    """Assign the batches of a leader's append, at least one, their offsets from `first_offset` on.
 
     Raises:
         InvalidRecordError: a batch or record may not be appended; RecordValidationError lists records.
-        UnsupportedForFormatError: producer fields in a format that has none.
-        CorruptBatchError: compressed records are no stream, or an inner checksum is wrong.
-        RecordTooLargeError: a batch that was made anew is above max.message.bytes.
+        UnsupportedForFormatError: producer fields in a format without them.
+        CorruptBatchError: compressed records cannot be decompressed, or an inner checksum is wrong.
+        RecordTooLargeError: a rebuilt batch is above max.message.bytes.
 
     Source: kafka-log 04 §2.
     """
@@ -337,10 +339,10 @@ def validate(
         return _sealed(assembled, config, buffers, first_offset, leader_epoch, append_time_ms)
     payload = _payload(batches, first, config)
     records = _decoded(payload, first.record_count, buffers)
-    largest_ms, consecutive = _judge(records, first, buffers, config, now_ms)
+    largest_ms, consecutive = _check_records(records, first, buffers, config, now_ms)
     in_place = source_codec == target_codec and (consecutive or source_codec == CODEC_NONE)
     if in_place or (first.is_control and source_codec == CODEC_NONE):
-        # A client of the log may give a base offset so large that the last one wrapped around; the mask undoes it.
+        # A base offset given by a caller may be so large that the last offset wrapped around; the mask undoes that.
         last_delta = (first.last_offset - first.base_offset) & INT32_MAX
         base_offset = first_offset + first.record_count - 1 - last_delta
         max_timestamp_ms = largest_ms if append_time_ms == NO_TIMESTAMP else append_time_ms
@@ -372,7 +374,7 @@ def _level(config: LogConfig, codec: int) -> int | None:
 
 
 def _check_batch(fields: BatchFields, first: BatchFields, origin: AppendOrigin) -> None:
-    """Source: kafka-log 04 §2.1."""
+    """Check a header on its own.  Source: kafka-log 04 §2.1."""
     if fields.magic != first.magic:
         raise InvalidRecordError(f"batches of magic {first.magic} and {fields.magic} are mixed in one append")
     if origin is AppendOrigin.CLIENT and fields.magic >= MAGIC_V2:
@@ -388,7 +390,7 @@ def _check_batch(fields: BatchFields, first: BatchFields, origin: AppendOrigin) 
 
 
 def _payload(batches: Batches, fields: BatchFields, config: LogConfig) -> ByteArray:
-    """The records of a batch of magic 2, uint8[n + PADDING_BYTES]."""
+    """Return the records of a batch of magic 2, uint8[n + PADDING_BYTES], decompressed."""
     content = batches.buffer[fields.position + BATCH_HEADER_BYTES : fields.position + fields.size_bytes]
     if fields.codec == CODEC_NONE:
         start = fields.position + BATCH_HEADER_BYTES
@@ -410,12 +412,12 @@ def _decoded(payload: ByteArray, count: int, buffers: AppendBuffers) -> npt.NDAr
     return records
 
 
-def _judge(
+def _check_records(
     records: npt.NDArray[np.int64], fields: BatchFields, buffers: AppendBuffers, config: LogConfig, now_ms: int
 ) -> tuple[int, bool]:
-    """(largest timestamp of the records, whether their offset deltas are 0, 1, 2 …).
+    """Return (largest timestamp of the records, True if their offset deltas are 0, 1, 2 …).
 
-    Source: kafka-log 04 §2.2, §2.3, §2.5 step 2.
+    Source: kafka-log 04 §2.2.
     """
     base_timestamp = fields.base_timestamp
     if fields.is_append_time:
@@ -431,10 +433,10 @@ def _judge(
         fields.is_append_time,
         earliest_ms,
         latest_ms,
-        buffers.verdicts,
+        buffers.reasons,
     )
     if bad:
-        raise _refused_records(buffers.verdicts[: fields.record_count].tolist())
+        raise _record_errors(buffers.reasons[: fields.record_count].tolist())
     return largest_ms, consecutive
 
 
@@ -443,15 +445,13 @@ def _time_range(config: LogConfig, now_ms: int) -> tuple[int, int]:
     return earliest_ms, min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
 
 
-def _refused_records(verdicts: Sequence[int]) -> RecordValidationError:
-    errors = tuple((index, _VERDICT_TEXT[verdict]) for index, verdict in enumerate(verdicts) if verdict)
+def _record_errors(reasons: Sequence[int]) -> RecordValidationError:
+    errors = tuple((index, _REASON_TEXT[reason]) for index, reason in enumerate(reasons) if reason)
     index, what = errors[0]
     return RecordValidationError(
         f"record {index} of the batch cannot be appended: {what}" + (f" ({len(errors)} such)" if errors[1:] else ""),
         record_errors=errors,
-        has_invalid_timestamp=any(
-            verdict in (TIMESTAMP_IS_OUT_OF_RANGE, TIMESTAMP_TYPE_IS_WRONG) for verdict in verdicts
-        ),
+        has_invalid_timestamp=any(reason in (TIMESTAMP_IS_OUT_OF_RANGE, TIMESTAMP_TYPE_IS_WRONG) for reason in reasons),
         advice="correct the records and append again",
     )
 
@@ -459,7 +459,7 @@ def _refused_records(verdicts: Sequence[int]) -> RecordValidationError:
 def _stamped(
     batches: Batches, base_offset: int, leader_epoch: int, append_time_ms: int, max_timestamp_ms: int
 ) -> ValidatedAppend:
-    """A single batch of magic 2 that stays as it is but for its place and times."""
+    """Stamp offsets, leader epoch and times on a single batch of magic 2."""
     row = batches.rows[0]
     is_append_time = append_time_ms != NO_TIMESTAMP
     stamp_batch(
@@ -476,10 +476,10 @@ def _stamped(
     return ValidatedAppend(batches, max_timestamp_ms, append_time_ms)
 
 
-# ------------------------------------------------------------------------------------------------------------ made anew
+# -------------------------------------------------------------------------------------------------------------- rebuilt
 @dataclass(frozen=True, slots=True)
 class _Assembled:
-    """Encoded records with what the header of their batch is to say."""
+    """Encoded records, and the values of the header for their batch."""
 
     payload: Buffer
     count: int
@@ -519,7 +519,7 @@ def _rebuilt(
     codec: int,
     append_time_ms: int,
 ) -> _Assembled:
-    """The records of a batch of magic 2 under consecutive offsets, for another codec."""
+    """Encode the records of a batch of magic 2 under consecutive offsets, for another codec."""
     count = fields.record_count
     records[:count, OFFSET_DELTA] = np.arange(count)
     stored = fields.max_timestamp if fields.is_append_time else fields.base_timestamp
@@ -546,21 +546,21 @@ def _convert(batches: Batches, config: LogConfig, codec: int, append_time_ms: in
     """Messages of magic 0 and 1 as the records of one batch of magic 2."""
     earliest_ms, latest_ms = _time_range(config, now_ms)
     new: list[NewRecord] = []
-    verdicts: list[int] = []
+    reasons: list[int] = []
     for fields in batches.fields():
         for record in _legacy_records(batches, fields, config):
             new.append(record)
-            verdict = RECORD_IS_GOOD
+            reason = RECORD_IS_GOOD
             if config.compacts and record.key is None:
-                verdict = KEY_IS_MISSING
+                reason = KEY_IS_MISSING
             elif config.message_timestamp_type != LOG_APPEND_TIME and record.timestamp_ms != NO_TIMESTAMP:
                 if not earliest_ms <= record.timestamp_ms <= latest_ms:
-                    verdict = TIMESTAMP_IS_OUT_OF_RANGE
+                    reason = TIMESTAMP_IS_OUT_OF_RANGE
             elif fields.is_append_time:
-                verdict = TIMESTAMP_TYPE_IS_WRONG
-            verdicts.append(verdict)
-    if any(verdicts):
-        raise _refused_records(verdicts)
+                reason = TIMESTAMP_TYPE_IS_WRONG
+            reasons.append(reason)
+    if any(reasons):
+        raise _record_errors(reasons)
     head = BatchHead(codec=CODEC_NONE, append_time_ms=None if append_time_ms == NO_TIMESTAMP else append_time_ms)
     payload = build_batch(new, head)[BATCH_HEADER_BYTES:]
     largest_ms = max(record.timestamp_ms for record in new)
@@ -569,7 +569,7 @@ def _convert(batches: Batches, config: LogConfig, codec: int, append_time_ms: in
 
 
 def _legacy_records(batches: Batches, fields: BatchFields, config: LogConfig) -> Iterator[NewRecord]:
-    """The messages of an entry of magic 0 or 1."""
+    """Yield the messages of an entry of magic 0 or 1."""
     if fields.codec == CODEC_NONE:
         buffer = batches.buffer
         records = np.zeros((1, RECORD_FIELDS), dtype=np.int64)
@@ -582,7 +582,7 @@ def _legacy_records(batches: Batches, fields: BatchFields, config: LogConfig) ->
         buffer, records = unwrapped.buffer, unwrapped.records
         for start, end in records[:, [RECORD_START, RECORD_END]].tolist():
             if legacy.check_legacy_crc(buffer.ctypes.data + start, end - start) != OK:
-                raise CorruptBatchError("a message inside of a compressed one fails its checksum", position=start)
+                raise CorruptBatchError("a message inside a compressed one fails its checksum", position=start)
     for record in records.tolist():
         yield NewRecord(
             record[TIMESTAMP_DELTA] if fields.magic > 0 else NO_TIMESTAMP,

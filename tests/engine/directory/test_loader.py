@@ -11,7 +11,7 @@ import pytest
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.directory import loader
+from sediment.engine.directory import segment_recovery
 from sediment.engine.directory.loader import load_log
 from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format.checkpoints import EpochEntry, format_leader_epochs
@@ -65,7 +65,7 @@ def load(
 
 
 def record(offset, **fields):
-    """A batch of 71 bytes with one record."""
+    """Return a batch of 71 bytes with one record."""
     records = [Record(offset, NOW_MS + offset, b"kk", b"v")]
     data = encode_batch(records, base_offset=offset, **{"leader_epoch": 0} | fields)
     assert len(data) == 71
@@ -399,7 +399,7 @@ def test_rc_12_a_flip_above_the_recovery_point_ends_the_log(tmp_path):
     assert path_of(tmp_path, 3, ".log.deleted").read_bytes() == later
     assert (
         "00000000000000000000.log cut from 213 to 71 bytes: the batch fails its CRC; the log ends at offset 1, and 1 "
-        "good batches behind, up to offset 2, went with it"
+        "good batches after it, up to offset 2, were cut off too"
     ) in sentences(log)
 
 
@@ -426,7 +426,7 @@ def test_rc_14_a_new_active_segment_without_an_index_gets_one(tmp_path):
 
 @pytest.mark.parametrize("lost_bytes", [1, 5, 7, 8, 10])
 def test_a_batch_whose_offset_did_not_reach_the_disk_ends_the_log(tmp_path, lost_bytes):
-    """No checksum covers the offset, and Kafka does not load such a log, or takes the offset as it is."""
+    """Kafka does not load such a log, or uses the offset as it is, because no checksum covers it."""
     base = (9 << 56) | 700
     size = 1024 - lost_bytes
     batches = [batch_bytes(base, value=b"v" * (size - 71)), batch_bytes(base + 1), batch_bytes(base + 2)]
@@ -742,11 +742,11 @@ def test_messages_of_magic_1_are_not_split(tmp_path):
         load(tmp_path)
 
 
-def test_an_offset_behind_the_next_segment_is_no_reason_to_split(tmp_path):
+def test_a_segment_with_an_offset_past_the_next_segment_is_not_split(tmp_path):
     write_log(tmp_path, 0, 3, end=6)
     with path_of(tmp_path, 0).open("ab") as file:
         file.write(batch_bytes(1 << 40))
-    with pytest.raises(CorruptBatchError, match="behind the next segment's base offset 3"):
+    with pytest.raises(CorruptBatchError, match="past the next segment's base offset 3"):
         load(tmp_path)
     assert bases(tmp_path) == [0, 3]
 
@@ -969,11 +969,11 @@ def test_a_start_that_was_killed_anywhere_is_finished_by_the_next(tmp_path, name
         with pytest.raises(Killed):
             run(RecoveryFs(Kill(number)))
         run(RecoveryFs())
-        assert contents(directory) == expected, f"killed behind operation {number}"
+        assert contents(directory) == expected, f"killed after operation {number}"
 
 
 def test_a_start_killed_among_its_first_snapshots_leaves_the_log_as_it_is(tmp_path):
-    """Some empty snapshots are no upgrade to the next start: it goes on from them, as a broker does."""
+    """Check that the next start goes on from the empty snapshots, as a broker does; they do not count as an upgrade."""
     image, directory, run = crash_cases(tmp_path, "missing-snapshots-clean")
     expected, operations = whole(directory, run, image)
     for number in range(1, operations + 1):
@@ -999,7 +999,7 @@ def test_a_start_that_lost_its_power_anywhere_is_finished_by_the_next(tmp_path, 
         for survivor in disk.after_power_loss():
             write_image(directory, survivor)
             run(RecoveryFs())
-            assert contents(directory) == expected, f"power lost behind operation {number}"
+            assert contents(directory) == expected, f"power lost after operation {number}"
 
 
 def test_a_split_that_was_killed_anywhere_is_finished_by_the_next(tmp_path):
@@ -1018,7 +1018,7 @@ def test_a_split_that_was_killed_anywhere_is_finished_by_the_next(tmp_path):
         with pytest.raises(Killed):
             run(RecoveryFs(Kill(number)))
         run(RecoveryFs())
-        assert contents(directory) == expected, f"killed behind operation {number}"
+        assert contents(directory) == expected, f"killed after operation {number}"
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -1036,7 +1036,7 @@ def test_random_logs_survive_loading_byte_for_byte(tmp_path, seed):
 @pytest.mark.parametrize("most_batches_ahead", [1 << 18, 7])
 @pytest.mark.parametrize("seed", range(8))
 def test_several_threads_recover_a_log_as_one_does(tmp_path, seed, most_batches_ahead, monkeypatch):
-    monkeypatch.setattr(loader, "_MOST_BATCHES_AHEAD", most_batches_ahead)
+    monkeypatch.setattr(segment_recovery, "_MOST_BATCHES_AHEAD", most_batches_ahead)
     chance = random.Random(seed)
     directory = tmp_path / "t-0"
     shape = LogShape(batches=120, transactional=chance.choice([0.0, 0.7]), idempotent=0.3)

@@ -29,7 +29,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give fil
 
 @contextmanager
 def jvm(directory: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A JVM that tried to take the lock of `directory`, and what it said: locked or refused."""
+    """Start a JVM that tries to lock `directory`; yield its reply, locked or refused, and the process."""
     java = shutil.which("java")
     assert java is not None, "Java is needed: install a JDK of 17 or later"
     process = subprocess.Popen(
@@ -54,7 +54,7 @@ def jvm_gets_the_lock(directory: Path) -> bool:
 
 
 def in_child(work: Callable[[], str]) -> str:
-    """What `work` returns in a forked process."""
+    """Return the result of `work` in a forked process."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     child = os.fork()
     if child == 0:
@@ -261,7 +261,7 @@ def as_nobody(directory: Path) -> str:
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """A directory that anyone can reach and write to, and that belongs to root; `tmp_path` is closed to others."""
+    """Make a directory of root that every user can write to; `tmp_path` is closed to others."""
     with tempfile.TemporaryDirectory() as path:
         Path(path).chmod(0o777)
         yield Path(path)

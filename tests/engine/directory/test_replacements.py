@@ -72,7 +72,7 @@ def make_mix(chance: random.Random, directory: Path) -> Mix:
         write_segment(directory, base, [batch(o) for o in range(base, base + BATCHES)], index_interval_bytes=0)
         mix.held[base] = list(range(base, base + BATCHES))
     for _ in range(chance.randrange(1, 4)):
-        leave_behind(chance, mix, chance.choice(bases), end)
+        leave_replacement(chance, mix, chance.choice(bases), end)
     for base in chance.sample(bases, chance.choice([0, 0, 1, 2])):
         del mix.held[base]
         if chance.random() < 0.5:
@@ -84,14 +84,14 @@ def make_mix(chance: random.Random, directory: Path) -> Mix:
     return mix
 
 
-def leave_behind(chance: random.Random, mix: Mix, base: int, end: int) -> None:
-    """A replacement of one or two segments, of all their records, some or none."""
+def leave_replacement(chance: random.Random, mix: Mix, base: int, end: int) -> None:
+    """Leave an interrupted replacement of one or two segments with all, some or none of their records."""
     state = chance.choice([".cleaned", ".swap", ".swap", ".swap", ".deleted"])
     offsets = [o for o in range(base, min(base + chance.choice([1, 2]) * BATCHES, end)) if chance.random() < 0.7]
     log = write_segment(mix.directory / "new", base, [batch(o) for o in offsets], index_interval_bytes=0)
     suffixes = [s for s in SUFFIXES if chance.random() < 0.85]
-    is_spoiled = bool(offsets) and chance.random() < 0.6
-    if is_spoiled:
+    is_corrupt = bool(offsets) and chance.random() < 0.6
+    if is_corrupt:
         spoil(chance, log, may_end_at_a_batch=".timeindex" in suffixes)
     if chance.random() < 0.1 and ".index" in suffixes:
         (log.with_suffix(".index")).write_bytes(chance.randbytes(8 * chance.randrange(1, 5)))
@@ -99,7 +99,7 @@ def leave_behind(chance: random.Random, mix: Mix, base: int, end: int) -> None:
         log.with_suffix(suffix).replace(mix.directory / name(base, suffix + state))
     if ".log" in suffixes and state == ".swap":
         mix.replacements = [found for found in mix.replacements if found[0] != base]
-        if offsets and not is_spoiled:
+        if offsets and not is_corrupt:
             mix.replacements.append((base, offsets[-1] + 1))
 
 
@@ -115,17 +115,17 @@ def offsets_in(log: Path) -> Iterator[int]:
 
 
 def lost(mix: Mix) -> list[int]:
-    """Offsets of whole logs that no whole replacement covers and that are no longer there."""
+    """Return the missing offsets of whole logs without a whole replacement."""
     left = {offset for path in mix.directory.glob("*.log") for offset in offsets_in(path)}
     expected = [offset for base, held in mix.held.items() if not mix.is_replaced(base) for offset in held]
     return [offset for offset in expected if offset not in left]
 
 
-def lost_without_a_word(mix: Mix, log: LoadedLog) -> list[int]:
-    """Those of them below a log end that the repairs name."""
-    told = f"the log ends at offset {log.log_end_offset}"
-    is_told = any(told in str(repair) for repair in log.repairs)
-    return [offset for offset in lost(mix) if offset < log.log_end_offset or not is_told]
+def lost_unreported(mix: Mix, log: LoadedLog) -> list[int]:
+    """Return the lost offsets, except those past a log end that the repairs name."""
+    report = f"the log ends at offset {log.log_end_offset}"
+    is_reported = any(report in str(repair) for repair in log.repairs)
+    return [offset for offset in lost(mix) if offset < log.log_end_offset or not is_reported]
 
 
 @pytest.mark.parametrize("first", range(0, 240, 60))
@@ -144,7 +144,7 @@ def test_no_mix_of_leftovers_loses_what_a_whole_log_held_without_a_word(tmp_path
             outcomes["refused"] += 1
             continue
         outcomes["undone" if any("is not whole" in str(repair) for repair in log.repairs) else "loaded"] += 1
-        assert lost_without_a_word(mix, log) == [], f"seed {seed}: {[str(r) for r in log.repairs]}"
+        assert lost_unreported(mix, log) == [], f"seed {seed}: {[str(r) for r in log.repairs]}"
         assert not [p for p in mix.directory.iterdir() if p.name.endswith((".swap", ".cleaned"))]
     assert all(outcomes.values()), outcomes
 

@@ -51,7 +51,7 @@ class CrashingFs(Fs):
 
 @pytest.fixture
 def log(tmp_path):
-    """One rolled segment and an active one as a live broker has it: preallocated indexes, no snapshot at its end."""
+    """Make a rolled segment and an active one as in a live broker: preallocated indexes, no snapshot at the end."""
     path = tmp_path / "t-0"
     write_segment(path, 0, [batch_bytes(0, "ab"), batch_bytes(2, "a")])
     producer = [batch_bytes(3 + n, "ab"[n % 2], producer_id=9, sequence=n, value=bytes(900)) for n in range(12)]

@@ -35,7 +35,7 @@ INDEXES = (".index", ".timeindex")
 
 
 def segment(directory: Path, base: int, offsets: Sequence[int], state: str = "") -> None:
-    """A segment with one batch at each of `offsets`; its files carry the suffix `state`."""
+    """Write a segment with one batch at each of `offsets`; its files get the suffix `state`."""
     log = write_segment(directory, base, [batch_bytes(offset) for offset in offsets], index_interval_bytes=0)
     if state:
         for suffix in (".log", *INDEXES):
@@ -196,10 +196,10 @@ def damaged(log: Path, damage: str) -> None:
     if damage == "a flipped bit":
         content[-1] ^= 1
     cut = {"a torn batch": -5, "a lost batch": content.rfind(batch_bytes(3)[:12]), "no byte": 0}
-    log.write_bytes(content[: cut.get(damage, len(content))] + (bytes(40) if damage == "zeros behind" else b""))
+    log.write_bytes(content[: cut.get(damage, len(content))] + (bytes(40) if damage == "zeros after it" else b""))
 
 
-DAMAGE = ["a flipped bit", "a torn batch", "a lost batch", "zeros behind", "no byte"]
+DAMAGE = ["a flipped bit", "a torn batch", "a lost batch", "zeros after it", "no byte"]
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -234,7 +234,7 @@ def test_undoing_a_replacement_can_be_cut_off_anywhere(damage: str, directory: P
     assert step > 3
 
 
-@pytest.mark.parametrize("damage", ["a torn batch", "a lost batch", "zeros behind", "no byte"])
+@pytest.mark.parametrize("damage", ["a torn batch", "a lost batch", "zeros after it", "no byte"])
 def test_a_replacement_that_is_not_whole_is_refused_when_an_old_segment_is_gone(damage: str, directory: Path):
     two_old_segments_and_a_complete_replacement(directory)
     damaged(directory / name(0, ".log.swap"), damage)
@@ -297,7 +297,7 @@ def test_an_index_that_is_still_swap_and_does_not_fit_its_log_goes(suffix: str, 
     (directory / name(0, f"{suffix}.swap")).write_bytes(b"\x7f" * 48)
     (repair,) = finish_interrupted(directory, Fs())
     assert (repair.action, repair.name) == ("deleted", name(0, f"{suffix}.swap"))
-    assert "the log ends at offset 2, and an index names offset" in repair.why
+    assert "the log ends at offset 2, and an index has offset" in repair.why
     assert read_image(directory) == before
 
 

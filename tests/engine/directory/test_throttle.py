@@ -62,7 +62,7 @@ def test_a_rate_that_was_kept_waits_for_nothing_and_saves_nothing(tmp_path, cloc
     limited.take(1)
     clock.advance_ms(301)
     limited.take(1000)
-    assert clock.slept_seconds == [0.699], "ten quiet seconds are no credit"
+    assert clock.slept_seconds == [0.699], "ten idle seconds give no credit"
 
 
 def test_all_who_name_the_same_file_share_one_rate(tmp_path, clock):

@@ -1,4 +1,4 @@
-"""The states of cleaning, and that whoever waits for the end of a cleaning is woken."""
+"""The states of cleaning; a thread that waits for the end of a cleaning is woken."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def states():
 
 
 def abort_in_a_thread(states):
-    """A thread that aborts and pauses T0, once it has said so."""
+    """Start a thread that aborts and pauses T0; return it when the state is Aborted."""
     thread = threading.Thread(target=states.abort_and_pause, args=(T0,))
     thread.start()
     while not isinstance(states.of(T0), Aborted):

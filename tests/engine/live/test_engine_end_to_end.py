@@ -130,8 +130,8 @@ def settle(engine):
 def copy_moment(log, target):
     """Copy the log directory of a log in use as a crash could leave it.
 
-    Checkpoints come first, because they never run ahead of what they tell of; then segments, the newest first: what
-    they follow does not change any more.
+    Checkpoints come first, because they never run ahead of the log; then segments, the newest first, because those
+    before it do not change any more.
     """
     source = log.directory.parent
     target.mkdir()
@@ -145,7 +145,7 @@ def copy_moment(log, target):
 
 
 def test_an_image_of_a_busy_engine_is_recovered_to_a_prefix_of_what_was_appended(tmp_path):
-    """What a crash leaves: files as they were at about one moment, without any clean end."""
+    """Recover a copy of the files at about one moment, as a crash leaves them."""
     with running(
         tmp_path / "a", topic={"t": topic_config("delete", segment_bytes=2000)}, clock=Clock(), **BUSY
     ) as engine:
@@ -164,7 +164,7 @@ def test_an_image_of_a_busy_engine_is_recovered_to_a_prefix_of_what_was_appended
 
 
 class Churn:
-    """Everything that may be done to an engine from outside, in random order, until told to stop."""
+    """A thread that makes every call of an engine in random order until it is stopped."""
 
     def __init__(self, engine, seed):
         self.engine = engine

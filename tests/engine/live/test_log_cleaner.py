@@ -58,7 +58,7 @@ def parts_in(directory):
 
 
 def log_of_ratio(manager, partition, clean_segments, dirty_segments):
-    """A log of three-record segments, the first `clean_segments` of them below the cleaner checkpoint."""
+    """Make a log of three-record segments, the first `clean_segments` of them below the cleaner checkpoint."""
     log = manager.create_log(partition)
     for number in range(3 * (clean_segments + dirty_segments)):
         append(log, (str(number % 10), "v"))
@@ -273,7 +273,7 @@ def test_what_supersedes_is_durable_before_what_it_supersedes_goes(logs):
 
 # ------------------------------------------------------------------------------------------------------------- stopping
 class HaltingFs(Fs):
-    """Holds a cleaning up where it writes its first part, until it is let go."""
+    """A filesystem that halts a cleaning at its first part until `go_on` is set."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -288,7 +288,7 @@ class HaltingFs(Fs):
 
 @pytest.fixture
 def halting(logs):
-    """A manager whose cleaner is at its first part, in a thread; what it answered; its filesystem."""
+    """Run a manager whose cleaner halts at its first part in a thread; yield it with the answers and its filesystem."""
     fs = HaltingFs()
     with running(logs, topic=EAGER, fs=fs) as manager:
         dirty_log(manager)
@@ -456,7 +456,7 @@ def test_the_quarantine_of_a_deleted_partition_is_forgotten(logs):
 
 def test_cm_22_a_log_that_cannot_be_looked_at_is_left_alone_and_the_others_are_cleaned(logs, caplog):
     nonsense = topic_config("compact")
-    # Past the checks of a config: an error that nobody expects.
+    # Past the checks of a config, for an unexpected error.
     object.__setattr__(nonsense.compaction, "min_compaction_lag_ms", "soon")
     with running(logs, topic={"bad": nonsense, "t": EAGER}) as manager:
         bad, good = dirty_log(manager, TopicPartition("bad", 0)), dirty_log(manager, T0)
@@ -605,7 +605,7 @@ def test_an_abort_does_not_wait_for_the_throttle(logs):
 
 def test_cp_39_a_cleaning_is_aborted_while_it_walks_over_transactions(logs, log_bytes_read):
     class Aborting(ManualClock):
-        """Does something at the second look that a throttled cleaning takes, which is behind its first read."""
+        """A clock that acts when a throttled cleaning reads it for the second time, after its first read of data."""
 
         second_look = None
         looks = 0
@@ -641,7 +641,7 @@ def test_cp_39_a_cleaning_is_aborted_while_it_walks_over_transactions(logs, log_
 
 
 def clock_moves(manager, clock):
-    """From its first look on, the throttle finds a whole window gone."""
+    """Move the clock so that the throttle finds a whole window gone from its first reading on."""
     original = clock.monotonic_ms
     looks = []
 
@@ -749,9 +749,9 @@ class KillingFs(FaultyFs):
 
 
 def crash_at(tmp_path, number):
-    """An engine that dies behind the nth change that a cleaning makes; None where the cleaning has fewer.
+    """Run an engine that dies after change `number` of a cleaning; return None if the cleaning has fewer.
 
-    Returns what its log held, and the directory as it left it.
+    Returns the records of its log and the directory after the crash.
     """
     logs, image = tmp_path / f"logs-{number}", tmp_path / f"image-{number}"
     fs = KillingFs()

@@ -897,7 +897,7 @@ def test_when_every_directory_failed_nothing_is_served(three):
         fs.broken.update(three)
         manager.checkpoint_recovery_points()
         assert manager.is_halted() and manager.all_logs() == []
-        with pytest.raises(StorageError, match="no log directory takes"):
+        with pytest.raises(StorageError, match="no log directory accepts"):
             manager.create_log(T1)
     assert not any((directory / MARKER).exists() for directory in three)
 

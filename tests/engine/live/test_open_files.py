@@ -1,4 +1,4 @@
-"""Descriptors: how many a live log needs, when they are given back, and what happens where there are no more."""
+"""Descriptors of a live log: their number, their release, and calls at the limit of open files."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_rd_08_an_aborted_transaction_is_told_from_every_segment_that_it_touches
 
 
 def calls_of(action: Callable[[], object]) -> int:
-    """How many functions of Python an action calls."""
+    """Return the number of Python functions that an action calls."""
     count = 0
 
     def note(_frame: object, event: str, _argument: object) -> None:
@@ -333,7 +333,7 @@ def test_a_slice_is_sent_to_a_socket(tmp_path: Path) -> None:
 
 
 def filled_slice(tmp_path: Path) -> tuple[LiveLog, FetchedData, bytes]:
-    """A slice that no socket takes at once."""
+    """Return a slice that no socket takes at once, with its log and its bytes."""
     log = LiveLog(tmp_path)
     log.lead(batch(("k", "v" * 900_000)))
     log.lead(batch(("k", "w" * 900_000)))

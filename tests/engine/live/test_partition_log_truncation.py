@@ -466,7 +466,7 @@ class WatchedFs(Fs):
 
 
 def in_another_thread(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a call in a thread of its own, which has to end in time."""
+    """Return the result of a call in a thread, which has to end in time."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(call, *arguments).result(10)

@@ -199,7 +199,7 @@ def test_ps_10_and_ps_16_duplicates_are_answered_with_their_offsets(tmp_path: Pa
 
 
 def sent_again(log: LiveLog, sequences: range) -> list[bool]:
-    """Of each batch whether it is recognised as a duplicate; else it is refused."""
+    """Return for each batch True if it is recognised as a duplicate, False if it is refused."""
     answers = []
     for sequence in sequences:
         try:

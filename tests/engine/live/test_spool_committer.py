@@ -53,7 +53,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def engine(logs, folder):
-    """An engine that does not clean by itself, with one dirty log of which everything rolled is durable."""
+    """Run an engine without its own cleaner and with one dirty log, whose rolled segments are durable."""
     with running(logs, topic=EAGER, hand_off=folder, log_cleaner_enable=False) as manager:
         dirty_log(manager).flush()
         manager.checkpoint_recovery_points()
@@ -144,7 +144,7 @@ def test_a_swap_whose_parts_are_gone_is_refused(engine, logs, folder):
     spool_swap(prepare(logs), folder, RUN, FS)
     (logs / "t-0" / parts_in(logs)[0]).unlink()
     (told,) = take(engine, folder)
-    assert "a prepared file is gone" in told.refusal
+    assert "a prepared file is missing" in told.refusal
     assert parts_in(logs) == []
 
 
@@ -240,7 +240,7 @@ def test_a_swap_in_an_offline_directory_waits_for_the_next_engine(logs, folder):
         assert path.exists()
     with running(logs, topic=EAGER, hand_off=folder) as engine:
         (told,) = take(engine, folder)
-        assert "a prepared file is gone" in told.refusal
+        assert "a prepared file is missing" in told.refusal
 
 
 def test_a_disk_that_fails_under_the_commit_leaves_the_swap_for_the_next_start(logs, folder):
@@ -284,7 +284,7 @@ def test_the_checkpoint_does_not_go_back(engine, logs, folder):
 
 
 def test_a_job_and_the_cleaner_of_the_engine_may_race(logs, folder):
-    """Whoever commits first wins, the other is refused or finds nothing; the log is right in any case."""
+    """Check that the first commit wins and the other is refused or finds nothing; the log is right in both cases."""
     for _ in range(3):
         with running(logs, topic=EAGER, hand_off=folder, log_cleaner_enable=False) as engine:
             log = engine.create_log(T0)

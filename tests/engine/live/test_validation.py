@@ -1,4 +1,4 @@
-"""What a leader accepts and what becomes of it (kafka-log 04 §1.1, §2; 07 AP-01 to AP-14)."""
+"""Validation of appends by a leader (kafka-log 04 §1.1, §2; 07 AP-01 to AP-14)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COORDINATOR = AppendOrigin.COORDINATOR
 
 
 def headed(count: int, last_offset: int, records: int = 2) -> bytes:
-    """A batch of `records` records whose header says otherwise."""
+    """Return a batch of `records` records whose header has another count."""
     payload = b"".join(encode_record(Record(n, NOW_MS, b"k", b"v"), 0, NOW_MS) for n in range(records))
     return assemble_batch(
         payload,

@@ -165,8 +165,8 @@ def test_an_output_that_is_complete_or_lies_in_the_source_is_refused(log_dir, bu
     source = upload(log_dir, bucket("logs"))
     for place, sentence in (
         ("logs", "is the source"),
-        ("logs/inside", "lie in one another"),
-        ("", "lie in one another"),
+        ("logs/inside", "contain one another"),
+        ("", "contain one another"),
     ):
         outcome = sediment("compact", source, "--output", bucket(place), "--force", COMPACT)
         assert outcome.status == 2
