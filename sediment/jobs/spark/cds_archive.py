@@ -1,7 +1,7 @@
-"""An archive of the classes that Spark loads when it starts, so that the next JVM maps them instead of parsing JARs.
+"""Class data sharing (CDS) archive of Spark's start, so that later JVMs map its classes instead of parsing JARs.
 
-Made once by `sediment warm-up` and used by every later local run.  Invariant: the JVM itself checks that an archive is
-its own, of the same JARs, and starts without it where it is not; a run never fails for one.
+Made once by `sediment warm-up` and used by every later local run.  Invariant: the JVM checks that an archive is from
+the same JVM and JARs, and starts without it otherwise; a run never fails because of it.
 
 Source: JEP 350, dynamic archives of class data sharing.
 """
@@ -15,14 +15,14 @@ import platformdirs
 
 
 def archive_path() -> Path:
-    """Where the archive for this version of Spark is, or would be."""
+    """Return the path of the archive for this version of Spark, which may not exist."""
     from pyspark import __version__
 
     return Path(platformdirs.user_cache_dir("sediment")) / f"spark-{__version__}.jsa"
 
 
 def archive_options() -> str:
-    """Options of the JVM that use the archive; empty where there is none."""
+    """Return the options of the JVM that use the archive, or an empty string without an archive."""
     path = archive_path()
     if not path.is_file() or " " in str(path):
         return ""
@@ -30,7 +30,7 @@ def archive_options() -> str:
 
 
 def make_archive(master: str = "local[2]") -> Path:
-    """Start Spark, run a job, and have the JVM leave the archive when it ends; returns its path.
+    """Start Spark, run a job and let the JVM write the archive at its end; return the path of the archive.
 
     Raises:
         UsageError: Spark does not start.
@@ -49,7 +49,7 @@ def make_archive(master: str = "local[2]") -> Path:
         gateway = SparkContext._gateway
     finish_stopping()
     assert gateway is not None
-    # The JVM ends, and writes the archive, when nobody can talk to it any more.
+    # The JVM ends and writes the archive when its last client has disconnected.
     gateway.proc.stdin.close()
     gateway.proc.wait()
     SparkContext._gateway = None
@@ -58,7 +58,7 @@ def make_archive(master: str = "local[2]") -> Path:
 
 
 def _everything(rows: object) -> list[int]:
-    """A task that has the workers' compiled loops loaded, as a run has."""
+    """Yield nothing, in a task whose worker loads the compiled kernels as in a run."""
     from sediment.compaction.warm_up import warm_up
 
     warm_up()
