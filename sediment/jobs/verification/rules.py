@@ -380,7 +380,7 @@ def _horizon(both: str) -> _Rules:
         (
             "horizons",
             f"{kept} and not a_deleteHorizon <=> b_deleteHorizon",
-            "concat('delete horizon ', coalesce(a_deleteHorizon, 'none'), ', in BEFORE ', b_deleteHorizon)",
+            "concat('delete horizon ', coalesce(string(a_deleteHorizon), 'none'), ', in BEFORE ', b_deleteHorizon)",
         ),
         (
             "horizons",
