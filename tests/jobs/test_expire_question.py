@@ -82,7 +82,7 @@ def test_yes_deletes_what_was_shown(log_dir, tmp_path):
     assert shown.count(QUESTION) == 1
     assert f"2 segments with 720 B would be deleted, the files would be kept in {tmp_path}/kept" in shown
     assert NAME in shown.split(QUESTION)[0] and "3 → 1" in shown.split(QUESTION)[0]
-    assert "2 segments with 720 B went" in stdout
+    assert "2 segments with 720 B deleted" in stdout
     assert bases(log_dir / NAME) == [10]
     assert len(catalogues(tmp_path / "kept")) == 1
 
