@@ -24,7 +24,7 @@ import psutil
 
 from benchmarks.generate import START_MS
 from sediment.compaction.strategy import Strategy
-from sediment.jobs.cleaning.task import CompactOptions
+from sediment.jobs.cleaning.options import CompactOptions
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.compact import compact
 from sediment.jobs.settings.resolve import Settings

@@ -37,10 +37,10 @@ from rich.console import Console
 
 from benchmarks.generate import START_MS, Shape, write_partition
 from benchmarks.race_results import Outcome, Results, fill_page_of_race, terminal_table
-from sediment.jobs.cleaning.task import CompactOptions
+from sediment.jobs.cleaning.options import CompactOptions
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.compact import compact
-from sediment.jobs.reporting.run_report import RunReport
+from sediment.jobs.reporting.run_report import CompactionRunReport
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import spark_context
 from sediment.segment_io.compiled.jit import CACHE_VARIABLE
@@ -156,7 +156,7 @@ def time_kafka(course: Course, directories: Sequence[Path], scratch: Path, oracl
     return timed
 
 
-def time_ours(directories: Sequence[Path], scratch: Path) -> tuple[float, RunReport]:
+def time_ours(directories: Sequence[Path], scratch: Path) -> tuple[float, CompactionRunReport]:
     """Seconds of one `compact` call in a warm session, and what it tells."""
     log_dir = linked_copy(directories, scratch / "ours")
     options = CommonOptions(

@@ -1,4 +1,4 @@
-"""`sediment NAME …`: each command is a module of this package, loaded when it is named."""
+"""Command line `sediment NAME …`: each command is a module of this package, loaded on first use."""
 
 from __future__ import annotations
 
@@ -27,53 +27,53 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy has compact."),
-    "completion": ("sediment.jobs.completion", "Print the script for completion in bash, zsh or fish."),
-    "delta-jars": ("sediment.jobs.delta_jars", "Fetch the JARs that Delta tables need, once per machine."),
-    "dump": ("sediment.jobs.dump", "Show what segments and the files beside them hold."),
-    "expire": ("sediment.jobs.expire", "Delete segments that retention lets go."),
-    "history": ("sediment.jobs.history", "Show the runs that a ledger holds."),
+    "completion": ("sediment.jobs.completion", "Print the completion script for bash, zsh or fish."),
+    "delta-jars": ("sediment.jobs.delta_jars", "Fetch the JARs for Delta tables, once per machine."),
+    "dump": ("sediment.jobs.dump", "Show the contents of segments and of the files beside them."),
+    "expire": ("sediment.jobs.expire", "Delete segments past their retention limits."),
+    "history": ("sediment.jobs.history", "Show the runs in a ledger."),
     "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
-    "recover": ("sediment.jobs.recover", "Load partitions as a broker's start would and repair them."),
-    "warm-up": ("sediment.jobs.warm_up", "Do once what a machine's first run would wait for."),
-    "verify": ("sediment.jobs.verify", "Say whether one directory is a correct compaction of another."),
+    "recover": ("sediment.jobs.recover", "Load partitions as a broker does at its start, and repair them."),
+    "warm-up": ("sediment.jobs.warm_up", "Compile and cache what the first run on a machine would wait for."),
+    "verify": ("sediment.jobs.verify", "Check that one directory is a correct compaction of another."),
 }
 
 
 @contextmanager
-def _one_sentence_if_stopped() -> Iterator[None]:
-    """Before a command has begun, a signal is told here; click would say something of its own."""
+def _one_line_if_stopped() -> Iterator[None]:
+    """Report a signal before the command starts in one line; click would print its own message."""
     try:
         yield
     except RunStopped as stopped:
-        click.echo("sediment: the run was stopped before it began", err=True)
+        click.echo("sediment: the run was stopped before it started", err=True)
         raise SystemExit(1) from stopped
 
 
 class _Commands(click.Group):
-    """Loads a command's module only when it is used, so that help and completion start fast."""
+    """Group that loads the module of a command only when it is used, so that help and completion start fast."""
 
     def main(self, args: Sequence[str] | None = None, *positional: Any, **given: Any) -> Any:
-        """Run the command line `args`, or that of this process, which is then over."""
+        """Run the command line `args`, or that of this process, which ends afterwards."""
         if args is None:
             occupy_standard_descriptors()
         try:
-            with end_on_signals(), _one_sentence_if_stopped(), help_in_one_sentence_if_not_printed():
+            with end_on_signals(), _one_line_if_stopped(), help_in_one_sentence_if_not_printed():
                 return super().main(args, *positional, **given)
         finally:
             if args is None:
-                # The interpreter would answer a late Ctrl-C with a trace.
+                # The interpreter would print a trace on a late Ctrl-C.
                 for number in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(number, signal.SIG_DFL)
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
         """Read the command line."""
-        with _one_sentence_if_stopped():
+        with _one_line_if_stopped():
             return super().make_context(*given, **more)
 
     def invoke(self, context: click.Context) -> Any:
         """Load the command and run it."""
-        with _one_sentence_if_stopped():
+        with _one_line_if_stopped():
             return super().invoke(context)
 
     def list_commands(self, _context: click.Context) -> list[str]:

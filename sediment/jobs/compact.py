@@ -1,11 +1,11 @@
-"""`sediment compact LOG_DIR …`: lock, list, finish what was interrupted, spread the cleaning, commit, account.
+"""`sediment compact LOG_DIR …`: compact log directories in place.
 
     driver    lock · list · finish_interrupted            commit (one group at a time, ascending) · checkpoint · report
     tasks                                       view · plan · clean
 
-Invariants: only the driver renames; a partition is committed as a whole task result, its checkpoint after its last
-group; whatever fails in one partition leaves that partition as it was and the others go on.  With a limit on the run
-all partitions are surveyed first and cleaned filthiest first; what the limit leaves over is as it was.
+Invariants: only the driver renames.  A partition is committed as a whole task result, its checkpoint after its last
+group.  A partition that fails stays as it was, and the others go on.  With a limit on the run, all partitions are
+surveyed first and cleaned filthiest first; partitions beyond the limit stay as they were.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ if __name__ == "__main__":
 
 import logging
 import threading
-import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -43,40 +41,28 @@ from sediment.engine.directory.spool import check_announced, spool_swap
 from sediment.engine.directory.swap import commit, discard_parts, finish_interrupted, make_durable
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
-from sediment.jobs.cleaning.report import quarantined, report_of, untouched, with_swap
-from sediment.jobs.cleaning.task import (
-    FAIL,
-    KEEP,
-    CleaningResult,
-    CleaningTask,
-    CompactOptions,
-    RateLimit,
-    SurveyResult,
-    executors,
-    failure,
-    find_resources,
-    roll_active,
-    start_partition,
-    survey_partition,
-    with_errors,
-)
+from sediment.jobs.cleaning.cleaning_run import STOPPED, CleaningRun, perform_run
+from sediment.jobs.cleaning.estimates import find_resources
+from sediment.jobs.cleaning.options import FAIL, KEEP, CleaningTask, CompactOptions
+from sediment.jobs.cleaning.report import quarantined, settled, uncommitted, untouched
+from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SurveyResult, failed_task, failure
+from sediment.jobs.cleaning.task import roll_active, start_partition, survey_partition
 from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
-from sediment.jobs.delta_lake.paths import is_uri, outside_log_dirs
-from sediment.jobs.reporting.error_text import describe, describe_lost_task
+from sediment.jobs.delta_lake.paths import outside_log_dirs
+from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import (
     COMPACTED,
     FAILED,
     SKIPPED,
+    CompactionRunReport,
     PartitionReport,
-    RunReport,
     print_report,
     report_json,
 )
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageTimer
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
-from sediment.jobs.settings.kafka_keys import DOUBLE_MAX
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when, stop_on_signals
@@ -85,7 +71,6 @@ from sediment.jobs.spark.task_pool import TaskResult, run_on_executors, run_pend
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
     SedimentError,
-    UsageError,
 )
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import CLEANER_FILE, LOCK_FILE, TopicPartition, parse_segment_file
@@ -99,77 +84,59 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-_WORTH_SYNCING_TOGETHER = 8  # swaps: so few are synced as fast one by one
+_WORTH_SYNCING_TOGETHER = 8  # swaps: fewer are synced as fast one by one
 _SYNCS_AT_ONCE = 8
-_WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition is done before a look at it says much
+_WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition is done before its progress is worth showing
 
 MAX_BYTES = "max-bytes"
 HANDED_OFF = "handed-off"
-STOPPED = "stopped"
 
 
-def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event | None = None) -> RunReport:
-    """Compact the selected partitions of `options.log_dirs`, with Spark if there is anything to clean.
+def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event | None = None) -> CompactionRunReport:
+    """Compact the selected partitions of `options.log_dirs`; start Spark only if there is anything to clean.
 
-    `stop`, once set, ends the run after the group being committed; what was not done is reported as failed.
+    `stop`, once set, ends the run after the group in progress; partitions without a result are reported as failed.
 
     Raises:
-        UsageError: a directory or setting is wrong; nothing was touched.
+        UsageError: a directory, a setting or a combination of options is wrong; nothing was changed.
         DirectoryInUseError: a broker or another run holds a directory.
+        OwnershipError: another run took over the output.
     """
-    if own.strategy is Strategy.SPLIT and own.key_equality is KeyEquality.EXACT:
-        raise UsageError(
-            "--strategy split does not go with --key-equality exact: tasks tell each other of hashes, never of keys",
-            advice="leave one of them out",
-        )
+    own.validate(options)
+    run_type: type[CleaningRun] = _CompactionRun
     if own.output is not None:
-        from sediment.jobs.cleaning.output_run import compact_to_output
+        from sediment.jobs.cleaning.output_run import OutputRun
 
-        return compact_to_output(options, own, stop or threading.Event())
-    for log_dir in filter(is_uri, options.given_log_dirs):
-        raise UsageError(
-            "what lies behind a URI is only read", path=log_dir, advice="say with --output where the result goes"
-        )
-    started = time.monotonic()
-    with ExitStack() as stack:
-        run = _Run(options, own, stop or threading.Event(), stack)
-        reports = run.perform()
-    ordered = tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
-    seconds = time.monotonic() - started
-    return RunReport(run.run_id, "compact", options.now_ms, seconds, own.dry_run, ordered, run.clock.seconds())
+        run_type = OutputRun
+    return perform_run(run_type, options, own, stop or threading.Event())
 
 
-class _Run:
-    """One run of the command on the driver; the stack ends what it holds: locks, tokens, Spark."""
+class _CompactionRun(CleaningRun):
+    """Compaction of log directories in place."""
 
     def __init__(self, options: CommonOptions, own: CompactOptions, stop: threading.Event, stack: ExitStack) -> None:
-        self.run_id = uuid.uuid4().hex[:12]
-        self.clock = StageTimer()
-        self._options = options
-        self._own = own
-        self._stop = stop
-        self._stack = stack
-        self._bytes_per_second = DOUBLE_MAX
+        super().__init__(options, own, stop, stack)
         self._fs = Fs()
+        self._directories: list[SelectedDirectory] = []
         self._locks: dict[Path, DirectoryLock] = {}
         self._marks: dict[Path, Mapping[TopicPartition, Uncleanable]] = {}
         self._handed_over: dict[Path, set[str]] = {}
         self._synced: dict[Path, Future[None]] = {}
         self._running: Mapping[str, str] = {}
-        self._started = time.time()
         self._originals: BackupLinks | None = None
 
     def perform(self) -> list[PartitionReport]:
-        """Lock, list, clean, commit; a report for every selected partition."""
+        """Lock, list, clean and commit; return a report for every selected partition."""
         reports: list[PartitionReport] = []
         tasks: list[CleaningTask] = []
-        for directory in self._open_directories():
+        self._directories = self._open_directories()
+        for directory in self._directories:
             for prepared in self._prepare(directory):
                 if isinstance(prepared, CleaningTask):
                     tasks.append(prepared)
                 else:
                     reports.append(self._logged(prepared))
-        self.clock.lap(LIST)
+        self.timer.lap(LIST)
         if tasks:
             tasks, unlisted = self._begin_originals(tasks)
             reports.extend(unlisted)
@@ -180,9 +147,9 @@ class _Run:
         return reports
 
     def _begin_originals(self, tasks: Sequence[CleaningTask]) -> tuple[list[CleaningTask], list[PartitionReport]]:
-        """Write the catalogue of the files that the tasks may replace, before the first of them is replaced.
+        """Write the catalogue of the files that the tasks may replace, before any of them is replaced.
 
-        Returns the tasks that are in it, and reports of those whose files cannot be read.
+        Returns the tasks in the catalogue, and reports of the tasks whose files cannot be read.
         """
         if self._own.keep_originals is None or self._own.dry_run:
             return list(tasks), []
@@ -206,27 +173,18 @@ class _Run:
         return listed, failed
 
     def _open_directories(self) -> list[SelectedDirectory]:
-        """Check every directory and the selection before anything is touched; read them again under their locks."""
+        """Check every directory and the selection before any change; read them again under their locks."""
         options = self._options
         own = self._own
-        if own.keep_before is not None and len(options.log_dirs) != 1:
-            raise UsageError("--keep-before keeps one log directory", advice="run once for each LOG_DIR")
-        if (
-            own.keep_before is not None
-            and own.keep_originals is not None
-            and (own.keep_before.resolve() == own.keep_originals.resolve())
-        ):
-            raise UsageError(
-                "--keep-before and --keep-originals name one directory", advice="name a directory for each of them"
-            )
         options.open_directories(self._fs, in_place=not own.dry_run)
         for path in options.log_dirs:
-            for place in filter(None, (own.keep_originals, own.keep_before)):
-                outside_log_dirs(str(place), [path])
+            for backup in filter(None, (own.keep_originals, own.keep_before)):
+                outside_log_dirs(str(backup), [path])
             if not own.dry_run:
                 check_filesystem(path, allow_network=own.allow_network_fs)
         if own.hand_off is not None:
-            self._check_hand_off(own.hand_off)
+            check_announced(own.hand_off, options.log_dirs, self._fs)
+            self._stack.enter_context(DirectoryLock(own.hand_off))
         if not own.dry_run:
             for path in options.log_dirs:
                 if own.keep_originals is not None:
@@ -244,40 +202,23 @@ class _Run:
         if own.dry_run:
             self._running = warn_of_running(directories)
         for directory in directories:
-            rate = directory.settings.broker_value("log.cleaner.io.max.bytes.per.second")
-            assert isinstance(rate, float)
-            self._bytes_per_second = min(self._bytes_per_second, rate)
             if directory.is_unclean and own.hand_off is None and str(directory.path) not in self._running:
                 _LOGGER.warning(
-                    "%s: the last stop of the broker was not clean; what lies behind the recovery points is left as it "
-                    "is until `sediment recover` has repaired the directory",
+                    "%s: the last stop of the broker was not clean; offsets past the recovery points stay unchanged "
+                    "until `sediment recover` has repaired the directory",
                     directory.path,
                 )
         self._marks = {path: read_uncleanable(path, self._fs) for path in options.log_dirs}
         return directories
 
-    def _check_hand_off(self, folder: Path) -> None:
-        """An engine owns the directories and looks into `folder`, and this is the only run that leaves swaps there."""
-        own = self._own
-        for option, given in (
-            ("--dry-run", own.dry_run),
-            ("--roll-active", own.roll_active),
-            ("--keep-originals", own.keep_originals is not None),
-            ("--keep-before", own.keep_before is not None),
-        ):
-            if given:
-                raise UsageError(f"--hand-off leaves the directories to their engine, {option} does not go with it")
-        check_announced(folder, self._options.log_dirs, self._fs)
-        self._stack.enter_context(DirectoryLock(folder))
-
     def _prepare(self, directory: SelectedDirectory) -> Iterator[CleaningTask | PartitionReport]:
-        """A task for each partition that is to be compacted, a report for each that is not."""
+        """Yield a task for each partition to compact, and a report for each other one."""
         for partition in directory.partitions:
             try:
                 yield self._prepare_partition(directory, partition)
             except (SedimentError, OSError) as error:
-                code, sentence = describe(error)
-                yield PartitionReport(str(partition), str(directory.path), FAILED, code, sentence)
+                code, text = describe(error)
+                yield PartitionReport(str(partition), str(directory.path), FAILED, code, text)
 
     def _prepare_partition(
         self, directory: SelectedDirectory, partition: TopicPartition
@@ -293,7 +234,7 @@ class _Run:
                 listing,
                 SKIPPED,
                 "interrupted",
-                "an earlier run or broker was interrupted here; a run without --dry-run finishes that first",
+                "an earlier run or broker was interrupted here; run without --dry-run to finish that first",
             )
         if not self._own.dry_run and self._own.hand_off is None and finish_interrupted(path, self._fs):
             listing = list_log(partition, path, self._fs)
@@ -302,14 +243,15 @@ class _Run:
         looks_again = self._own.retry_quarantined or self._own.on_corruption == KEEP
         if mark is not None and mark.holds_for(listing) and not looks_again:
             return quarantined(listing, mark)
-        checkpoints = directory.checkpoints.of(partition)
-        task = CleaningTask(listing, checkpoints, config.compaction, self._own, self._options.now_ms, self.run_id)
+        task = self._task(directory, listing, config.compaction)
         if not self._own.roll_active:
             return task
         if not self._own.dry_run:
             self._keep_before(partition, directory.path)
-        rolled = with_errors(task, lambda: roll_active(task, self._fs))
-        return rolled if isinstance(rolled, CleaningTask) else self._settle_all([TaskResult(task, rolled, None)])[0]
+        try:
+            return roll_active(task, self._fs)
+        except TASK_ERRORS as error:
+            return self._settle_all([TaskResult(task, failed_task(task, error), None)])[0]
 
     def _clean_and_commit(self, tasks: Sequence[CleaningTask]) -> list[PartitionReport]:
         reports: list[PartitionReport] = []
@@ -321,30 +263,31 @@ class _Run:
             return [
                 self._logged(report) for report in self._settle_all([TaskResult(task, None, None) for task in tasks])
             ]
-        self.clock.lap(SPARK)
+        self.timer.lap(SPARK)
         self._stack.enter_context(cancel_when(self._stop, sc, self.run_id))
-        pace, there = self._pace(sc), find_resources(sc, total_bytes, asked=self._own.strategy)
-        chosen: Sequence[CleaningTask] = [replace(task, pace=pace, resources=there) for task in tasks]
+        limit = self._rate_limit(sc, self._directories)
+        resources = find_resources(sc, total_bytes, asked=self._own.strategy)
+        chosen: Sequence[CleaningTask] = [replace(task, rate_limit=limit, resources=resources) for task in tasks]
         if self._own.is_limited:
             chosen, left = self._choose(sc, chosen)
             reports.extend(map(self._logged, left))
-            self.clock.lap(SURVEY)
+            self.timer.lap(SURVEY)
             progress.advance(sum(report.bytes_before for report in left), partitions=len(left))
         in_order = self._own.is_limited
         open_tasks = {task.listing.path: task for task in chosen}
         progress.watch(lambda: sum(_swept_bytes(task, self._fs) for task in list(open_tasks.values())))
-        for answers in self._cleaned(sc, chosen, in_order=in_order):
-            for answer in answers:
-                del open_tasks[answer.work.listing.path]
-            self.clock.restart()
-            settled = self._settle_all(answers)
-            self.clock.lap(COMMIT)
-            self.clock.add(answer.result.seconds_by_stage for answer in answers if answer.result)
+        for results in self._cleaned(sc, chosen, in_order=in_order):
+            for each in results:
+                del open_tasks[each.item.listing.path]
+            self.timer.restart()
+            settled = self._settle_all(results)
+            self.timer.lap(COMMIT)
+            self.timer.add(each.result.seconds_by_stage for each in results if each.result)
             for report in settled:
                 reports.append(self._logged(report))
                 progress.advance(report.bytes_before)
         if not self._own.dry_run:
-            # The tokens first: an attempt that lost, frozen on a host that has not noticed, may still want to write.
+            # The tokens go first: a lost attempt on a host that was frozen for a while may still try to write.
             for path in self._options.log_dirs:
                 remove_run_token(path)
             for task in tasks:
@@ -355,9 +298,9 @@ class _Run:
     def _cleaned(
         self, sc: Any, tasks: Sequence[CleaningTask], *, in_order: bool
     ) -> Iterator[list[TaskResult[CleaningTask, CleaningResult]]]:
-        """The answers of all tasks; partitions that are to be split come last, one by one, each with all slots."""
+        """Yield the results of all tasks; partitions to split come last, one at a time, each with all slots."""
         to_split: list[tuple[CleaningTask, CleaningResult]] = []
-        for answers in run_pending(
+        for results in run_pending(
             sc,
             tasks,
             start_partition,
@@ -367,28 +310,31 @@ class _Run:
             is_stopped=self._stop.is_set,
         ):
             done = []
-            for answer in answers:
-                if answer.result is not None and answer.result.to_split is not None:
-                    to_split.append((answer.work, answer.result))
+            for each in results:
+                if each.result is not None and each.result.to_split is not None:
+                    to_split.append((each.item, each.result))
                 else:
-                    done.append(answer)
+                    done.append(each)
             yield done
         for task, asked in to_split:
-            # The rooms of splits load compiled loops, which a run without one does not need on the driver.
-            from sediment.jobs.cleaning.splits import clean_partition_in_splits
+            yield [self._cleaned_in_splits(sc, task, asked)]
 
-            if self._stop.is_set():
-                yield [TaskResult(task, failure(STOPPED, "the run was stopped before this partition"), None)]
-                continue
-            clock = StageTimer()
-            clock.add([asked.seconds_by_stage])
-            try:
-                result = clean_partition_in_splits(sc, task, asked)
-            except Exception as error:
-                yield [TaskResult(task, None, error)]
-                continue
-            clock.lap(CLEAN)
-            yield [TaskResult(task, replace(result, seconds_by_stage=clock.seconds()), None)]
+    def _cleaned_in_splits(
+        self, sc: Any, task: CleaningTask, asked: CleaningResult
+    ) -> TaskResult[CleaningTask, CleaningResult]:
+        # Imported late: it compiles kernels that a run without splits never needs on the driver.
+        from sediment.jobs.cleaning.splits import clean_partition_in_splits
+
+        if self._stop.is_set():
+            return TaskResult(task, failure(STOPPED, "the run was stopped before this partition"), None)
+        timer = StageTimer()
+        timer.add([asked.seconds_by_stage])
+        try:
+            result = clean_partition_in_splits(sc, task, asked)
+        except Exception as error:
+            return TaskResult(task, None, error)
+        timer.lap(CLEAN)
+        return TaskResult(task, replace(result, seconds_by_stage=timer.seconds()), None)
 
     def _logged(self, report: PartitionReport) -> PartitionReport:
         if report.reason_code == UNCLEAN:
@@ -396,31 +342,21 @@ class _Run:
         log_partition(self.run_id, "compact", report)
         return report
 
-    def _pace(self, sc: Any) -> RateLimit:
-        """The limits of this run as one executor has to keep them."""
-        rate = self._bytes_per_second
-        seconds = self._own.max_seconds
-        return RateLimit(
-            bytes_per_second=rate / executors(sc) if rate < DOUBLE_MAX else None,
-            throttle_name=f"sediment-{self.run_id}.throttle",
-            deadline_s=None if seconds is None else self._started + seconds,
-        )
-
     def _choose(self, sc: Any, tasks: Sequence[CleaningTask]) -> tuple[list[CleaningTask], list[PartitionReport]]:
-        """The tasks that fit --max-bytes, filthiest first, and a report for every other partition."""
+        """Return the tasks that fit --max-bytes, filthiest first, and a report for every other partition."""
         from sediment.compaction.policy import filthiest_first
 
         reports: list[PartitionReport] = []
         cleanable: list[tuple[tuple[CleaningTask, int], CleanableRange]] = []
-        for answers in run_on_executors(
+        for results in run_on_executors(
             sc, tasks, survey_partition, CleaningTask.weight, group=self.run_id, is_stopped=self._stop.is_set
         ):
-            for answer in answers:
-                found = answer.result or self._lost(answer.error)
+            for each in results:
+                found = each.result or self._lost(each.error)
                 if isinstance(found, SurveyResult):
-                    cleanable.append(((answer.work, found.cleaned_bytes), found.cleanable))
+                    cleanable.append(((each.item, found.cleaned_bytes), found.cleanable))
                 else:
-                    reports.extend(self._settle_all([TaskResult(answer.work, found, None)]))
+                    reports.extend(self._settle_all([TaskResult(each.item, found, None)]))
         chosen = []
         left_bytes = INT64_MAX if self._own.max_bytes is None else self._own.max_bytes
         for task, needed_bytes in filthiest_first(cleanable):
@@ -429,38 +365,40 @@ class _Run:
                 left_bytes -= needed_bytes
                 continue
             reason = (
-                f"cleaning it reads {needed_bytes} bytes, and of --max-bytes {self._own.max_bytes} this run has "
-                f"{left_bytes} left; run again to go on"
+                f"its cleaning reads {needed_bytes} bytes, and of --max-bytes {self._own.max_bytes} only {left_bytes} "
+                "are left; run again to go on"
             )
             reports.append(untouched(task.listing, SKIPPED, MAX_BYTES, reason))
         return chosen, reports
 
-    def _settle_all(self, answers: Sequence[TaskResult[CleaningTask, CleaningResult]]) -> list[PartitionReport]:
-        """Commit what a task prepared, then write each directory's checkpoint and its marks once."""
+    def _settle_all(self, results: Sequence[TaskResult[CleaningTask, CleaningResult]]) -> list[PartitionReport]:
+        """Commit the swaps of a Spark task, then write each directory's checkpoint and its marks once."""
         reports = []
         checkpoints: dict[Path, dict[TopicPartition, int]] = {}
-        damaged: dict[Path, list[Uncleanable]] = {}
-        mended: dict[Path, list[TopicPartition]] = {}
-        self._sync_together([answer.result.swap for answer in answers if answer.result and answer.result.swap])
-        for answer in answers:
-            result = answer.result or self._lost(answer.error)
-            report, offset = self._settle(answer.work, result)
+        marked: dict[Path, list[Uncleanable]] = {}
+        unmarked: dict[Path, list[TopicPartition]] = {}
+        self._sync_together([each.result.swap for each in results if each.result and each.result.swap])
+        for each in results:
+            result = each.result or self._lost(each.error)
+            report, offset = self._settle(each.item, result)
             reports.append(report)
-            partition, log_dir = answer.work.listing.partition, answer.work.listing.path.parent
+            partition, log_dir = each.item.listing.partition, each.item.listing.path.parent
             if offset is not None:
                 checkpoints.setdefault(log_dir, {})[partition] = offset
             if result.uncleanable is not None:
-                damaged.setdefault(log_dir, []).append(result.uncleanable)
+                marked.setdefault(log_dir, []).append(result.uncleanable)
             elif report.status == COMPACTED and not report.corrupt_batches and partition in self._marks[log_dir]:
-                mended.setdefault(log_dir, []).append(partition)
+                unmarked.setdefault(log_dir, []).append(partition)
         if self._own.dry_run or self._own.hand_off is not None:
             return reports
-        for log_dir in {*damaged, *mended}:
+        for log_dir in {*marked, *unmarked}:
             try:
-                update_uncleanable(log_dir, self._fs, add=damaged.get(log_dir, ()), remove=mended.get(log_dir, ()))
+                update_uncleanable(log_dir, self._fs, add=marked.get(log_dir, ()), remove=unmarked.get(log_dir, ()))
             except OSError as error:
                 self._options.messages().print(
-                    f"sediment: what was quarantined is not remembered: {describe(error)[1]}", style="red", markup=False
+                    f"sediment: could not record the quarantined partitions: {describe(error)[1]}",
+                    style="red",
+                    markup=False,
                 )
         for log_dir, offsets in checkpoints.items():
             try:
@@ -476,12 +414,10 @@ class _Run:
         return reports
 
     def _lost(self, error: Exception | None) -> CleaningResult:
-        if self._stop.is_set():
-            return failure(STOPPED, "the run was stopped before this partition was clean")
-        return failure(*describe_lost_task(error))
+        return failure(*self._why_lost(error, "clean"))
 
     def _sync_together(self, swaps: Sequence[PreparedSwap]) -> None:
-        """Make many small swaps durable at once before the first of them is committed: flushes then share the disk."""
+        """Make many small swaps durable together before the first commit, so that their flushes share the disk."""
         self._synced = {}
         if self._own.dry_run or self._own.hand_off is not None or len(swaps) < _WORTH_SYNCING_TOGETHER:
             return
@@ -491,29 +427,27 @@ class _Run:
                     self._synced[Path(swap.directory)] = pool.submit(make_durable, swap, self._fs)
 
     def _settle(self, task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
-        """Commit one partition: its report, and what its checkpoint is to become."""
-        report = report_of(task, result)
-        swap = result.swap
-        if swap is None:
-            return report, None if result.failed else result.reset_checkpoint
-        if not self._own.dry_run:
+        """Commit one partition; return its report, and its new first dirty offset if the checkpoint gets one."""
+        if result.swap is not None and not self._own.dry_run:
             where = "before this partition"
             try:
                 finished = not self._stop.is_set()
                 if finished:
-                    finished = self._commit(task, swap)
+                    finished = self._commit(task, result.swap)
                     where = "in this partition"
-            except (SedimentError, OSError) as error:
-                code, sentence = describe(error)
-                return replace(report, status=FAILED, reason_code=code, reason=sentence), None
+            except TASK_ERRORS as error:
+                return self._not_committed(task, result, *describe(error)), None
             if not finished:
-                return replace(report, status=FAILED, reason_code=STOPPED, reason=f"the run was stopped {where}"), None
-        if self._own.hand_off is not None:
-            report = replace(report, reason_code=HANDED_OFF, reason=f"left in {self._own.hand_off} for the engine")
-        return with_swap(report, task.listing, swap), swap.next_dirty_offset
+                return self._not_committed(task, result, STOPPED, f"the run was stopped {where}"), None
+        if result.swap is not None and self._own.hand_off is not None:
+            result = replace(result, reason_code=HANDED_OFF, reason=f"left in {self._own.hand_off} for the engine")
+        return settled(task, result)
+
+    def _not_committed(self, task: CleaningTask, result: CleaningResult, code: str, reason: str) -> PartitionReport:
+        return replace(uncommitted(task, result), status=FAILED, reason_code=code, reason=reason)
 
     def _commit(self, task: CleaningTask, swap: PreparedSwap) -> bool:
-        """Commit a swap, or leave it to the engine that owns the directory; False where the run was stopped in it."""
+        """Commit a swap, or leave it to the engine that owns the directory; return False if a stop interrupted it."""
         if self._own.hand_off is not None:
             spool_swap(swap, self._own.hand_off, self.run_id, self._fs)
             self._handed_over[task.listing.path] = {part.part_name for part in swap.parts()}
@@ -529,13 +463,13 @@ class _Run:
         return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set, is_durable=is_durable)
 
     def _keep_before(self, partition: TopicPartition, log_dir: Path) -> None:
-        """Link a partition that is about to change, or that an interrupted run just changed."""
+        """Link a partition before it changes, or after an interrupted run has changed it."""
         if self._own.keep_before is not None:
             snapshot_partition(partition, log_dir, self._own.keep_before, self._fs)
 
 
 def _update_checkpoint(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set `offsets`; a file that cannot be understood counts as empty here too and is replaced."""
+    """Set `offsets` in a checkpoint file; a malformed file counts as empty, as for a broker, and is replaced."""
     like = path.with_name(LOCK_FILE)
     try:
         update_offset_checkpoint(fs, path, offsets, like=like)
@@ -544,7 +478,7 @@ def _update_checkpoint(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
-    """About how much of a partition was swept, as the parts of finished groups tell: it goes from the end."""
+    """Return about how many bytes of a partition were swept, judged by the parts: a sweep goes from the end."""
     if task.weight() < _WORTH_WATCHING_BYTES:
         return 0
     try:
@@ -557,15 +491,17 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
 
 @click.command("compact")
 @common_options
-@click.option("--force", is_flag=True, help="Ignore the dirty ratio; an empty dirty range still changes nothing.")
-@click.option("--dry-run", is_flag=True, help="Clean in memory, write nothing, report what would be.")
-@click.option("--from-start", is_flag=True, help="Ignore the cleaner checkpoint: everything is dirty.")
+@click.option(
+    "--force", is_flag=True, help="Ignore the dirty ratio; a log without dirty records still stays unchanged."
+)
+@click.option("--dry-run", is_flag=True, help="Clean in memory, write nothing, and report the result.")
+@click.option("--from-start", is_flag=True, help="Ignore the cleaner checkpoint and clean from the log start.")
 @click.option(
     "--strategy",
     type=click.Choice(["auto", *(strategy.value for strategy in Strategy)]),
     default="auto",
     show_default=True,
-    help="Clean a partition as a whole, by one task, or in splits, by many; auto: as size, keys and slots suggest.",
+    help="Clean a partition whole, by one task, or split, by many; auto chooses by its size, its keys and the slots.",
 )
 @key_equality_option
 @click.option(
@@ -573,49 +509,63 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     type=click.Choice([FAIL, KEEP]),
     default=FAIL,
     show_default=True,
-    help="A partition with a damaged batch: leave it alone and remember why, or clean what can be read.",
+    help="fail: skip and quarantine a partition with a corrupt batch; keep: clean its other batches.",
 )
-@click.option("--retry-quarantined", is_flag=True, help="Look again at partitions that were left alone for damage.")
-@click.option("--roll-active", is_flag=True, help="Roll the last segment of a stopped copy, so that it is cleaned too.")
+@click.option("--retry-quarantined", is_flag=True, help="Try quarantined partitions again.")
+@click.option(
+    "--roll-active", is_flag=True, help="Roll the active segment, so that it is cleaned too; for a stopped copy."
+)
 @click.option(
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Link the files that are replaced into DIR first; it must be on the same filesystem.",
+    help="Hard-link the files to be replaced into DIR first; it must be on the same filesystem.",
 )
 @click.option(
     "--keep-before",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Link all files of partitions that change into DIR first: the BEFORE of verify.  A directory for each run.",
+    help="Hard-link all files of changing partitions into DIR first, as BEFORE of verify; use a new DIR for each run.",
 )
-@click.option("--max-bytes", type=click.IntRange(min=0), metavar="N", help="Clean at most N bytes of log in this run.")
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Clean at most N bytes of log; leave the other partitions to the next run.",
+)
 @click.option(
     "--max-seconds",
     type=click.FloatRange(min=0),
     metavar="N",
-    help="Begin nothing more after N seconds; end what runs.",
+    help="After N seconds start no partition and abandon unfinished ones.",
 )
 @click.option(
     "--hand-off",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Leave what is cleaned in DIR for the running engine that owns LOG_DIR, and commit nothing.",
+    help="Leave the cleaned segments in DIR for the running engine that owns LOG_DIR, and commit nothing.",
 )
 @click.option(
     "--output",
     metavar="DIR_OR_URI",
-    help="Write a complete log directory there and leave LOG_DIR as it is; needed where LOG_DIR is a URI.",
+    help="Write a complete log directory there and leave LOG_DIR unchanged; required if LOG_DIR is a URI.",
 )
 @click.option(
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="With --output: where partitions behind a URI are fetched to (default: $TMPDIR).",
+    help="With --output: fetch partitions of a URI into DIR (default: $TMPDIR).",
 )
-@click.option("--allow-network-fs", is_flag=True, help="Work on NFS and its like; no other host may use the directory.")
+@click.option(
+    "--allow-network-fs",
+    is_flag=True,
+    help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
+)
 def command(options: CommonOptions, strategy: str, key_equality: str, **own_options: Any) -> None:
-    """Compact the partitions of LOG_DIR... whose cleanup.policy has compact."""
+    """Compact the partitions of LOG_DIR... whose cleanup.policy has compact.
+
+    SIGINT or SIGTERM finishes the current group, commits, reports and exits 1.
+    """
     own = CompactOptions(
         strategy=None if strategy == "auto" else Strategy(strategy),
         key_equality=KeyEquality(key_equality),
@@ -627,7 +577,7 @@ def command(options: CommonOptions, strategy: str, key_equality: str, **own_opti
 
 
 if __name__ == "__main__":
-    # Tasks are pickled by the name of their module, which `__main__` is not on an executor.
+    # Tasks are pickled by the name of their module, and on an executor `__main__` is another module.
     from sediment.jobs.compact import command as importable
 
     importable()

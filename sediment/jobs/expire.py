@@ -1,15 +1,15 @@
-"""`sediment expire LOG_DIR …`: lock, list, finish what was interrupted, decide, archive, delete, account.
+"""`sediment expire LOG_DIR …`: delete the segments past their retention limits.
 
     per partition     list · finish_interrupted · view · plan                       threads, a few small reads each
-    archive           records of doomed segments -> Delta, counted                  Spark, only with --archive
+    archive           records of expired segments -> Delta, counted                 Spark, only with --archive
     catalogue         planned, with --keep-originals
     per group         originals linked · roll · log starts moved · segments deleted · log starts settled
     catalogue         done
 
-Invariants: nothing is deleted before the log start offset above it is durable, nor with --archive before the table was
-seen to hold every record of it, nor with --keep-originals before its files have durable links and are in the catalogue;
-log start entries are left as a broker leaves them, only where a log starts inside its first segment; whatever fails in
-one partition leaves the others alone; a run that asks changes nothing before the answer, and then deletes exactly the
+Invariants: a segment is deleted only after the log start offset above it is durable.  With --archive the table was
+read back and holds all of its records; with --keep-originals its files have durable links and are in the catalogue.
+Log start entries stay as a broker leaves them: only for a log that starts inside its first segment.  A partition that
+fails does not affect the others.  A run that asks changes nothing before the answer, and then deletes exactly the
 segments that it showed.
 """
 
@@ -21,22 +21,18 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the imports that take time
 
 import errno
-import json
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.backup_catalogue import OriginalPartition, partition_before
@@ -59,12 +55,17 @@ from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import (
+    AFTER_PARTITIONS,
     FAILED,
-    SCHEMA,
     SKIPPED,
+    RunReport,
     counted,
     human_bytes,
+    in_order,
+    new_run_id,
     print_failures,
+    report_json,
+    report_table,
     skipped_lines,
 )
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
@@ -93,17 +94,17 @@ EXPIRED = "expired"
 NOTHING_TO_DELETE = "nothing-to-delete"
 
 _LOCAL_KEYS = ("local.retention.ms", "local.retention.bytes")
-_NO_ROOM = "the disk was full, so that the active segment stays for the next run: an empty one has to be made first"
+_NO_ROOM = "the disk was full, so the active segment stays for the next run, which needs space for an empty one"
 _STOPPED = ("stopped", "the run was stopped before this partition")
 _THREADS = 8
 _GROUP_PARTITIONS = 64
-"""Partitions whose log starts are moved, and settled, by one write of the checkpoint file."""
+"""Partitions whose log starts share one write of the checkpoint file."""
 
 
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class DeletedSegment:
-    """A segment that went, or would go: its `.log` bytes and the rule that let it go."""
+    """Segment that was deleted, or would be: its `.log` bytes, and the rule that expired it."""
 
     base_offset: int
     bytes: int
@@ -112,9 +113,10 @@ class DeletedSegment:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReport:
-    """One partition.  Offsets and `segments`, by base offset, are those afterwards; None where not known.
+    """Report of one partition.  Offsets and `segments`, by base offset, are those after the run; None: not known.
 
-    `messages_archived` are the records of the deleted segments that the archive was seen to hold; None without one.
+    `messages_archived` counts the records of the deleted segments that were read back from the archive; None: there is
+    no archive.
     """
 
     partition: str
@@ -133,84 +135,69 @@ class ExpiryReport:
     messages_archived: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiryRun:
-    """One run; `archive` is the Delta table that holds the records of deleted segments, None without one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryRunReport(RunReport[ExpiryReport]):
+    """Report of a run of `expire`.
 
-    `originals` is the directory of --keep-originals, `catalogue` the file in it that says what this run kept; None: it
-    kept nothing.
+    `archive` is the Delta table that holds the records of deleted segments.  `originals` is the directory of
+    --keep-originals, `catalogue` the file in it that lists the files this run kept.  None: there is none.
     """
 
-    run_id: str
-    command: str
-    now_ms: int
-    seconds: float
     dry_run: bool
     archive: str | None
-    partitions: tuple[ExpiryReport, ...]
-    originals: str | None = None
-    catalogue: str | None = None
-
-    def failed(self) -> bool:
-        """Whether the exit status is to be 1."""
-        return any(partition.status == FAILED for partition in self.partitions)
+    originals: str | None = field(default=None, metadata=AFTER_PARTITIONS)
+    catalogue: str | None = field(default=None, metadata=AFTER_PARTITIONS)
 
 
-def run_json(run: ExpiryRun) -> str:
-    """The one JSON object of `--json`."""
-    return json.dumps({"schema": SCHEMA, **asdict(run), "seconds": round(run.seconds, 3)})
-
-
-def print_run(run: ExpiryRun, console: Console) -> None:
-    """The table for people."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("partition", overflow="fold")
-    table.add_column("status", overflow="fold")
-    for column in ("log start", "segments", "bytes"):
-        table.add_column(column, justify="right")
-    for partition in run.partitions:
+def print_report(report: ExpiryRunReport, console: Console) -> None:
+    """Print the table for people."""
+    table = report_table(("partition", "status"), ("log start", "segments", "bytes"))
+    for partition in report.partitions:
         status = f"{partition.status}: {partition.reason_code}" if partition.reason_code else partition.status
-        gone = partition.status == EXPIRED
+        expired = partition.status == EXPIRED
         table.add_row(
             partition.partition,
             status,
             "" if partition.log_start_offset is None else f"{partition.log_start_offset:,}",
-            f"{partition.segments_before} → {len(partition.segments)}" if gone else str(partition.segments_before),
+            f"{partition.segments_before} → {len(partition.segments)}" if expired else str(partition.segments_before),
             f"{human_bytes(partition.bytes_before)} → {human_bytes(partition.bytes_after)}"
-            if gone
+            if expired
             else human_bytes(partition.bytes_before),
         )
     console.print(table)
-    print_failures(((p.partition, p.reason) for p in run.partitions if p.status == FAILED), console)
-    for line in (_summary(run), *skipped_lines(run.partitions, short=(NOTHING_TO_DELETE,))):
+    print_failures(((p.partition, p.reason) for p in report.partitions if p.status == FAILED), console)
+    for line in (_summary(report), *skipped_lines(report.partitions, short=(NOTHING_TO_DELETE,))):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def _summary(run: ExpiryRun) -> str:
+def _summary(report: ExpiryRunReport) -> str:
     counts = {
-        status: sum(partition.status == status for partition in run.partitions) for status in (EXPIRED, SKIPPED, FAILED)
+        status: sum(partition.status == status for partition in report.partitions)
+        for status in (EXPIRED, SKIPPED, FAILED)
     }
     done = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no partitions"
-    expired = [partition for partition in run.partitions if partition.status == EXPIRED]
+    expired = [partition for partition in report.partitions if partition.status == EXPIRED]
     freed = sum(partition.bytes_before - partition.bytes_after for partition in expired)
     segments = sum(len(partition.deleted_segments) for partition in expired)
-    verb = "would go" if run.dry_run else "went"
-    size = f"; {segments} segments with {human_bytes(freed)} {verb}" if expired else ""
-    archived = sum(partition.messages_archived or 0 for partition in run.partitions)
-    kept = f", {archived:,} records are in {run.archive}" if run.archive and not run.dry_run and archived else ""
-    if run.originals and expired:
-        kept += f", the files would be kept in {run.originals}" if run.dry_run else ""
-        kept += f", the files are in {run.originals}" if run.catalogue else ""
-    return f"{done}{size}{kept} in {run.seconds:.1f} s (run {run.run_id})"
+    verb = "would be deleted" if report.dry_run else "deleted"
+    size = f"; {counted(segments, 'segment')} with {human_bytes(freed)} {verb}" if expired else ""
+    archived = sum(partition.messages_archived or 0 for partition in report.partitions)
+    kept = (
+        f", {archived:,} records are in {report.archive}" if report.archive and not report.dry_run and archived else ""
+    )
+    if report.originals and expired:
+        kept += f", the files would be kept in {report.originals}" if report.dry_run else ""
+        kept += f", the files are in {report.originals}" if report.catalogue else ""
+    return f"{done}{size}{kept} in {report.seconds:.1f} s (run {report.run_id})"
 
 
 # ---------------------------------------------------------------------------------------------------------- a partition
 @dataclass(frozen=True, slots=True)
 class ExpiryTask:
-    """A partition of which segments go: what its files say, what is to happen, and the report once it has.
+    """Partition with expired segments: its view, the plan, and the report once the plan is carried out.
 
     With `keep_deleted` the files stay under their `.deleted` names for the next start to remove.  `files` are the names
-    of those that go, known once they are in the catalogue of originals.
+    of the files to remove, known once they are in the catalogue of originals.
     """
 
     view: LogView
@@ -222,7 +209,7 @@ class ExpiryTask:
 
     @property
     def partition(self) -> TopicPartition:
-        """Whose segments they are."""
+        """The partition."""
         return self.view.listing.partition
 
     @property
@@ -246,123 +233,129 @@ def _listed(listing: LogListing, status: str, code: str | None, reason: str | No
 
 
 # -------------------------------------------------------------------------------------------------------------- the run
+@dataclass(frozen=True, slots=True)
+class ExpireOptions:
+    """Options of `expire` besides the common ones.
+
+    `archive` is the path or URI of a Delta table that first receives the records of the segments to delete.
+    `keep_originals` is a directory on the same filesystem that first receives links to their files.
+    """
+
+    dry_run: bool = False
+    archive: str | None = None
+    keep_originals: Path | None = None
+    allow_network_fs: bool = False
+
+
 def expire(
     options: CommonOptions,
+    own: ExpireOptions | None = None,
     *,
-    dry_run: bool = False,
-    archive: str | None = None,
-    keep_originals: Path | None = None,
-    allow_network_fs: bool = False,
-    confirm: Callable[[ExpiryRun], bool] | None = None,
+    confirm: Callable[[ExpiryRunReport], bool] | None = None,
     stop: threading.Event | None = None,
     fs: Fs | None = None,
-) -> ExpiryRun:
-    """Delete the segments of the selected partitions of `options.log_dirs` that retention lets go.
+) -> ExpiryRunReport:
+    """Delete the segments of the selected partitions of `options.log_dirs` that are past their retention limits.
 
-    `archive` is the path or URI of a Delta table that first gets their records; `keep_originals` is a directory on the
-    same filesystem that first gets links to their files.  `confirm` is asked once, if anything is to go, with the run
-    as a dry run would report it.  `stop`, once set, ends the run after the partitions that are under way; the others
-    are reported as failed.
+    `confirm` is called once, if there is anything to delete, with the report that a dry run would return.  `stop`, once
+    set, ends the run after the partitions in progress; the others are reported as failed.
 
     Raises:
-        UsageError: a directory or setting is wrong, or the archive or the directory of originals cannot be one; nothing
-            was touched.
+        UsageError: a directory or setting is wrong, or the archive or the directory of originals cannot be used;
+            nothing was changed.
         DeclinedError: `confirm` returned False; nothing was changed.
         SourceChangedError: a partition changed while `confirm` waited; nothing was deleted.
-        CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was touched.
+        CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
         DirectoryInUseError: a broker or another run holds a directory.
     """
-    if not dry_run:
+    own = own or ExpireOptions()
+    if not own.dry_run:
         for path in options.log_dirs:
-            check_filesystem(path, allow_network=allow_network_fs)
+            check_filesystem(path, allow_network=own.allow_network_fs)
     with ExitStack() as stack:
-        run = _Run(options, dry_run, archive, stop or threading.Event(), stack, fs or Fs(), keep_originals, confirm)
-        return run.result(run.perform())
+        run = _ExpiryRun(options, own, confirm, stop or threading.Event(), stack, fs or Fs())
+        return run.report(run.perform())
 
 
-class _Run:
-    """One run of the command; the stack ends what it holds."""
+class _ExpiryRun:
+    """Run of the command; the stack closes its locks and its progress bar."""
 
     def __init__(
         self,
         options: CommonOptions,
-        dry_run: bool,
-        archive: str | None,
+        own: ExpireOptions,
+        confirm: Callable[[ExpiryRunReport], bool] | None,
         stop: threading.Event,
         stack: ExitStack,
         fs: Fs,
-        keep_originals: Path | None = None,
-        confirm: Callable[[ExpiryRun], bool] | None = None,
     ) -> None:
-        self.run_id = uuid.uuid4().hex[:12]
+        self.run_id = new_run_id()
         self._options = options
-        self._dry_run = dry_run
-        self._archive = archive
+        self._own = own
+        self._confirm = None if own.dry_run else confirm
         self._stop = stop
         self._stack = stack
         self._fs = fs
         self._locks: dict[Path, DirectoryLock] = {}
-        self._keep_originals = keep_originals
-        self._confirm = None if dry_run else confirm
-        self._only_looks = dry_run or confirm is not None
+        self._only_looks = own.dry_run or confirm is not None
         self._catalogue: Path | None = None
         self._started = time.monotonic()
 
     def perform(self) -> list[ExpiryReport]:
-        """Lock, decide, ask, archive, keep, delete; a report for every selected partition."""
-        if self._archive is not None:
+        """Lock, decide, ask, archive, link and delete; return a report for every selected partition."""
+        if self._own.archive is not None:
             from sediment.jobs.delta_lake import archive
 
-            archive.check(self._archive, self._options.log_dirs)
+            archive.check(self._own.archive, self._options.log_dirs)
         directories = self._open_directories()
         reports: list[ExpiryReport] = []
-        doomed: list[ExpiryTask] = []
+        expiring: list[ExpiryTask] = []
         for found in self._prepare_all(directories):
             if isinstance(found, ExpiryTask):
-                doomed.append(found)
+                expiring.append(found)
             else:
                 reports.append(found)
-        if self._dry_run:
-            return reports + [each.report for each in doomed]
-        if self._confirm is not None and doomed:
-            self._ask(self._confirm, reports, doomed)
-        if self._archive is not None and doomed:
-            doomed, unarchived = self._archived(self._archive, doomed)
+        if self._own.dry_run:
+            return reports + [each.report for each in expiring]
+        if self._confirm is not None and expiring:
+            self._ask(self._confirm, reports, expiring)
+        if self._own.archive is not None and expiring:
+            expiring, unarchived = self._archived(self._own.archive, expiring)
             reports += unarchived
         originals: BackupLinks | None = None
-        if self._keep_originals is not None and doomed:
-            originals, doomed, unlisted = self._begin_originals(self._keep_originals, doomed)
+        if self._own.keep_originals is not None and expiring:
+            originals, expiring, unlisted = self._begin_originals(self._own.keep_originals, expiring)
             reports += unlisted
-        reports += self._delete_all(doomed, originals)
+        reports += self._delete_all(expiring, originals)
         if originals is not None:
             self._catalogue = end_originals(originals, reports)
         self._drop_redundant_starts(directories, reports)
         return reports
 
-    def result(self, reports: Sequence[ExpiryReport], *, dry_run: bool | None = None) -> ExpiryRun:
-        """Return the run with `reports`, in order, as it stands now."""
-        return ExpiryRun(
+    def report(self, reports: Sequence[ExpiryReport], *, dry_run: bool | None = None) -> ExpiryRunReport:
+        """Return the report of the run so far, with `reports` in order."""
+        return ExpiryRunReport(
             run_id=self.run_id,
             command="expire",
             now_ms=self._options.now_ms,
             seconds=time.monotonic() - self._started,
-            dry_run=self._dry_run if dry_run is None else dry_run,
-            archive=self._archive,
-            partitions=tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition))),
-            originals=None if self._keep_originals is None else str(self._keep_originals),
+            dry_run=self._own.dry_run if dry_run is None else dry_run,
+            archive=self._own.archive,
+            partitions=in_order(reports),
+            originals=None if self._own.keep_originals is None else str(self._own.keep_originals),
             catalogue=None if self._catalogue is None else str(self._catalogue),
         )
 
     def _open_directories(self) -> list[SelectedDirectory]:
-        """Check every directory and the selection before anything is touched; read them again under their locks."""
+        """Check every directory and the selection before any change; read them again under their locks."""
         options = self._options
-        directories = options.open_directories(self._fs, in_place=not self._dry_run)
-        if self._keep_originals is not None:
-            outside_log_dirs(str(self._keep_originals), options.log_dirs)
-        if not self._dry_run:
+        directories = options.open_directories(self._fs, in_place=not self._own.dry_run)
+        if self._own.keep_originals is not None:
+            outside_log_dirs(str(self._own.keep_originals), options.log_dirs)
+        if not self._own.dry_run:
             for path in options.log_dirs:
-                if self._keep_originals is not None:
-                    check_originals_path(self._keep_originals, path, self._fs)
+                if self._own.keep_originals is not None:
+                    check_originals_path(self._own.keep_originals, path, self._fs)
                 self._locks[path] = self._stack.enter_context(DirectoryLock(path))
             directories = options.open_directories(self._fs, in_place=True)
         else:
@@ -376,9 +369,9 @@ class _Run:
         given = [name for name in _LOCAL_KEYS if settings.origin(topic, name) == "--set"]
         if given and settings.for_topic(topic).retention.is_tiered:
             raise SettingsError(
-                f"{given[0]} in --set is for topic {topic}, which is tiered: which of its segments remote storage "
-                "holds only its broker knows",
-                advice="leave it to the broker, or set remote.log.copy.disable=true",
+                f"{given[0]} in --set is for the tiered topic {topic}, and only its broker knows the segments in "
+                "remote storage",
+                advice="leave them to the broker, or set remote.log.copy.disable=true",
             )
 
     # ----------------------------------------------------------------------------------------------------------- decide
@@ -388,7 +381,7 @@ class _Run:
             yield from pool.map(lambda pair: self._prepare(*pair), pairs)
 
     def _prepare(self, directory: SelectedDirectory, partition: TopicPartition) -> ExpiryTask | ExpiryReport:
-        """What is to happen to a partition, or the report of one to which nothing does."""
+        """Return the task of a partition, or its report if there is nothing to delete."""
         failed = partial(ExpiryReport, str(partition), str(directory.path), FAILED)
         if self._stop.is_set():
             return failed(*_STOPPED)
@@ -398,19 +391,19 @@ class _Run:
             return failed(*describe(error))
 
     def _decide(self, directory: SelectedDirectory, partition: TopicPartition) -> ExpiryTask | ExpiryReport:
-        # It loads compiled loops, which a wrong command line need not wait for.
+        # Imported late: it compiles kernels, for which a wrong command line should not wait.
         from sediment.segment_io.partition.log_view import open_view
 
         path = directory.path / str(partition)
         settings = directory.settings_of(partition, self._fs)
         listing = list_log(partition, path, self._fs)
         if self._only_looks and listing.is_replacement_open():
-            other = "without --dry-run" if self._dry_run else "with --yes"
+            other = "without --dry-run" if self._own.dry_run else "with --yes"
             return _listed(
                 listing,
                 SKIPPED,
                 "interrupted",
-                f"an earlier run or broker was interrupted here; a run {other} finishes that first",
+                f"an earlier run or broker was interrupted here; run {other} to finish that first",
             )
         if not self._only_looks and finish_interrupted(path, self._fs):
             listing = list_log(partition, path, self._fs)
@@ -427,10 +420,12 @@ class _Run:
         asked = settings.origin(partition.topic, "file.delete.delay.ms") != "default"
         checkpoints = directory.checkpoints.of(partition)
         _check_log_start(view, checkpoints)
-        read_leader_epochs(self._fs, path / LEADER_EPOCH_FILE)  # a malformed file fails it before the log start moves
+        read_leader_epochs(
+            self._fs, path / LEADER_EPOCH_FILE
+        )  # a malformed file must fail the partition before the log start moves
         found = self._planned(view, config, checkpoints, keep_deleted=asked and config.file_delete_delay_ms > 0)
         if isinstance(found, ExpiryReport) and not self._only_looks:
-            # What fails here is left to the next run.
+            # An error here is left to the next run.
             with suppress(SedimentError, OSError):
                 settle_epochs(view, self._fs)
         return found
@@ -459,17 +454,25 @@ class _Run:
 
     # -------------------------------------------------------------------------------------------------------------- ask
     def _ask(
-        self, confirm: Callable[[ExpiryRun], bool], reports: Sequence[ExpiryReport], doomed: Sequence[ExpiryTask]
+        self,
+        confirm: Callable[[ExpiryRunReport], bool],
+        reports: Sequence[ExpiryReport],
+        expiring: Sequence[ExpiryTask],
     ) -> None:
-        """Show what is to go and go on only if that is wanted, and if the files are still those that were shown."""
-        shown = self.result([*reports, *(each.report for each in doomed)], dry_run=True)
+        """Show the segments to delete; return only if the answer is yes and the files are still those shown.
+
+        Raises:
+            DeclinedError: the answer was not yes.
+            SourceChangedError: a partition changed meanwhile.
+        """
+        shown = self.report([*reports, *(each.report for each in expiring)], dry_run=True)
         if not confirm(shown):
             raise DeclinedError("nothing was deleted", advice="answer y, or give --yes, to delete")
         checkpoints = {}
-        for log_dir in dict.fromkeys(each.log_dir for each in doomed):
+        for log_dir in dict.fromkeys(each.log_dir for each in expiring):
             self._locks[log_dir].check()
             checkpoints[log_dir] = read_checkpoints(log_dir, self._fs)
-        for each in doomed:
+        for each in expiring:
             path, partition = each.view.listing.path, each.partition
             now = list_log(partition, path, self._fs)
             if (
@@ -478,7 +481,7 @@ class _Run:
                 or checkpoints[each.log_dir].of(partition) != each.checkpoints
             ):
                 raise SourceChangedError(
-                    "the partition changed while the question was open, and nothing was deleted",
+                    "the partition changed before the answer, and nothing was deleted",
                     partition=str(partition),
                     path=str(path),
                     advice="run again",
@@ -486,16 +489,17 @@ class _Run:
             finish_interrupted(path, self._fs)
 
     # ---------------------------------------------------------------------------------------------------------- archive
-    def _archived(self, path: str, doomed: Sequence[ExpiryTask]) -> tuple[list[ExpiryTask], list[ExpiryReport]]:
-        """The partitions whose doomed segments the archive holds now, and reports of the others."""
+    def _archived(self, path: str, expiring: Sequence[ExpiryTask]) -> tuple[list[ExpiryTask], list[ExpiryReport]]:
+        """Return the partitions whose expired segments the archive now holds, and reports of the others."""
         from sediment.jobs.delta_lake.archive import archive_segments
 
         wanted = {
-            (each.log_dir, each.partition): [fate.segment.base_offset for fate in each.plan.deleted] for each in doomed
+            (each.log_dir, each.partition): [fate.segment.base_offset for fate in each.plan.deleted]
+            for each in expiring
         }
         results = archive_segments(path, wanted, self._options, self.run_id, self._stop)
         archived, failed = [], []
-        for each in doomed:
+        for each in expiring:
             result = results[each.log_dir, each.partition]
             if isinstance(result, int):
                 archived.append(replace(each, report=replace(each.report, messages_archived=result)))
@@ -505,14 +509,14 @@ class _Run:
 
     # -------------------------------------------------------------------------------------------------------- originals
     def _begin_originals(
-        self, target: Path, doomed: Sequence[ExpiryTask]
+        self, target: Path, expiring: Sequence[ExpiryTask]
     ) -> tuple[BackupLinks | None, list[ExpiryTask], list[ExpiryReport]]:
-        """The originals of the run once their catalogue is durable, the partitions in it, and reports of the others."""
+        """Return the backup links once their catalogue is durable, its partitions, and reports of the others."""
         listed: list[ExpiryTask] = []
         failed: list[ExpiryReport] = []
         before: list[OriginalPartition] = []
         checkpoints = {path: read_checkpoints(path, self._fs) for path in self._locks}
-        for each in doomed:
+        for each in expiring:
             directory = each.view.listing.path
             try:
                 names = expired_files(each.view, each.plan, self._fs)
@@ -528,18 +532,18 @@ class _Run:
         try:
             originals.begin()
         except (SedimentError, OSError) as error:
-            code, sentence = describe(error)
-            reason = f"the catalogue of originals cannot be written, and nothing was deleted: {sentence}"
+            code, text = describe(error)
+            reason = f"the catalogue of originals cannot be written, and nothing was deleted: {text}"
             return None, [], failed + [_left_alone(each, code, reason, self._fs) for each in listed]
         return originals, listed, failed
 
     # ----------------------------------------------------------------------------------------------------------- delete
-    def _delete_all(self, doomed: Sequence[ExpiryTask], originals: BackupLinks | None) -> list[ExpiryReport]:
+    def _delete_all(self, expiring: Sequence[ExpiryTask], originals: BackupLinks | None) -> list[ExpiryReport]:
         reports = []
-        total_bytes = sum(each.plan.deleted_bytes for each in doomed)
-        progress = self._stack.enter_context(Progress(self._options.messages(), len(doomed), total_bytes))
-        for log_dir in dict.fromkeys(each.log_dir for each in doomed):
-            here = [each for each in doomed if each.log_dir == log_dir]
+        total_bytes = sum(each.plan.deleted_bytes for each in expiring)
+        progress = self._stack.enter_context(Progress(self._options.messages(), len(expiring), total_bytes))
+        for log_dir in dict.fromkeys(each.log_dir for each in expiring):
+            here = [each for each in expiring if each.log_dir == log_dir]
             for start in range(0, len(here), _GROUP_PARTITIONS):
                 group = here[start : start + _GROUP_PARTITIONS]
                 if self._stop.is_set():
@@ -551,9 +555,9 @@ class _Run:
         return reports
 
     def _drop_redundant_starts(self, directories: Sequence[SelectedDirectory], reports: Sequence[ExpiryReport]) -> None:
-        """Log start entries of logs that say themselves where they start go, as with a broker.
+        """Remove log start entries of logs that start with their first segment, as a broker does.
 
-        A run that was cut off leaves them; what fails here leaves them to the next one.
+        An interrupted run leaves such entries; an error here leaves them to the next run.
         """
         first = {
             (report.log_dir, report.partition): report.segments[0]
@@ -573,28 +577,27 @@ class _Run:
 
 
 def delete_group(
-    log_dir: Path, doomed: Sequence[ExpiryTask], lock: DirectoryLock, fs: Fs, originals: BackupLinks | None = None
+    log_dir: Path, expiring: Sequence[ExpiryTask], lock: DirectoryLock, fs: Fs, originals: BackupLinks | None = None
 ) -> list[ExpiryReport]:
     """Carry out the plans of partitions of one log directory, whose lock is held.
 
-    0. With `originals` the files that go get their links there.
-       A start: nothing has changed.
-    1. `roll_empty` where every segment goes.
+    0. With `originals`, link the files to remove there.
+       A start after this step: nothing has changed.
+    1. `roll_empty` if every segment is expired.
        A start: an empty active segment, as a broker may leave one.
-    2. The log start checkpoint says each new log start.
-       A start: what lies below it is dead, and goes by the rule of the log start offset.
+    2. Write each new log start to the log start checkpoint.
+       A start: segments below it are dead and removed by the rule of the log start offset.
     3. `expire_log`, partition by partition.
-       A start: as behind 2; whatever is `.deleted` is removed.
-    4. The checkpoint keeps a log start only where it is inside the first segment; others say themselves where they
-       start, and so a broker writes it.
-       A start: the log starts where its first segment does, or where the checkpoint says.
+       A start: as after step 2; `.deleted` files are removed.
+    4. Keep a checkpoint entry only for a log that starts inside its first segment, as a broker does.
+       A start: the log starts with its first segment, or at its checkpoint entry.
 
-    On a full disk, where step 1 finds no room, the active segment stays; where step 2 finds none, segments go in an
-    order that is true without it.
+    On a full disk: without space for step 1 the active segment stays.  Without space for step 2 the segments are
+    deleted in an order that is correct without the checkpoint.
     """
     reports: list[ExpiryReport] = []
     ready: list[ExpiryTask] = []
-    for each in doomed:
+    for each in expiring:
         try:
             lock.check()
             if originals is not None:
@@ -641,7 +644,7 @@ def delete_group(
         lock.check()
         update_offset_checkpoint(fs, checkpoint, inside, settled, like=like)
     except (SedimentError, OSError) as error:
-        late = f"its segments are deleted, but the log start checkpoint was not settled: {describe(error)[1]}"
+        late = f"its segments are deleted, but the log start checkpoint was not written: {describe(error)[1]}"
         unsettled = (
             replace(each.report, status=FAILED, reason_code="checkpoint-not-written", reason=late) for each in done
         )
@@ -650,15 +653,15 @@ def delete_group(
 
 
 def _check_log_start(view: LogView, checkpoints: PartitionCheckpoints) -> None:
-    """Refuse a log start above the log end: the checkpoint and the segments are not of one moment.
+    """Check that the log start is not above the log end; otherwise checkpoint and segments differ in age.
 
     Raises:
-        CorruptCheckpointError: every segment would go by the log start offset.
+        CorruptCheckpointError: the log start offset would expire every segment.
     """
     start, end = checkpoints.log_start, view.log_end_offset
     if start is not None and start > end and view.listing.log_bytes():
         raise CorruptCheckpointError(
-            f"the log start offset {start} is above the log end {end}, so that every segment would be deleted",
+            f"the log start offset {start} is above the log end {end}, so every segment would be deleted",
             partition=str(view.listing.partition),
             path=str(view.listing.path.parent / LOG_START_FILE),
             advice="restore the checkpoint that belongs to these segments, or remove the partition from it",
@@ -670,7 +673,7 @@ def _is_full(error: Exception) -> bool:
 
 
 def _carried_out(report: ExpiryReport, view: LogView, plan: RetentionPlan) -> ExpiryReport:
-    """`report` with what is left, and what went, once `plan` is carried out."""
+    """Return `report` with the segments left and deleted once `plan` is carried out."""
     return replace(
         report,
         log_start_offset=plan.log_start_offset,
@@ -683,17 +686,17 @@ def _carried_out(report: ExpiryReport, view: LogView, plan: RetentionPlan) -> Ex
 
 
 def _broken_off(each: ExpiryTask, error: SedimentError | OSError, fs: Fs) -> ExpiryReport:
-    """The report of a partition whose deletion failed midway."""
-    code, sentence = describe(error)
+    """Return the report of a partition whose deletion failed midway."""
+    code, text = describe(error)
     if code == "no-space" and isinstance(error, OSError):
-        sentence = f"the disk is full ({error.filename})"
+        text = f"the disk is full ({error.filename})"
     start = each.plan.log_start_offset
-    reason = f"{sentence}; the log starts at {start} now, and the next run removes what is left below"
+    reason = f"{text}; the log starts at {start} now, and the next run removes the rest below it"
     return _as_it_is(replace(each.report, status=FAILED, reason_code=code, reason=reason), each, fs)
 
 
 def _left_alone(each: ExpiryTask, code: str, reason: str, fs: Fs) -> ExpiryReport:
-    """The report of a partition of which nothing went."""
+    """Return the report of a partition of which nothing was deleted."""
     report = replace(
         each.report,
         status=FAILED,
@@ -706,7 +709,7 @@ def _left_alone(each: ExpiryTask, code: str, reason: str, fs: Fs) -> ExpiryRepor
 
 
 def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
-    """`report` with the segments that the directory holds."""
+    """Return `report` with the segments in the directory."""
     try:
         listing = list_log(each.partition, each.view.listing.path, fs)
     except (SedimentError, OSError):
@@ -716,24 +719,30 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
         report,
         bytes_after=listing.log_bytes(),
         segments=left,
-        deleted_segments=tuple(gone for gone in report.deleted_segments if gone.base_offset not in left),
+        deleted_segments=tuple(each for each in report.deleted_segments if each.base_offset not in left),
     )
 
 
 @click.command("expire")
 @common_options
-@click.option("--dry-run", is_flag=True, help="Delete nothing, report what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Delete nothing; report the segments that would be deleted.")
 @click.option(
-    "--archive", metavar="DELTA_PATH", help="First copy the records of these segments to this Delta table and count."
+    "--archive",
+    metavar="DELTA_PATH",
+    help="First copy the records of the expired segments to this Delta table, and count them there.",
 )
 @click.option(
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Link the files that go into DIR first, with a catalogue; it must be on the same filesystem.",
+    help="Hard-link the files to be deleted into DIR first, with a catalogue; it must be on the same filesystem.",
 )
-@click.option("--yes", is_flag=True, help="Delete without asking; only on a terminal is anybody asked.")
-@click.option("--allow-network-fs", is_flag=True, help="Work on a network filesystem; no other host may use it.")
+@click.option("--yes", is_flag=True, help="Delete without asking; without it a run on a terminal asks first.")
+@click.option(
+    "--allow-network-fs",
+    is_flag=True,
+    help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
+)
 def command(
     options: CommonOptions,
     dry_run: bool,
@@ -742,24 +751,26 @@ def command(
     yes: bool,
     allow_network_fs: bool,
 ) -> None:
-    """Delete the segments of LOG_DIR... that retention lets go."""
+    """Delete the segments of LOG_DIR... past their retention limits.
+
+    SIGINT or SIGTERM finishes the partitions in progress, reports and exits 1.
+    """
+    own = ExpireOptions(
+        dry_run=dry_run,
+        archive=archive,
+        keep_originals=None if keep_originals is None else keep_originals.absolute(),
+        allow_network_fs=allow_network_fs,
+    )
     asks = may_ask() and not (yes or dry_run or options.as_json or options.quiet)
     with stop_on_signals() as stop:
-        run = expire(
-            options,
-            dry_run=dry_run,
-            archive=archive,
-            keep_originals=None if keep_originals is None else keep_originals.absolute(),
-            allow_network_fs=allow_network_fs,
-            confirm=partial(_confirmed, stop=stop) if asks else None,
-            stop=stop,
-        )
-    options.conclude(run, run_json, print_run)
+        confirm = partial(_confirmed, stop=stop) if asks else None
+        report = expire(options, own, confirm=confirm, stop=stop)
+    options.conclude(report, report_json, print_report)
 
 
-def _confirmed(shown: ExpiryRun, *, stop: threading.Event) -> bool:
-    """Show on stderr what is to go, and ask once."""
-    print_run(shown, error_console(markup=False, emoji=False))
+def _confirmed(shown: ExpiryRunReport, *, stop: threading.Event) -> bool:
+    """Show on stderr the segments to delete, and ask once."""
+    print_report(shown, error_console(markup=False, emoji=False))
     expired = [report for report in shown.partitions if report.status == EXPIRED]
     segments = sum(len(report.deleted_segments) for report in expired)
     freed = human_bytes(sum(report.bytes_before - report.bytes_after for report in expired))

@@ -1,10 +1,10 @@
-"""`sediment plan LOG_DIR …`: what compaction and retention would do with each partition now, and why not more.
+"""`sediment plan LOG_DIR …`: explain what compaction and retention would do with each partition now.
 
     driver    list · select                                            table or JSON
     tasks                     view · rules · sample (or --exact: clean in memory)
 
-Invariants: nothing is written and no lock is taken; what was looked at is checked to be unchanged at the end; what is
-said of a rule is what the rule itself says, and with --exact every figure of the cleaning is that of `compact`.
+Invariants: nothing is written and no lock is taken; the segments are checked to be unchanged at the end.  The text on a
+rule comes from the rule itself.  With --exact every figure of the cleaning is that of `compact`.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the imports that take time
 
-import json
 import time
-import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from sediment.compaction.strategy import KeyEquality
 from sediment.engine.directory.uncleanable import read_uncleanable
-from sediment.jobs.cleaning.report import compacted, quarantined
-from sediment.jobs.cleaning.task import (
-    SAMPLE_BYTES,
-    CleaningResult,
-    CleaningTask,
-    CompactOptions,
-    clean_partition,
-    estimated,
-    find_resources,
-    open_and_select,
-    strategy_for,
-)
+from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, estimate_segments, find_resources, strategy_for
+from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
+from sediment.jobs.cleaning.report import quarantined, settled
+from sediment.jobs.cleaning.result import CleaningResult
+from sediment.jobs.cleaning.task import clean_partition, open_and_select
 from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
-from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SCHEMA, PartitionReport, human_bytes, utc_time
+from sediment.jobs.reporting.run_report import (
+    FAILED,
+    QUARANTINED,
+    PartitionReport,
+    RunReport,
+    human_bytes,
+    in_order,
+    new_run_id,
+    report_json,
+    report_table,
+    utc_time,
+)
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
 from sediment.jobs.spark.session import spark_context
@@ -61,16 +61,16 @@ if TYPE_CHECKING:
 
 CLEANABLE = "cleanable"
 BLOCKED = "blocked"
-_NO_SPLITS = "splits do not hold for what the log turned out to hold"
+_NO_SPLITS = "the log cannot be split (transactions or unordered offsets); one task cleans it"
 
 
-# ----------------------------------------------------------------------------------------------------------- the answer
+# --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class RetentionOutlook:
-    """What retention would delete now: base offsets of `segments` and their bytes.
+    """Segments that retention would delete now, by base offset, and their bytes.
 
-    `log_start_offset` is the one afterwards, `next_at_ms` the clock at which retention.ms lets the next segment go.
-    `reason_code` and `reason` say why nothing can be decided, where that is so.
+    `log_start_offset` is the one afterwards, `next_at_ms` the time at which retention.ms expires the next segment.
+    `reason_code` and `reason` are set if nothing can be decided.
     """
 
     segments: tuple[int, ...] = ()
@@ -83,13 +83,13 @@ class RetentionOutlook:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """One partition.  Offsets are log offsets, bytes are `.log` bytes; None where not known.
+    """Plan of one partition.  Offsets are log offsets, bytes are `.log` bytes; None: not known.
 
-    `status` is cleanable, blocked (by the rule `reason_code`), failed or quarantined.  `unblocks_at_ms` is when time
-    alone ends what blocks.  `clean_bytes`, `cleanable_bytes` and `dirty_ratio` are Kafka's.  What cleaning leaves
-    (`bytes_after`, `messages_written` and the tombstones) is estimated from a sample unless `is_exact`; `segments`,
-    `groups_rewritten` and `messages_read` are known only then.  `tombstones_waiting` are those that are left, and from
-    `first_delete_horizon_ms` to `last_delete_horizon_ms` on their batches lose them.
+    `status` is cleanable, blocked (by the rule `reason_code`), failed or quarantined.  `unblocks_at_ms` is the time at
+    which the partition becomes cleanable without another record.  `clean_bytes`, `cleanable_bytes` and `dirty_ratio`
+    are Kafka's.  `bytes_after`, `messages_written` and the tombstones are estimated from a sample unless `is_exact`;
+    `segments`, `groups_rewritten` and `messages_read` are known only then.  `tombstones_waiting` counts the tombstones
+    left; their delete horizons lie between `first_delete_horizon_ms` and `last_delete_horizon_ms`.
     """
 
     partition: str
@@ -131,29 +131,14 @@ class PartitionPlan:
     retention: RetentionOutlook | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlanRun:
-    """One run; `now_ms` is the clock of every rule."""
-
-    run_id: str
-    command: str
-    now_ms: int
-    seconds: float
-    partitions: tuple[PartitionPlan, ...]
-
-    def failed(self) -> bool:
-        """Whether the exit status is to be 1."""
-        return any(partition.status in (FAILED, QUARANTINED) for partition in self.partitions)
-
-
 # ------------------------------------------------------------------------------------------------------------ in a task
 @dataclass(frozen=True, slots=True)
 class PlanningTask:
-    """One partition's work; `cleaning` is the dry run that --exact makes.
+    """One partition to plan; `cleaning` is the dry run that --exact makes.
 
-    `quarantine` is the report with which `compact` leaves a damaged partition alone.  `compaction_held` and
-    `retention_held` (reason code, sentence) say why its settings keep `compact` and `expire` from it.  `at_work` is the
-    sentence for an unclean log whose broker runs.
+    `quarantine` is the report with which `compact` skips a quarantined partition.  `compaction_held` and
+    `retention_held` (reason code, text) are the settings that keep `compact` and `expire` from it.  `at_work` is the
+    reason for an unclean log with a running broker.
     """
 
     cleaning: CleaningTask
@@ -165,37 +150,37 @@ class PlanningTask:
     at_work: str | None
 
     def is_cleaned(self) -> bool:
-        """Whether `compact` would have a task for the partition, whatever that finds."""
+        """Return True if `compact` would have a task for the partition, cleanable or not."""
         return self.cleaning.config.compacts and self.quarantine is None
 
     def weight(self) -> int:
-        """What tasks are packed by: the bytes that are read."""
+        """Return the bytes to read; tasks are packed by this number."""
         log_bytes = self.cleaning.weight()
         return log_bytes if self.is_exact else min(log_bytes, SAMPLE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class SplitsToClean:
-    """A plan whose figures many tasks have to find: what `compact` would do in splits, as `asked`."""
+    """Plan that needs a cleaning in splits by many tasks, as `asked`, for its exact figures."""
 
     found: PartitionPlan
     asked: CleaningResult
 
 
 def plan_partition(task: PlanningTask, attempt: str) -> PartitionPlan | SplitsToClean:
-    """Look at one partition; errors of it are part of the answer."""
+    """Plan one partition; its errors are part of the result."""
     found = _start(task.cleaning.listing, task.cleaning.config.cleanup_policy)
     try:
         return _plan_partition(task, found, attempt)
     except CorruptCheckpointError as error:
-        code, sentence = describe(error)
-        return replace(found, status=FAILED, reason_code=code, reason=sentence)
+        code, text = describe(error)
+        return replace(found, status=FAILED, reason_code=code, reason=text)
     except CorruptDataError as error:
-        code, sentence = describe(error)
-        return replace(found, status=QUARANTINED, reason_code=code, reason=sentence)
+        code, text = describe(error)
+        return replace(found, status=QUARANTINED, reason_code=code, reason=text)
     except (SedimentError, OSError) as error:
-        code, sentence = describe(error)
-        return replace(found, status=FAILED, reason_code=code, reason=sentence)
+        code, text = describe(error)
+        return replace(found, status=FAILED, reason_code=code, reason=text)
 
 
 def _start(listing: LogListing, cleanup_policy: tuple[str, ...]) -> PartitionPlan:
@@ -248,10 +233,10 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
             found = cleaned
     if list_log(listing.partition, listing.path, fs).segments[:-1] != listing.segments[:-1]:
         raise SourceChangedError(
-            "the segments changed while they were looked at",
+            "the segments changed while they were read",
             partition=str(listing.partition),
             path=str(listing.path),
-            advice="run again; a broker or another tool is at work in this directory",
+            advice="run again; a broker or another tool works in this directory",
         )
     if task.quarantine is not None:
         why = task.quarantine
@@ -265,19 +250,19 @@ def _retention(task: PlanningTask, view: LogView) -> RetentionOutlook:
     if task.retention_held is not None:
         code, reason = task.retention_held
         return RetentionOutlook(log_start_offset=view.log_start_offset, reason_code=code, reason=reason)
-    doomed = plan_view(view, task.retention, now_ms=task.cleaning.now_ms)
+    plan = plan_view(view, task.retention, now_ms=task.cleaning.now_ms)
     return RetentionOutlook(
-        segments=tuple(fate.segment.base_offset for fate in doomed.deleted),
-        bytes=doomed.deleted_bytes,
-        log_start_offset=doomed.log_start_offset,
-        next_at_ms=next((fate.goes_at_ms for fate in doomed.kept), None),
+        segments=tuple(fate.segment.base_offset for fate in plan.deleted),
+        bytes=plan.deleted_bytes,
+        log_start_offset=plan.log_start_offset,
+        next_at_ms=next((fate.goes_at_ms for fate in plan.kept), None),
     )
 
 
 def _with_cleaning(
     task: PlanningTask, found: PartitionPlan, view: LogView, cleanable: CleanableRange, attempt: str
 ) -> PartitionPlan | SplitsToClean:
-    """The plan with what compaction says of the partition."""
+    """Return the plan with the fields of the compaction."""
     from sediment.compaction.grouping import plan_cleaning
 
     cleaning = task.cleaning
@@ -318,10 +303,10 @@ def _with_cleaning(
 
 
 def _estimate(task: PlanningTask, view: LogView, end_offset: int) -> Estimate:
-    """What cleaning the rolled segments below `end_offset` leaves."""
+    """Return an estimate of what cleaning the rolled segments below `end_offset` leaves."""
     cleaning = task.cleaning
     segments = [segment for segment in view.listing.segments[:-1] if segment.base_offset < end_offset]
-    return estimated(view.listing.path, segments, cleaning.config, Fs(), now_ms=cleaning.now_ms)
+    return estimate_segments(view.listing.path, segments, cleaning.config, Fs(), now_ms=cleaning.now_ms)
 
 
 def _with_tombstones(found: PartitionPlan, estimate: Estimate) -> PartitionPlan:
@@ -335,11 +320,11 @@ def _with_tombstones(found: PartitionPlan, estimate: Estimate) -> PartitionPlan:
 
 
 def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResult) -> PartitionPlan:
-    """The plan with the figures of `result`, which is what `compact` does, done in memory."""
+    """Return the plan with the figures of `result`, a cleaning in memory."""
     if result.swap is None:
         status = QUARANTINED if result.uncleanable is not None else FAILED
         return replace(found, status=status, reason_code=result.reason_code, reason=result.reason)
-    report = compacted(cleaning, result)
+    report, _ = settled(cleaning, result)
     if report.strategy != found.strategy:
         found = replace(found, strategy=report.strategy, strategy_reason=_NO_SPLITS)
     return replace(
@@ -360,40 +345,46 @@ def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResul
 
 
 # -------------------------------------------------------------------------------------------------------- on the driver
-def plan(options: CommonOptions, own: CompactOptions, *, exact: bool) -> PlanRun:
-    """Explain the selected partitions of `options.log_dirs`; `own` is what `compact` would be given, as a dry run.
+def plan(options: CommonOptions, own: CompactOptions, *, exact: bool) -> RunReport[PartitionPlan]:
+    """Explain the selected partitions of `options.log_dirs`; `own` are the options of `compact` for a dry run.
 
     Raises:
         UsageError: a directory or setting is wrong.
     """
     started = time.monotonic()
-    run_id = uuid.uuid4().hex[:12]
-    answers: list[PartitionPlan] = []
+    run_id = new_run_id()
+    plans: list[PartitionPlan] = []
     with ExitStack() as stack:
         tasks: list[PlanningTask] = []
         for prepared in _prepare(options, own, run_id, exact=exact):
             if isinstance(prepared, PlanningTask):
                 tasks.append(prepared)
             else:
-                answers.append(prepared)
+                plans.append(prepared)
         if tasks:
             progress = stack.enter_context(Progress(options.messages(), len(tasks), sum(t.weight() for t in tasks)))
             sc = stack.enter_context(spark_context(options.master, "sediment plan"))
-            there = find_resources(sc, sum(task.cleaning.weight() for task in tasks if task.is_cleaned()), asked=None)
-            tasks = [replace(task, cleaning=replace(task.cleaning, resources=there)) for task in tasks]
+            cleaned_bytes = sum(task.cleaning.weight() for task in tasks if task.is_cleaned())
+            resources = find_resources(sc, cleaned_bytes, asked=None)
+            tasks = [replace(task, cleaning=replace(task.cleaning, resources=resources)) for task in tasks]
             to_split: list[tuple[PlanningTask, SplitsToClean]] = []
-            for packed in run_on_executors(sc, tasks, plan_partition, PlanningTask.weight, group=run_id):
-                for answer in packed:
-                    if isinstance(answer.result, SplitsToClean):
-                        to_split.append((answer.work, answer.result))
+            for results in run_on_executors(sc, tasks, plan_partition, PlanningTask.weight, group=run_id):
+                for each in results:
+                    if isinstance(each.result, SplitsToClean):
+                        to_split.append((each.item, each.result))
                         continue
-                    answers.append(answer.result or _lost(answer.work, answer.error))
-                    progress.advance(answer.work.weight())
+                    plans.append(each.result or _lost(each.item, each.error))
+                    progress.advance(each.item.weight())
             for task, in_splits in to_split:
-                answers.append(_exactly_in_splits(sc, task, in_splits))
+                plans.append(_exactly_in_splits(sc, task, in_splits))
                 progress.advance(task.weight())
-    ordered = tuple(sorted(answers, key=lambda partition: (partition.log_dir, partition.partition)))
-    return PlanRun(run_id, "plan", options.now_ms, time.monotonic() - started, ordered)
+    return RunReport(
+        run_id=run_id,
+        command="plan",
+        now_ms=options.now_ms,
+        seconds=time.monotonic() - started,
+        partitions=in_order(plans),
+    )
 
 
 def _prepare(
@@ -412,8 +403,8 @@ def _prepare(
                 settings = directory.settings_of(partition, fs)
                 config = settings.for_topic(partition.topic)
             except (SedimentError, OSError) as error:
-                code, sentence = describe(error)
-                prepared.append(PartitionPlan(str(partition), str(directory.path), FAILED, code, sentence))
+                code, text = describe(error)
+                prepared.append(PartitionPlan(str(partition), str(directory.path), FAILED, code, text))
                 continue
             checkpoints = directory.checkpoints.of(partition)
             cleaning = CleaningTask(listing, checkpoints, config.compaction, own, options.now_ms, run_id)
@@ -434,7 +425,7 @@ def _prepare(
 
 
 def _exactly_in_splits(sc: Any, task: PlanningTask, in_splits: SplitsToClean) -> PartitionPlan:
-    # The rooms of splits load compiled loops, which a plan without one does not need on the driver.
+    # Imported late: it compiles kernels that a plan without splits never needs on the driver.
     from sediment.jobs.cleaning.splits import clean_partition_in_splits
 
     try:
@@ -445,24 +436,16 @@ def _exactly_in_splits(sc: Any, task: PlanningTask, in_splits: SplitsToClean) ->
 
 
 def _lost(task: PlanningTask, error: Exception | None) -> PartitionPlan:
-    code, sentence = describe_lost_task(error)
+    code, text = describe_lost_task(error)
     found = _start(task.cleaning.listing, task.cleaning.config.cleanup_policy)
-    return replace(found, status=FAILED, reason_code=code, reason=sentence)
+    return replace(found, status=FAILED, reason_code=code, reason=text)
 
 
 # ------------------------------------------------------------------------------------------------------------- the text
-def run_json(run: PlanRun) -> str:
-    """The one JSON object of `--json`."""
-    return json.dumps({"schema": SCHEMA, **asdict(run), "seconds": round(run.seconds, 3)})
-
-
-def print_run(run: PlanRun, console: Console) -> None:
-    """The table for people, then a sentence or two for each partition."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("partition", "compaction", "dirty", "bytes", "back", "tombstones", "retention"):
-        is_text = column in ("partition", "compaction")
-        table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
-    for partition in run.partitions:
+def print_report(report: RunReport[PartitionPlan], console: Console) -> None:
+    """Print the table for people, then a line for each partition."""
+    table = report_table(("partition", "compaction"), ("dirty", "bytes", "back", "tombstones", "retention"))
+    for partition in report.partitions:
         about = "" if partition.is_exact or partition.status != CLEANABLE else "≈ "
         retention = partition.retention
         table.add_row(
@@ -475,58 +458,64 @@ def print_run(run: PlanRun, console: Console) -> None:
             "" if retention is None or not retention.segments else human_bytes(retention.bytes),
         )
     console.print(table)
-    for partition in run.partitions:
+    for partition in report.partitions:
         console.print(
-            f"{partition.partition}: {'; '.join(_sentences(partition))}", soft_wrap=True, markup=False, highlight=False
+            f"{partition.partition}: {'; '.join(_explanations(partition))}",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
         )
-    back = sum(partition.bytes_back or 0 for partition in run.partitions)
-    gone = sum(partition.retention.bytes for partition in run.partitions if partition.retention is not None)
+    back = sum(partition.bytes_back or 0 for partition in report.partitions)
+    gone = sum(partition.retention.bytes for partition in report.partitions if partition.retention is not None)
     console.print(
-        f"compaction would give back {human_bytes(back)}, retention {human_bytes(gone)} ({run.seconds:.1f} s)",
+        f"compaction would give back {human_bytes(back)}, retention {human_bytes(gone)} ({report.seconds:.1f} s)",
         soft_wrap=True,
         markup=False,
         highlight=False,
     )
 
 
-def _sentences(partition: PartitionPlan) -> list[str]:
-    said = [partition.reason or ""]
+def _explanations(partition: PartitionPlan) -> list[str]:
+    texts = [partition.reason or ""]
     if partition.unblocks_at_ms is not None:
-        said.append(f"time ends that at {utc_time(partition.unblocks_at_ms)}")
+        texts.append(f"becomes cleanable at {utc_time(partition.unblocks_at_ms)}")
     if partition.strategy is not None:
-        said.append(f"strategy {partition.strategy}: {partition.strategy_reason}")
+        texts.append(f"strategy {partition.strategy}: {partition.strategy_reason}")
     first_ms, last_ms = partition.first_delete_horizon_ms, partition.last_delete_horizon_ms
     if partition.tombstones_waiting and first_ms is not None and last_ms is not None:
-        until = f" to {utc_time(last_ms)}" if last_ms != first_ms else ""
-        said.append(f"tombstones may go from {utc_time(first_ms)}{until}, by a cleaning after that")
+        first, last = utc_time(first_ms), utc_time(last_ms)
+        when = f"at {first}" if last == first else f"between {first} and {last}"
+        texts.append(f"tombstones expire {when}; the next cleaning after that drops them")
     elif partition.tombstones_waiting:
-        said.append("tombstones have no delete horizon, so cleaning keeps them")
+        texts.append("tombstones have no delete horizon, so cleaning keeps them")
     retention = partition.retention
     if retention is not None and retention.reason is not None:
-        said.append(f"retention leaves it alone: {retention.reason}")
+        texts.append(f"retention skips it: {retention.reason}")
     elif retention is not None and retention.segments:
         count = len(retention.segments)
-        said.append(f"retention deletes {count} segments, {human_bytes(retention.bytes)}")
+        texts.append(f"retention deletes {count} segments, {human_bytes(retention.bytes)}")
     elif retention is not None and retention.next_at_ms is not None:
-        said.append(f"retention deletes the next segment at {utc_time(retention.next_at_ms)}")
-    return said
+        texts.append(f"retention deletes the next segment at {utc_time(retention.next_at_ms)}")
+    return texts
 
 
 @click.command("plan")
 @common_options
-@click.option("--exact", is_flag=True, help="Read the keys: figures are those of what compact then does.")
-@click.option("--force", is_flag=True, help="Plan as if the dirty ratio were ignored.")
-@click.option("--from-start", is_flag=True, help="Plan as if the cleaner checkpoint were ignored.")
+@click.option("--exact", is_flag=True, help="Read every key, so the figures are exactly what `compact` would produce.")
+@click.option("--force", is_flag=True, help="Plan for `compact --force`, which ignores the dirty ratio.")
+@click.option(
+    "--from-start", is_flag=True, help="Plan for `compact --from-start`, which ignores the cleaner checkpoint."
+)
 @key_equality_option
 def command(options: CommonOptions, exact: bool, force: bool, from_start: bool, key_equality: str) -> None:
-    """Explain what compaction and retention would do with LOG_DIR... now; writes nothing."""
+    """Explain what compaction and retention would do with LOG_DIR... now, and write nothing."""
     own = CompactOptions(force=force, dry_run=True, from_start=from_start, key_equality=KeyEquality(key_equality))
-    run = plan(options, own, exact=exact)
-    options.conclude(run, run_json, print_run)
+    report = plan(options, own, exact=exact)
+    options.conclude(report, report_json, print_report)
 
 
 if __name__ == "__main__":
-    # Tasks are pickled by the name of their module, which `__main__` is not on an executor.
+    # Tasks are pickled by the name of their module, and on an executor `__main__` is another module.
     from sediment.jobs.plan import command as importable
 
     importable()

@@ -1,11 +1,11 @@
-"""`sediment recover LOG_DIR …`: load every partition as a broker's start would, repair it, and leave a clean directory.
+"""`sediment recover LOG_DIR …`: load and repair every partition as a broker does at its start.
 
     per partition     load_log (passes, recovery, snapshots, leader epochs)        threads, kernels without the lock
     per directory     recovery points and log starts · the marker of a clean stop  when its partitions are done
 
-Invariants: a directory is marked as cleanly stopped only when it was so before or every log of it that a broker would
-open was loaded without fault; recovery points are written only for logs that are durable up to them; whatever fails in
-one partition leaves the others alone.
+Invariants: a directory is marked as cleanly stopped only if it was so before, or if every log that a broker would open
+was loaded without an error.  Recovery points are written only for logs that are durable up to them.  A partition that
+fails does not affect the others.
 """
 
 from __future__ import annotations
@@ -16,21 +16,17 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the imports that take time
 
 import fnmatch
-import json
 import os
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
@@ -40,7 +36,16 @@ from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.run_report import FAILED, SCHEMA, human_bytes, print_failures
+from sediment.jobs.reporting.run_report import (
+    FAILED,
+    RunReport,
+    human_bytes,
+    in_order,
+    new_run_id,
+    print_failures,
+    report_json,
+    report_table,
+)
 from sediment.jobs.settings.cluster_settings import check_patterns
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
@@ -69,7 +74,7 @@ _NOT_LOADED = frozenset({DirectoryState.DELETE, DirectoryState.STRAY})
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """A segment of a loaded log; `largest_timestamp` in ms."""
+    """Segment of a loaded log; `largest_timestamp` in ms."""
 
     base_offset: int
     bytes: int
@@ -81,10 +86,10 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """One partition as a broker would have it after its start; offsets are None where it did not load.
+    """Report of one partition in the state after a broker's start; offsets are None if it did not load.
 
-    `producers` are (id, last sequence), `aborted` are (producer id, first, last, last stable offset); `damage` is what
-    was found in parts that a broker trusts and was left alone.  `housekeeping` is what a broker does without a word at
+    `producers` are (id, last sequence), `aborted` are (producer id, first, last, last stable offset).  `damage` lists
+    corruption in parts that a broker trusts; it is left unchanged.  `housekeeping` lists the silent work of a broker at
     the start of a healthy log.  Every batch from `verified_from_offset` on was verified.
 
     Source: docs/reference/commands.md, JSON.
@@ -110,21 +115,12 @@ class RecoveryReport:
     verified_from_offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryRun:
-    """One run; `clean_directories` are those that a broker would now start on as cleanly stopped."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryRunReport(RunReport[RecoveryReport]):
+    """Report of a run of `recover`; a broker would treat a start on `clean_directories` as one after a clean stop."""
 
-    run_id: str
-    command: str
-    now_ms: int
-    seconds: float
     dry_run: bool
     clean_directories: tuple[str, ...]
-    partitions: tuple[RecoveryReport, ...]
-
-    def failed(self) -> bool:
-        """Whether the exit status is to be 1."""
-        return any(partition.status == FAILED for partition in self.partitions)
 
 
 def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
@@ -133,7 +129,7 @@ def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
         log_dir=str(log_dir),
         status=FAILED if log.damage else RECOVERED,
         reason_code="corrupt-batch" if log.damage else None,
-        reason=_damage_sentence(log) if log.damage else None,
+        reason=_damage_reason(log) if log.damage else None,
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         high_watermark=log.high_watermark,
@@ -163,18 +159,18 @@ def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
     )
 
 
-def _damage_sentence(log: LoadedLog) -> str:
+def _damage_reason(log: LoadedLog) -> str:
     found = "; ".join(map(str, log.damage))
     return (
-        f"{found}. A broker does not notice it, and cutting the log there would lose what follows, so it was left as "
-        "it is; restore the segment from a replica or a backup"
+        f"{found}. A broker does not notice it, and truncating the log there would lose the records after it, so "
+        "nothing was changed; restore the segment from a replica or a backup"
     )
 
 
 # ---------------------------------------------------------------------------------------------------------- a partition
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """A log to load: `name` is that of its directory, live or of a future replica."""
+class _LogToLoad:
+    """Log to load; `name` is that of its directory, live or of a future replica."""
 
     name: str
     partition: TopicPartition
@@ -191,66 +187,70 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of a piece of work; `log` is None where it could not be loaded."""
+    """Outcome of loading; `log` is None if the log could not be loaded."""
 
-    work: _Work
+    source: _LogToLoad
     report: RecoveryReport
     log: LoadedLog | None
 
 
-def _load(work: _Work, path: Path, fs: Fs, now_ms: int) -> LoadedLog:
+def _load(source: _LogToLoad, path: Path, fs: Fs, now_ms: int) -> LoadedLog:
     return load_log(
-        work.partition,
+        source.partition,
         path,
-        work.config,
-        work.checkpoints,
+        source.config,
+        source.checkpoints,
         fs,
         now_ms=now_ms,
-        verify_trusted=work.checkpoints.clean_shutdown,
-        state=work.state,
+        verify_trusted=source.checkpoints.clean_shutdown,
+        state=source.state,
     )
 
 
-def _rehearse(work: _Work, now_ms: int) -> LoadedLog:
-    """`_load` in a shadow of the partition; errors name the real files."""
-    with overlay_of(work.path) as shadow:
+def _load_in_overlay(source: _LogToLoad, now_ms: int) -> LoadedLog:
+    """Load the log in an overlay of its directory; errors name the real files."""
+    with overlay_of(source.path) as overlay:
         try:
-            return _load(work, shadow, OverlayFs(), now_ms)
+            return _load(source, overlay, OverlayFs(), now_ms)
         except SedimentError as error:
             if error.path is not None:
-                error.path = error.path.replace(str(shadow), str(work.path))
+                error.path = error.path.replace(str(overlay), str(source.path))
             raise
         except OSError as error:
             if error.filename is not None:
-                error.filename = os.fsdecode(error.filename).replace(str(shadow), str(work.path))
+                error.filename = os.fsdecode(error.filename).replace(str(overlay), str(source.path))
             raise
 
 
-def _recover(work: _Work, lock: DirectoryLock | None, stop: threading.Event, options: CommonOptions) -> _Outcome:
-    """Load one log; its errors are part of the outcome."""
+def _recover(source: _LogToLoad, lock: DirectoryLock | None, stop: threading.Event, options: CommonOptions) -> _Outcome:
+    """Load one log; its errors are part of the outcome.
+
+    Raises:
+        LockLostError: the lock is lost; `stop` is set.
+    """
 
     def failed(code: str, reason: str) -> _Outcome:
-        return _Outcome(work, RecoveryReport(work.name, str(work.directory.path), FAILED, code, reason), None)
+        return _Outcome(source, RecoveryReport(source.name, str(source.directory.path), FAILED, code, reason), None)
 
     if stop.is_set():
         return failed("stopped", "the run was stopped before this partition")
     try:
         if lock is None:
-            log = _rehearse(work, options.now_ms)
+            log = _load_in_overlay(source, options.now_ms)
         else:
             lock.check()
-            log = _load(work, work.path, Fs(), options.now_ms)
+            log = _load(source, source.path, Fs(), options.now_ms)
     except LockLostError:
         stop.set()
         raise
     except (SedimentError, OSError) as error:
         return failed(*describe(error))
-    return _Outcome(work, _report_of(work.name, work.directory.path, log), log)
+    return _Outcome(source, _report_of(source.name, source.directory.path, log), log)
 
 
 # ---------------------------------------------------------------------------------------------------------- a directory
 def _open_directories(options: CommonOptions, fs: Fs) -> list[SelectedDirectory]:
-    """`CommonOptions.open_directories`, where a `--partition` may select a future replica by its directory's name.
+    """Open the directories; a `--partition` may also select a future replica by the name of its directory.
 
     Raises:
         UsageError: a pattern matches no log that would be loaded.
@@ -263,23 +263,23 @@ def _open_directories(options: CommonOptions, fs: Fs) -> list[SelectedDirectory]
 
 
 def _logs(directory: SelectedDirectory, fs: Fs) -> list[tuple[str, TopicPartition, DirectoryState]]:
-    """The logs of a directory that a broker would load, by the names of their directories."""
+    """Return the logs that a broker would load: directory name, partition and state."""
     names = [entry.name for entry in fs.scan(directory.path) if entry.is_directory]
     found = find_partitions(directory.path, names).items()
     return [(name, partition, state) for name, (partition, state) in found if state not in _NOT_LOADED]
 
 
-def _works(directory: SelectedDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_Work], bool]:
-    """The selected logs of a directory, and whether they are all that a broker would go on writing to."""
-    works = []
+def _logs_to_load(directory: SelectedDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_LogToLoad], bool]:
+    """Return the selected logs of a directory, and True if they are all logs that a broker would load."""
+    selected = []
     is_whole = True
     for name, partition, state in _logs(directory, fs):
         if options.partitions and not any(fnmatch.fnmatchcase(name, glob) for glob in options.partitions):
             is_whole = False
             continue
         files = fs.scan(directory.path / name)
-        works.append(
-            _Work(
+        selected.append(
+            _LogToLoad(
                 name=name,
                 partition=partition,
                 state=state,
@@ -289,18 +289,18 @@ def _works(directory: SelectedDirectory, options: CommonOptions, fs: Fs) -> tupl
                 log_bytes=sum(file.size_bytes for file in files if parse_segment_file(file.name)),
             )
         )
-    return works, is_whole
+    return selected, is_whole
 
 
 def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome], is_whole: bool, fs: Fs) -> bool:
-    """Write what a broker writes when it stops; whether the directory now counts as cleanly stopped.
+    """Write the files of a broker's stop; return True if the directory now counts as cleanly stopped.
 
     Source: kafka-log 04 §14 step 3.
     """
-    # Of a live log and a future replica of one partition the live log's offsets count: they are sorted last.
+    # The offsets of a live log replace those of a future replica, so live logs are sorted last.
     loaded = {
-        outcome.work.partition: outcome.log
-        for outcome in sorted(outcomes, key=lambda outcome: outcome.work.state is DirectoryState.LIVE)
+        outcome.source.partition: outcome.log
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.source.state is DirectoryState.LIVE)
         if outcome.log is not None and not outcome.log.damage
     }
     like = directory.path / LOCK_FILE
@@ -327,7 +327,7 @@ def _update(
     gone: Sequence[TopicPartition] | set[TopicPartition],
     like: Path,
 ) -> None:
-    """Set `offsets` in a checkpoint file and drop `gone`; other entries stay, and so does a file that fits."""
+    """Set `offsets` in a checkpoint file and remove the entries `gone`; write it only if something changes."""
     before = read_offset_checkpoint(fs, path)
     after = {partition: offset for partition, offset in (before or {}).items() if partition not in gone} | dict(offsets)
     if after != before and (after or before is not None):
@@ -337,19 +337,19 @@ def _update(
 # -------------------------------------------------------------------------------------------------------------- the run
 def recover(
     options: CommonOptions, *, dry_run: bool = False, threads: int | None = None, stop: threading.Event | None = None
-) -> RecoveryRun:
+) -> RecoveryRunReport:
     """Load and repair the selected partitions of `options.log_dirs`, `threads` at a time in each directory.
 
-    `stop`, once set, ends the run after the partitions that are under way; the others are reported as failed.
+    `stop`, once set, ends the run after the partitions in progress; the others are reported as failed.
 
     Raises:
-        UsageError: a directory or setting is wrong; nothing was touched.
-        CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was touched.
+        UsageError: a directory or setting is wrong; nothing was changed.
+        CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
         DirectoryInUseError: a broker or another run holds a directory.
     """
     stop = stop or threading.Event()
     started = time.monotonic()
-    run_id = uuid.uuid4().hex[:12]
+    run_id = new_run_id()
     fs = Fs()
     directories = _open_directories(options, fs)
     reports: list[RecoveryReport] = []
@@ -359,11 +359,11 @@ def recover(
         if not dry_run:
             for directory in directories:
                 locks[directory.path] = stack.enter_context(DirectoryLock(directory.path))
-            # What a broker wrote before it gave up the lock counts.
+            # Read again: a broker may have written before it released the lock.
         directories = _open_directories(options, fs)
-        per_directory = [(directory, *_works(directory, options, fs)) for directory in directories]
-        works = [work for _, some, _ in per_directory for work in some]
-        progress = stack.enter_context(Progress(options.messages(), len(works), sum(work.log_bytes for work in works)))
+        per_directory = [(directory, *_logs_to_load(directory, options, fs)) for directory in directories]
+        logs = [log for _, some, _ in per_directory for log in some]
+        progress = stack.enter_context(Progress(options.messages(), len(logs), sum(log.log_bytes for log in logs)))
         per_thread = threads or max(map(_default_threads, directories), default=1)
         pool = stack.enter_context(ThreadPoolExecutor(per_thread * len(directories), "sediment-recover"))
         for directory, outcomes, is_whole in _outcomes(per_directory, pool, locks, stop, options, progress):
@@ -377,9 +377,15 @@ def recover(
                     clean.append(str(directory.path))
             elif directory.checkpoints.clean_shutdown:
                 clean.append(str(directory.path))
-    ordered = tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
-    seconds = time.monotonic() - started
-    return RecoveryRun(run_id, "recover", options.now_ms, seconds, dry_run, tuple(sorted(clean)), ordered)
+    return RecoveryRunReport(
+        run_id=run_id,
+        command="recover",
+        now_ms=options.now_ms,
+        seconds=time.monotonic() - started,
+        dry_run=dry_run,
+        clean_directories=tuple(sorted(clean)),
+        partitions=in_order(reports),
+    )
 
 
 def _default_threads(directory: SelectedDirectory) -> int:
@@ -389,26 +395,26 @@ def _default_threads(directory: SelectedDirectory) -> int:
 
 
 def _outcomes(
-    per_directory: Sequence[tuple[SelectedDirectory, list[_Work], bool]],
+    per_directory: Sequence[tuple[SelectedDirectory, list[_LogToLoad], bool]],
     pool: ThreadPoolExecutor,
     locks: Mapping[Path, DirectoryLock],
     stop: threading.Event,
     options: CommonOptions,
     progress: Progress,
 ) -> Iterator[tuple[SelectedDirectory, list[_Outcome], bool]]:
-    """Each directory with the outcomes of its partitions, when the last of them is done; large ones begin first."""
-    left = {directory.path: len(works) for directory, works, _ in per_directory}
+    """Yield each directory with the outcomes of its partitions when the last of them is done; largest logs first."""
+    left = {directory.path: len(logs) for directory, logs, _ in per_directory}
     done: dict[Path, list[_Outcome]] = {path: [] for path in left}
     by_path = {directory.path: (directory, is_whole) for directory, _, is_whole in per_directory}
     for path in [path for path, count in left.items() if not count]:
         directory, is_whole = by_path[path]
         yield directory, [], is_whole
-    works = sorted((work for _, some, _ in per_directory for work in some), key=lambda w: w.log_bytes, reverse=True)
-    futures = [pool.submit(_recover, work, locks.get(work.directory.path), stop, options) for work in works]
+    logs = sorted((log for _, some, _ in per_directory for log in some), key=lambda log: log.log_bytes, reverse=True)
+    futures = [pool.submit(_recover, log, locks.get(log.directory.path), stop, options) for log in logs]
     for future in as_completed(futures):
         outcome = future.result()
-        path = outcome.work.directory.path
-        progress.advance(outcome.work.log_bytes)
+        path = outcome.source.directory.path
+        progress.advance(outcome.source.log_bytes)
         done[path].append(outcome)
         left[path] -= 1
         if not left[path]:
@@ -417,17 +423,10 @@ def _outcomes(
 
 
 # ------------------------------------------------------------------------------------------------------------- the text
-def run_json(run: RecoveryRun) -> str:
-    """The one JSON object of `--json`."""
-    return json.dumps({"schema": SCHEMA, **asdict(run), "seconds": round(run.seconds, 3)})
-
-
-def print_run(run: RecoveryRun, console: Console) -> None:
-    """The table for people, then what was repaired and what is wrong."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("partition", "status", "offsets", "segments", "bytes", "repairs"):
-        table.add_column(column, justify="left" if column in ("partition", "status") else "right")
-    for partition in run.partitions:
+def print_report(report: RecoveryRunReport, console: Console) -> None:
+    """Print the table for people, then the repairs and the failures."""
+    table = report_table(("partition", "status"), ("offsets", "segments", "bytes", "repairs"))
+    for partition in report.partitions:
         has_offsets = partition.log_start_offset is not None
         table.add_row(
             partition.partition,
@@ -438,24 +437,24 @@ def print_run(run: RecoveryRun, console: Console) -> None:
             str(len(partition.repairs)),
         )
     console.print(table)
-    for partition in run.partitions:
-        for sentence in partition.repairs:
-            would = "would be: " if run.dry_run else ""
-            console.print(f"{partition.partition}: {would}{sentence}", soft_wrap=True, markup=False)
-    print_failures(((p.partition, p.reason) for p in run.partitions if p.status == FAILED), console)
-    console.print(_summary(run), soft_wrap=True, markup=False)
+    for partition in report.partitions:
+        for text in partition.repairs:
+            would = "would be: " if report.dry_run else ""
+            console.print(f"{partition.partition}: {would}{text}", soft_wrap=True, markup=False)
+    print_failures(((p.partition, p.reason) for p in report.partitions if p.status == FAILED), console)
+    console.print(_summary(report), soft_wrap=True, markup=False)
 
 
-def _summary(run: RecoveryRun) -> str:
-    failed = sum(partition.status == FAILED for partition in run.partitions)
-    repairs = sum(len(partition.repairs) for partition in run.partitions)
+def _summary(report: RecoveryRunReport) -> str:
+    failed = sum(partition.status == FAILED for partition in report.partitions)
+    repairs = sum(len(partition.repairs) for partition in report.partitions)
     if repairs or failed:
-        verb = "would be recovered" if run.dry_run else "recovered"
-        counts = f"{len(run.partitions) - failed} {verb} with {repairs} repairs, {failed} failed"
+        verb = "would be recovered" if report.dry_run else "recovered"
+        counts = f"{len(report.partitions) - failed} {verb} with {repairs} repairs, {failed} failed"
     else:
-        where = "" if all(map(_is_verified, run.partitions)) else " from their recovery points on"
-        counts = f"{len(run.partitions)} checked{where}, nothing to repair"
-    return f"{counts} in {run.seconds:.1f} s (run {run.run_id})"
+        where = "" if all(map(_is_verified, report.partitions)) else " from their recovery points on"
+        counts = f"{len(report.partitions)} checked{where}, nothing to repair"
+    return f"{counts} in {report.seconds:.1f} s (run {report.run_id})"
 
 
 def _is_verified(partition: RecoveryReport) -> bool:
@@ -466,15 +465,20 @@ def _is_verified(partition: RecoveryReport) -> bool:
 
 @click.command("recover")
 @common_options
-@click.option("--dry-run", is_flag=True, help="Change nothing, report what would be repaired.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; report the repairs that would be made.")
 @click.option(
-    "--threads", type=click.IntRange(min=1), help=f"Partitions at a time in each directory (default: {_THREADS_KEY})."
+    "--threads",
+    type=click.IntRange(min=1),
+    help=f"Load this many partitions at a time in each directory (default: {_THREADS_KEY}).",
 )
 def command(options: CommonOptions, dry_run: bool, threads: int | None) -> None:
-    """Load every partition of LOG_DIR... as a broker's start would and repair it."""
+    """Load every partition of LOG_DIR... as a broker does at its start, and repair it.
+
+    SIGINT or SIGTERM finishes the partitions in progress, reports and exits 1.
+    """
     with stop_on_signals() as stop:
-        run = recover(options, dry_run=dry_run, threads=threads, stop=stop)
-    options.conclude(run, run_json, print_run)
+        report = recover(options, dry_run=dry_run, threads=threads, stop=stop)
+    options.conclude(report, report_json, print_report)
 
 
 if __name__ == "__main__":

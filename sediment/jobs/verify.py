@@ -1,12 +1,12 @@
-"""`sediment verify BEFORE AFTER`: is AFTER a correct compaction of BEFORE?
+"""`sediment verify BEFORE AFTER`: check that AFTER is a correct compaction of BEFORE.
 
     driver    pair up · slices                    · range of each pair  · bytes and files · count and first differences
     tasks                      batches -> segments                        records, batches
 
-Nothing of the cleaner is used: the rules are stated once more, in `verify_range` over segments and in `verify_rules` as
-queries.  Neither directory is changed or locked; one that changes while it is read is an error.
+The cleaner's code is not used: `verification.cleaned_range` states its rules again over segments, `verification.rules`
+as queries.  Neither directory is changed or locked; a directory that changes while it is read is an error.
 
-Invariant: a partition is CORRECT only if every check was made and found nothing.
+Invariant: a partition is CORRECT only if every check was made and found no difference.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sediment.engine.directory.before_mark import BeforeMark, fingerprint, read_
 from sediment.jobs.command_line.options import CommonOptions, options_of_two_directories
 from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.run_report import FAILED, SKIPPED
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG, RunReport, new_run_id, report_json
 from sediment.jobs.settings.cluster_settings import check_patterns, settings_of_logs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import create_session, spark_context
@@ -47,18 +47,15 @@ from sediment.jobs.verification.cleaned_range import (
     cleaned_range,
     segment_differences,
 )
-from sediment.jobs.verification.files import FilesWork, check_files
+from sediment.jobs.verification.files import FilesToCheck, check_files
 from sediment.jobs.verification.report import (
     CHECKS,
     CORRECT,
     NOT_CHANGED,
     SHOWN_DIFFERENCES,
-    WRONG,
     Difference,
     PairReport,
-    VerifyReport,
     print_report,
-    report_json,
 )
 from sediment.jobs.verification.rows import AFTER, BEFORE, load_aborted, load_batches, load_records
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, SourceChangedError, UsageError
@@ -81,7 +78,7 @@ _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One log of a pair, with the files of its segments as they were when the run began."""
+    """One log of a pair, with the files of its segments at the start of the run."""
 
     source: Source
     segments: tuple[LiveSegment, ...]
@@ -93,11 +90,11 @@ class _Side:
 
     @property
     def readable_bytes(self) -> int:
-        """At most so many: positions in a segment have 32 bits, and what is larger may be sparse."""
+        """Upper bound of the bytes to read: positions in a segment have 32 bits, and a larger file may be sparse."""
         return sum(min(segment.ref.log_bytes, INT32_MAX) for segment in self.segments)
 
     def facts(self, found: Mapping[int, Row], first_open: int | None) -> LogFacts:
-        """By its listing and what the batches tell of each segment."""
+        """Return the facts of the log from its listing, and from the rows `found` of its segments."""
         return LogFacts(
             tuple(_segment_facts(segment, found.get(segment.base_offset)) for segment in self.segments),
             first_open,
@@ -131,8 +128,8 @@ class _Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
-    """A pair and what its segments tell."""
+class _PairFacts:
+    """Pair, and the facts of its segments."""
 
     pair: _Pair
     before: LogFacts
@@ -144,10 +141,10 @@ class _Judged:
 
 # ------------------------------------------------------------------------------------------------------------- pairing
 def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairReport]]:
-    """The partitions that are in both directories, and reports of those that are not.
+    """Return the partitions in both directories, and reports of those in only one.
 
     Raises:
-        UsageError: a path is no log directory and no partition's, or one of each, or nothing is selected.
+        UsageError: a path is neither a log directory nor a partition, the two differ, or nothing is selected.
         CorruptCheckpointError: a checkpoint file cannot be read.
     """
     before, after = options.log_dirs
@@ -156,7 +153,7 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
     if kinds[0] != kinds[1]:
         raise UsageError(
             f"{before} and {after} are a log directory and the directory of one partition",
-            advice="name two of a kind",
+            advice="name two log directories, or two directories of partitions",
         )
     if kinds[0]:
         name = before.resolve().name
@@ -186,7 +183,11 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
 
 
 def _check_cleaner_checkpoint(before: Path, after: Path, fs: Fs) -> None:
-    """Refuse a malformed file that BEFORE does not have: readers here take it for an empty one, a broker does not."""
+    """Check a cleaner checkpoint that differs from BEFORE: readers here take a malformed file as empty, brokers do not.
+
+    Raises:
+        CorruptCheckpointError: the file is malformed.
+    """
     files = [path / CLEANER_FILE for path in (before, after)]
     old, new = (fs.read_bytes(file) if fs.exists(file) else None for file in files)
     if new != old:
@@ -196,7 +197,7 @@ def _check_cleaner_checkpoint(before: Path, after: Path, fs: Fs) -> None:
 def _is_partition(path: Path, fs: Fs) -> bool:
     if not fs.is_directory(path):
         raise NotALogDirectoryError(
-            "no such directory", path=str(path), advice="name two log directories, or two of partitions"
+            "no such directory", path=str(path), advice="name two log directories, or two directories of partitions"
         )
     return any(parse_segment_file(entry.name) for entry in fs.scan(path) if entry.is_file)
 
@@ -207,7 +208,7 @@ def _side(source: Source, fs: Fs, checkpoints: LogDirCheckpoints | None = None) 
 
 
 def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
-    """The partitions of BEFORE; a run that changed none left its mark and no partition."""
+    """Return the partitions of BEFORE; a run without changes left only its mark there."""
     try:
         return find_sources([before], fs)
     except NotALogDirectoryError:
@@ -217,13 +218,15 @@ def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
 
 
 def _selected(names: Sequence[str], options: CommonOptions) -> list[str]:
-    """Return those of `names` that `--partition` selects.
+    """Return the `names` that `--partition` selects.
 
     Raises:
-        UsageError: a pattern matches none of them, or there are none.
+        UsageError: a pattern matches none of them, or `names` is empty.
     """
     if not names:
-        raise UsageError("there is no partition to compare", path=str(options.log_dirs[0]), advice="look at BEFORE")
+        raise UsageError(
+            "BEFORE and AFTER have no partition to compare", path=str(options.log_dirs[0]), advice="check the paths"
+        )
     if not options.allow_empty_selection:
         check_patterns(options.partitions, names, where=" and ".join(map(str, options.log_dirs)))
     globs = options.partitions or ("*",)
@@ -231,7 +234,7 @@ def _selected(names: Sequence[str], options: CommonOptions) -> list[str]:
 
 
 def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirCheckpoints], fs: Fs) -> PairReport:
-    """A partition that a run with --keep-before did not link: it must be as it was when the run began."""
+    """Return the report of a partition that --keep-before did not link: it must be unchanged since the run started."""
     name = after.directory.name
     old, new = (known.of(after.partition).log_start or 0 for known in checkpoints)
     differences = []
@@ -240,16 +243,16 @@ def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirChe
     if str(after.directory.parent.resolve()) != mark.log_dir:
         differences.append(
             Difference(
-                "partition", None, f"BEFORE did not link the partition, and only {mark.log_dir} tells if it changed"
+                "partition",
+                None,
+                f"BEFORE did not link the partition; compare with {mark.log_dir} to see if it changed",
             )
         )
     elif fingerprint(after.directory, fs) != mark.partitions[name]:
         differences.append(Difference("partition", None, "the partition changed, and BEFORE did not link it"))
     if differences:
         return _wrong(name, None, str(after.directory), differences)
-    return PairReport(
-        name, None, str(after.directory), SKIPPED, NOT_CHANGED, "its files are those that it had before the run"
-    )
+    return PairReport(name, None, str(after.directory), SKIPPED, NOT_CHANGED, "its files are unchanged since the run")
 
 
 def _missing(name: str, sides: Sequence[Mapping[str, Source]]) -> PairReport:
@@ -272,7 +275,7 @@ def _wrong(name: str, before: str | None, after: str | None, differences: Sequen
 
 # ------------------------------------------------------------------------------------------------------------ verifying
 def _settings_of(sources: Sequence[tuple[Source, Source]], settings: Settings) -> dict[Source, Settings]:
-    """The settings of each pair, by its log before: what the metadata beside it says, else that beside the other."""
+    """Return the settings of each pair by its log before: from the metadata beside it, or else beside the other log."""
     before, after = (
         settings_of_logs([(pair[side].partition, pair[side].directory) for pair in sources], settings, Fs())
         for side in (0, 1)
@@ -280,12 +283,12 @@ def _settings_of(sources: Sequence[tuple[Source, Source]], settings: Settings) -
     return {pair[0]: one or other or settings for pair, one, other in zip(sources, before, after, strict=True)}
 
 
-_DamagedSegments = Mapping[tuple[int, int], frozenset[int]]
-"""Base offsets of segments with batches that cannot be read, by pair and side."""
+_CorruptSegments = Mapping[tuple[int, int], frozenset[int]]
+"""Base offsets of segments with unreadable batches, by pair and side."""
 
 
-class _Run:
-    """One comparison of all pairs on one session."""
+class _VerifyRun:
+    """Comparison of all pairs in one session."""
 
     def __init__(
         self,
@@ -305,20 +308,20 @@ class _Run:
         self._settings = _settings_of(self._sources, options.settings)
 
     def reports(self) -> list[PairReport]:
-        """Of every pair.
+        """Return a report for every pair.
 
         Raises:
-            SourceChangedError: a log was changed meanwhile.
+            SourceChangedError: a log changed meanwhile.
         """
         batches = load_batches(self._sources, self._spark).persist()
         decided = r.with_decisions(batches).persist()
         found: DataFrame | None = None
         try:
             rows = r.segment_facts(decided).collect()
-            damaged = {(row.pair, row.side): frozenset(row.segments) for row in _unreadable(batches)}
-            judged = self._judge(rows, damaged)
-            errors, on_driver = self._files(judged, damaged)
-            found = self._differences(batches, decided, rows, judged, has_damage=bool(damaged)).persist()
+            corrupt = {(row.pair, row.side): frozenset(row.segments) for row in _unreadable(batches)}
+            facts = self._facts(rows, corrupt)
+            errors, on_driver = self._files(facts, corrupt)
+            found = self._differences(batches, decided, rows, facts, has_corruption=bool(corrupt)).persist()
             counts, first = _counted(found)
             self._check_unchanged()
         finally:
@@ -333,33 +336,33 @@ class _Run:
                 first.get(number, []),
                 errors.get(number),
             )
-            for number, one in enumerate(judged)
+            for number, one in enumerate(facts)
         ]
 
-    def _judge(self, rows: Sequence[Row], damaged: _DamagedSegments) -> list[_Judged]:
+    def _facts(self, rows: Sequence[Row], corrupt: _CorruptSegments) -> list[_PairFacts]:
         by_side: dict[tuple[int, int], dict[int, Row]] = {}
         for row in rows:
             by_side.setdefault((row.pair, row.side), {})[row.segment] = row
         return [
-            self._judge_one(pair, by_side, number, min(damaged.get((number, BEFORE), ()), default=None))
+            self._facts_of_pair(pair, by_side, number, min(corrupt.get((number, BEFORE), ()), default=None))
             for number, pair in enumerate(self._pairs)
         ]
 
-    def _judge_one(
+    def _facts_of_pair(
         self,
         pair: _Pair,
         by_side: Mapping[tuple[int, int], Mapping[int, Row]],
         number: int,
-        first_damaged: int | None,
-    ) -> _Judged:
+        first_corrupt: int | None,
+    ) -> _PairFacts:
         found = [by_side.get((number, side), {}) for side in (BEFORE, AFTER)]
         opened = [
             min((row.first_open for row in rows.values() if row.first_open is not None), default=None) for rows in found
         ]
-        if first_damaged is not None:
-            # The marker of a transaction that seems to be open may be what cannot be read.
+        if first_corrupt is not None:
+            # The marker of a seemingly open transaction may be in an unreadable batch.
             opened = [None, None]
-        before = replace(pair.before.facts(found[0], opened[0]), first_damaged=first_damaged)
+        before = replace(pair.before.facts(found[0], opened[0]), first_corrupt=first_corrupt)
         after = pair.after.facts(found[1], opened[1])
         config = self._settings[pair.before.source].for_topic(pair.before.source.partition.topic).compaction
         cleaned = cleaned_range(
@@ -370,29 +373,31 @@ class _Run:
             delete_retention_ms=config.delete_retention_ms,
         )
         counts = [sum(row.records or 0 for row in rows.values()) for rows in found]
-        return _Judged(pair, before, after, cleaned, *counts)
+        return _PairFacts(pair, before, after, cleaned, *counts)
 
     def _files(
-        self, judged: Sequence[_Judged], damaged: _DamagedSegments
+        self, facts: Sequence[_PairFacts], corrupt: _CorruptSegments
     ) -> tuple[dict[int, Exception], list[list[Difference]]]:
-        """Errors of reading the files of a pair, and what the segments and files of each pair show."""
-        differences = [segment_differences(one.before, one.after, one.cleaned) for one in judged]
+        """Return the errors of pairs whose files are unreadable, and the differences of segments and files by pair."""
+        differences = [segment_differences(one.before, one.after, one.cleaned) for one in facts]
         errors: dict[int, Exception] = {}
-        works = [
-            work
-            for number, one in enumerate(judged)
-            for work in _works(number, one, damaged.get((number, AFTER), frozenset()), self._rules(one).idle_since_ms())
+        items = [
+            item
+            for number, one in enumerate(facts)
+            for item in _files_to_check(
+                number, one, corrupt.get((number, AFTER), frozenset()), self._rules(one).idle_since_ms()
+            )
         ]
         group = f"sediment-verify-{uuid.uuid4().hex}"
-        for answers in run_on_executors(
-            self._spark.sparkContext, works, _perform, lambda work: work.size_bytes, group=group
+        for results in run_on_executors(
+            self._spark.sparkContext, items, _check_pair, lambda item: item.size_bytes, group=group
         ):
-            for answer in answers:
-                error = answer.error or (answer.result if isinstance(answer.result, Exception) else None)
+            for each in results:
+                error = each.error or (each.result if isinstance(each.result, Exception) else None)
                 if error is not None:
-                    errors[answer.work.pair] = error
-                elif isinstance(answer.result, list):
-                    differences[answer.work.pair] += answer.result
+                    errors[each.item.pair] = error
+                elif isinstance(each.result, list):
+                    differences[each.item.pair] += each.result
         return errors, differences
 
     def _differences(
@@ -400,16 +405,16 @@ class _Run:
         batches: DataFrame,
         decided: DataFrame,
         rows: Sequence[Row],
-        judged: Sequence[_Judged],
+        facts: Sequence[_PairFacts],
         *,
-        has_damage: bool,
+        has_corruption: bool,
     ) -> DataFrame:
         legacy: Counter[int] = Counter()
         for row in rows:
             if row.side == BEFORE and row.last_legacy is not None:
                 legacy[row.pair] = max(legacy[row.pair], row.last_legacy + 1)
         rules = r.rules_frame(
-            {number: self._rules(one, legacy.get(number, -INT64_MAX)) for number, one in enumerate(judged)},
+            {number: self._rules(one, legacy.get(number, -INT64_MAX)) for number, one in enumerate(facts)},
             self._spark,
         )
         size_bytes = _readable_bytes(self._pairs)
@@ -426,14 +431,14 @@ class _Run:
                 with_aborted=any(row.aborted for row in rows),
             ),
         ]
-        if has_damage:
-            frames.append(r.damage_differences(batches))
+        if has_corruption:
+            frames.append(r.corruption_differences(batches))
         if has_producers:
             entries = load_aborted([source for _, source in self._sources], self._spark)
             frames.append(r.transaction_index_differences(decided, entries))
         return r.union(frames)
 
-    def _rules(self, one: _Judged, legacy_end: int = -INT64_MAX) -> r.PairRules:
+    def _rules(self, one: _PairFacts, legacy_end: int = -INT64_MAX) -> r.PairRules:
         source = one.pair.before.source
         config = self._settings[source].for_topic(source.partition.topic).compaction
         return r.PairRules(
@@ -441,7 +446,7 @@ class _Run:
             stable_before=one.before.last_stable_offset,
             stable_after=one.after.last_stable_offset,
             legacy_end=legacy_end,
-            damaged_from=one.before.first_damaged,
+            corrupt_from=one.before.first_corrupt,
             delete_retention_ms=config.delete_retention_ms,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             now_ms=self._options.now_ms,
@@ -457,24 +462,26 @@ class _Run:
                     "the log changed while it was compared",
                     partition=str(side.source.partition),
                     path=str(side.source.directory),
-                    advice="stop what writes to it, or compare a copy",
+                    advice="stop the process that writes to it, or compare a copy",
                 )
 
 
-def _works(number: int, one: _Judged, damaged: frozenset[int], idle_since_ms: int) -> Iterator[FilesWork]:
+def _files_to_check(
+    number: int, one: _PairFacts, corrupt: frozenset[int], idle_since_ms: int
+) -> Iterator[FilesToCheck]:
     before, after = one.pair.before, one.pair.after
     ours = {segment.base_offset for segment in after.segments}
     first_open = one.before.first_open_offset
-    yield FilesWork(number, before.source, after.source, None, after.size_bytes, damaged, first_open, idle_since_ms)
+    yield FilesToCheck(number, before.source, after.source, None, after.size_bytes, corrupt, first_open, idle_since_ms)
     for segment in before.segments:
         if segment.base_offset >= one.cleaned.end and segment.base_offset in ours:
-            yield FilesWork(number, before.source, after.source, segment.base_offset, 2 * segment.ref.log_bytes)
+            yield FilesToCheck(number, before.source, after.source, segment.base_offset, 2 * segment.ref.log_bytes)
 
 
-def _perform(work: FilesWork, attempt: str) -> list[Difference] | Exception:
-    """`check_files`; an error is of this pair only."""
+def _check_pair(files: FilesToCheck, attempt: str) -> list[Difference] | Exception:
+    """Return the differences, or the error of this pair."""
     try:
-        return check_files(work, attempt)
+        return check_files(files, attempt)
     except (SedimentError, OSError) as error:
         return error
 
@@ -484,12 +491,12 @@ def _readable_bytes(pairs: Sequence[_Pair]) -> int:
 
 
 def _slots(spark: SparkSession, size_bytes: int) -> int:
-    """How many tasks share an exchange at least: one where there is next to nothing."""
+    """Return the least number of tasks of an exchange: one for a tiny size."""
     return 1 if size_bytes < _TINY_BYTES else max(1, int(spark.sparkContext.defaultParallelism))
 
 
 def _unreadable(batches: DataFrame) -> list[Row]:
-    """A row for each pair and side with batches that cannot be read: the `segments` that have some.
+    """Return a row for each pair and side with unreadable batches: the `segments` that hold them.
 
     Raises:
         SedimentError: a log could not be read at all.
@@ -512,7 +519,7 @@ def _unreadable(batches: DataFrame) -> list[Row]:
 
 
 def _counted(found: DataFrame) -> tuple[dict[int, Counter[str]], dict[int, list[Difference]]]:
-    """How many differences each check of each pair has, and the first ones; few rows, however many there are."""
+    """Return the number of differences of each check of each pair, and the first ones; few rows in any case."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -529,7 +536,7 @@ def _counted(found: DataFrame) -> tuple[dict[int, Counter[str]], dict[int, list[
 
 
 def _report(
-    one: _Judged,
+    one: _PairFacts,
     on_driver: Sequence[Difference],
     counts: Counter[str],
     first: Sequence[Difference],
@@ -566,7 +573,7 @@ def _report(
 _OF_CLAIMS = frozenset({"superseded", "aborted"})
 
 
-def _count(check: str, total: Counter[str], one: _Judged, error: Exception | None) -> int | None:
+def _count(check: str, total: Counter[str], one: _PairFacts, error: Exception | None) -> int | None:
     if error is not None or (check in _OF_CLAIMS and not one.cleaned.is_claimed):
         return total[check] or None
     return total[check]
@@ -589,14 +596,14 @@ def _quick_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
 
 
 def _over_tcp(given: Mapping[str, str]) -> dict[str, str]:
-    """Over Unix domain sockets Python processes that served DataFrames leave a traceback when Spark stops."""
+    """Return a setting for TCP: over Unix domain sockets, Python processes of DataFrames end with a traceback."""
     name = "spark.python.unix.domain.socket.enabled"
     return {name: given.get(name, "false")}
 
 
 @contextmanager
 def _session(options: CommonOptions, pairs: Sequence[_Pair]) -> Iterator[SparkSession]:
-    """A session that starts fast where there is little to read, and reads fast where there is much."""
+    """Yield a session that starts fast for little data, or reads fast for much data."""
     size_bytes = _readable_bytes(pairs)
     start = _quick_session if size_bytes <= _SMALL_BYTES else create_session
     with start(options.master, "sediment verify") as spark:
@@ -620,23 +627,23 @@ def _restore(spark: SparkSession, name: str, value: str | None) -> None:
         spark.conf.set(name, value)
 
 
-def verify(options: CommonOptions, *, now_is_exact: bool, since_ms: int | None) -> VerifyReport:
+def verify(options: CommonOptions, *, now_is_exact: bool, since_ms: int | None) -> RunReport[PairReport]:
     """Compare the two `log_dirs` of `options`.
 
-    `now_is_exact`: `now_ms` was the clock of the cleaning, not just some time after it.  `since_ms`: that of the first
-    of several cleanings; None: there was one.
+    `now_is_exact`: `now_ms` is the clock of the cleaning, not a later time.  `since_ms`: the clock of the first of
+    several cleanings; None: there was one.
 
     Raises:
         UsageError: the directories cannot be compared.
-        SedimentError: one cannot be read, or changed meanwhile.
+        SedimentError: a directory cannot be read, or changed meanwhile.
     """
     started = time.monotonic()
     pairs, reports = _pair_up(options, Fs())
     if pairs:
         with _session(options, pairs) as spark, stages_of(spark.sparkContext, options.messages()):
-            reports += _Run(pairs, options, spark, now_is_exact=now_is_exact, since_ms=since_ms).reports()
-    return VerifyReport(
-        run_id=uuid.uuid4().hex[:12],
+            reports += _VerifyRun(pairs, options, spark, now_is_exact=now_is_exact, since_ms=since_ms).reports()
+    return RunReport(
+        run_id=new_run_id(),
         command="verify",
         now_ms=options.now_ms,
         seconds=time.monotonic() - started,
@@ -650,12 +657,12 @@ def verify(options: CommonOptions, *, now_is_exact: bool, since_ms: int | None) 
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),
-    help="The clock of the first of several cleanings (default: there was one, at --now-ms if that is given).",
+    help="Set the clock of the first of several cleanings (default: one cleaning, at --now-ms if given).",
 )
 def command(options: CommonOptions, since_ms: int | None) -> None:
-    """Say whether AFTER is a correct compaction of BEFORE.
+    """Check that AFTER is a correct compaction of BEFORE.
 
-    Both are log directories, or both directories of one partition.  Neither is changed.
+    Both are log directories, or both are directories of one partition.  Neither is changed.
     """
     given = click.get_current_context().get_parameter_source("now_ms")
     report = verify(options, now_is_exact=given is not ParameterSource.DEFAULT, since_ms=since_ms)
@@ -663,7 +670,7 @@ def command(options: CommonOptions, since_ms: int | None) -> None:
 
 
 if __name__ == "__main__":
-    # Tasks are pickled by the name of their module, which `__main__` is not on an executor.
+    # Tasks are pickled by the name of their module, and on an executor `__main__` is another module.
     from sediment.jobs.verify import command as importable
 
     importable()

@@ -19,7 +19,7 @@ from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.loader import load_log
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.expire import ExpiryRun, expire
+from sediment.jobs.expire import ExpiryRunReport, expire
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.names import TopicPartition
@@ -64,7 +64,7 @@ class Log:
     def images(self) -> tuple[Image, Image]:
         return read_image(self.log_dir), read_image(self.directory)
 
-    def run(self, fs: Fs) -> ExpiryRun:
+    def run(self, fs: Fs) -> ExpiryRunReport:
         options = CommonOptions(
             log_dirs=(self.log_dir,),
             partitions=(),

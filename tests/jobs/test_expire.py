@@ -365,7 +365,7 @@ def test_the_table_for_people_says_what_went(tmp_path):
     make_log(tmp_path)
     outcome = sediment("expire", tmp_path, "--broker-defaults", "--set=retention.bytes=720", "--set=retention.ms=-1")
     assert "3 → 2" in outcome.stdout
-    assert "1 expired; 1 segments with 360 B went" in outcome.stdout
+    assert "1 expired; 1 segment with 360 B deleted" in outcome.stdout
 
 
 def test_several_directories_and_topics_follow_their_own_settings(tmp_path):

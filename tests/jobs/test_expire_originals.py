@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.expire import ExpiryRun
+from sediment.jobs.expire import ExpireOptions, ExpiryRunReport
 from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.buffers import Buffer
@@ -180,10 +180,10 @@ class LinkingFs(FaultyFs):
         self._run(f"link {target.name}", target.parent, lambda: Fs.link(self, source, target), lambda disk: None)
 
 
-def run(log_dir: Path, kept: Path, sets: Iterable[str], fs: Fs) -> ExpiryRun:
+def run(log_dir: Path, kept: Path, sets: Iterable[str], fs: Fs) -> ExpiryRunReport:
     settings = Settings.load(None, [given.removeprefix("--set=") for given in sets], broker_defaults=True)
     options = CommonOptions((log_dir,), (), settings, NOW_MS, True, None, True)
-    return run_expire(options, keep_originals=kept, fs=fs)
+    return run_expire(options, ExpireOptions(keep_originals=kept), fs=fs)
 
 
 def test_a_run_killed_behind_any_step_can_be_put_back_or_repeated(tmp_path):

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.expire import ExpiryRun
+from sediment.jobs.expire import ExpiryRunReport
 from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import DeclinedError, SourceChangedError
@@ -80,9 +80,9 @@ def test_yes_deletes_what_was_shown(log_dir, tmp_path):
     )  # fmt: skip
     assert status == 0, shown
     assert shown.count(QUESTION) == 1
-    assert f"2 segments with 720 B would go, the files would be kept in {tmp_path}/kept" in shown
+    assert f"2 segments with 720 B would be deleted, the files would be kept in {tmp_path}/kept" in shown
     assert NAME in shown.split(QUESTION)[0] and "3 → 1" in shown.split(QUESTION)[0]
-    assert "2 segments with 720 B went" in stdout
+    assert "2 segments with 720 B deleted" in stdout
     assert bases(log_dir / NAME) == [10]
     assert len(catalogues(tmp_path / "kept")) == 1
 
@@ -141,13 +141,13 @@ def test_without_a_terminal_nobody_is_asked(log_dir, stream):
 
 
 # -------------------------------------------------------------------------------------------------- while it is asking
-def run(log_dir: Path, confirm: Callable[[ExpiryRun], bool]) -> ExpiryRun:
+def run(log_dir: Path, confirm: Callable[[ExpiryRunReport], bool]) -> ExpiryRunReport:
     options = CommonOptions((log_dir,), (), Settings.load(None, SETS), NOW_MS, True, None, True)
     return run_expire(options, confirm=confirm)
 
 
 def test_the_run_that_is_shown_is_the_run_that_follows(log_dir):
-    shown: list[ExpiryRun] = []
+    shown: list[ExpiryRunReport] = []
     done = run(log_dir, lambda plan: not shown.append(plan))
     assert (shown[0].partitions, shown[0].run_id, shown[0].dry_run) == (done.partitions, done.run_id, True)
     assert not done.dry_run
@@ -162,7 +162,7 @@ def test_a_question_answered_no_is_an_error_of_its_own(log_dir):
 def test_a_partition_that_changes_while_the_question_is_open_is_not_touched(log_dir, change):
     make_log(log_dir, "orders-1")
 
-    def changed(_plan: ExpiryRun) -> bool:
+    def changed(_plan: ExpiryRunReport) -> bool:
         if change == "segment":
             write_segment(log_dir / NAME, 15, [batch_bytes(15, value=b"new")])
         elif change == "time":

@@ -8,7 +8,7 @@ import pytest
 
 from sediment.jobs import snapshot
 from sediment.jobs.delta_lake import ledger
-from sediment.jobs.reporting.run_report import COMPACTED, FAILED, PartitionReport, RunReport, report_json
+from sediment.jobs.reporting.run_report import COMPACTED, FAILED, CompactionRunReport, PartitionReport, report_json
 from tests.jobs.log_dirs import make_log_dir, sediment
 from tests.segments import batch_bytes, write_segment
 
@@ -16,7 +16,11 @@ NOW_MS = 1_700_000_000_000
 
 
 def report(run_id, now_ms, *partitions, command="compact", dry_run=False):
-    return report_json(RunReport(run_id, command, now_ms, 2.5, dry_run, partitions))
+    return report_json(
+        CompactionRunReport(
+            run_id=run_id, command=command, now_ms=now_ms, seconds=2.5, dry_run=dry_run, partitions=partitions
+        )
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Originals that a run keeps: the header of their catalogue, and its end."""
+"""Catalogue of the original files that a run keeps: its header, and its end."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _QUERY_OF_URI = re.compile(r"(://[^?#]*)[?#].*", re.DOTALL)
 
 
 class Reported(Protocol):
-    """A report of one partition."""
+    """Report of one partition."""
 
     @property
     def partition(self) -> str:
-        """The name of the partition."""
+        """Name of the partition."""
         ...
 
     @property
     def log_dir(self) -> str:
-        """The log directory."""
+        """Log directory."""
         ...
 
     @property
     def status(self) -> str:
-        """The outcome."""
+        """Outcome."""
         ...
 
 
@@ -53,7 +53,7 @@ def catalogue_of_run(
     checkpoints: Mapping[Path, LogDirCheckpoints],
     partitions: Iterable[OriginalPartition],
 ) -> Catalogue:
-    """Return the catalogue of a run of `command` before anything goes; `checkpoints` are by log directory."""
+    """Return the catalogue of a run of `command` before any file is removed; `checkpoints` are by log directory."""
     return Catalogue(
         run_id=run_id,
         command=command,
@@ -66,22 +66,22 @@ def catalogue_of_run(
 
 
 def end_originals(originals: BackupLinks, reports: Iterable[Reported]) -> Path | None:
-    """Complete the catalogue of a run; return its path, or None if nothing went.
+    """Complete the catalogue of a run; return its path, or None if no file was removed.
 
-    An error is logged and not raised: the run is done, and the planned catalogue stays true.
+    An error is logged, not raised, because the run is done and the planned catalogue stays true.
     """
     statuses = {(report.log_dir, report.partition): report.status for report in reports}
     try:
         return originals.end(statuses, time.time_ns() // 1_000_000)
     except (SedimentError, OSError) as error:
         _LOGGER.warning(
-            "%s: the catalogue stays as planned; it cannot be completed: %s", originals.path, describe(error)[1]
+            "%s: the catalogue cannot be completed and stays as planned: %s", originals.path, describe(error)[1]
         )
         return originals.path
 
 
 def arguments_without_secrets(log_dirs: Iterable[Path]) -> tuple[str, ...]:
-    """Return the log directories and the options that were given, with passwords and the like left out."""
+    """Return the log directories and the given options, without passwords and other secrets."""
     options = [name if not value else f"{name}={without_secret(value)}" for name, value in given_options()]
     return (*(without_secret(str(path)) for path in log_dirs), *options)
 

@@ -1,15 +1,15 @@
-"""`sediment compact LOG_DIR … --output DIR_OR_URI`: the cleaned log directory is written elsewhere.
+"""`sediment compact LOG_DIR … --output DIR_OR_URI`: write a compacted copy of the log directory.
 
-    driver    look at the place · list · claim                              checkpoints · compare the source · manifest
+    driver    check the output · list · claim                               checkpoints · compare the source · manifest
     tasks                                  working directory · view · plan · clean -> output · copy -> output
 
-A task works in a directory of its own that holds links to the files of its partition, or, of a source behind a URI,
-copies of them.  So whatever would be finished, rolled or rebuilt in the partition is, there; the source is only read.
-What is cleaned goes straight to the output.
+Each task has a working directory with links to the files of its partition, or with copies if the source is a URI.  An
+interrupted replacement is finished there, and the active segment rolled there; the source is read-only.  Cleaned
+segments are written directly to the output.
 
-Invariants: nothing in a source changes, and no lock is taken there: instead it is listed again at the end, and the
-output is complete only if it still is as it was.  Every partition is in the output, cleaned, or byte for byte where it
-was not to be cleaned or could not be; where neither can be had the output stays incomplete.
+Invariants: nothing in a source changes and no lock is taken there.  Instead the source is listed again at the end, and
+the output is complete only if the source is unchanged.  The output holds every partition: cleaned, or byte for byte if
+it was skipped or failed.  If a partition can be neither cleaned nor copied, the output stays incomplete.
 """
 
 from __future__ import annotations
@@ -17,39 +17,30 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-import time
-import uuid
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sediment.compaction.strategy import Strategy
+from sediment.compaction.write_behind import WriteBehind
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.output import PublishedFile, Publisher, PublishingFs, check_output_path, file_chunks
 from sediment.engine.directory.swap import finish_interrupted, replaced_files
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
-from sediment.jobs.cleaning.report import quarantined, report_of, untouched, with_swap
-from sediment.jobs.cleaning.task import (
-    CleaningResult,
-    CleaningTask,
-    CompactOptions,
-    RateLimit,
-    clean_with,
-    executors,
-    roll_active,
-    throttled,
-    with_errors,
-)
+from sediment.jobs.cleaning.cleaning_run import CleaningRun
+from sediment.jobs.cleaning.environment import OnBytes, throttled
+from sediment.jobs.cleaning.options import CleaningTask, CompactOptions, RateLimit
+from sediment.jobs.cleaning.report import quarantined, settled, untouched
+from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task
+from sediment.jobs.cleaning.task import roll_active, start_cleaning
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
-from sediment.jobs.reporting.error_text import describe, describe_lost_task
-from sediment.jobs.reporting.run_report import FAILED, SKIPPED, PartitionReport, RunReport, human_bytes
-from sediment.jobs.reporting.stage_timer import COMMIT, LIST, SPARK, StageTimer
+from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED, PartitionReport, human_bytes
+from sediment.jobs.reporting.stage_timer import COMMIT, LIST, SPARK
 from sediment.jobs.settings.directories import SelectedDirectory
-from sediment.jobs.settings.kafka_keys import DOUBLE_MAX
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when, interruptible
 from sediment.jobs.spark.session import spark_context
@@ -85,15 +76,14 @@ if TYPE_CHECKING:
     from sediment.segment_io.partition.log_dir import LogDirCheckpoints
 
 _LOCAL = Fs()
-_STOPPED = "stopped"
 _GIVEN_UP = "output-incomplete"
 
 
 @dataclass(frozen=True, slots=True)
 class PublishTask:
-    """One partition's work: `files` of its folder in `source` as the driver listed them, by name.
+    """One partition to write: `files` are those in its folder of `source`, by name, as the driver listed them.
 
-    Without `cleaning` it is copied as it is.
+    Without `cleaning` the partition is copied byte for byte.
     """
 
     partition: TopicPartition
@@ -104,53 +94,52 @@ class PublishTask:
     cleaning: CleaningTask | None = None
     dry_run: bool = False
     scratch: Path | None = None
-    pace: RateLimit = field(default_factory=RateLimit)
+    rate_limit: RateLimit = field(default_factory=RateLimit)
 
     @property
     def folder(self) -> str:
-        """The name of the partition's directory in source and output."""
+        """Name of the partition's directory in source and output."""
         return str(self.partition)
 
     def weight(self) -> int:
-        """Bytes of all files: what tasks are packed by."""
+        """Return the bytes of all files; tasks are packed by this number."""
         return sum(file.size_bytes for file in self.files.values())
 
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """`files` are those of the partition in the output; None: it is not there as a whole, for `trouble`.
+    """Outcome of a partition: its `files` in the output, or None and the `error` (reason code, text).
 
-    `cleaning` is what cleaning found, `listing` the log that it found it in; both None where nothing was to be cleaned.
+    `cleaning` is the result of the cleaning, `listing` the log that was cleaned; both are None if nothing was cleaned.
     """
 
     files: tuple[PublishedFile, ...] | None
     cleaning: CleaningResult | None = None
     listing: LogListing | None = None
-    trouble: tuple[str, str] | None = None
+    error: tuple[str, str] | None = None
 
 
 # ---------------------------------------------------------------------------------------------------------- in a task
 def publish_partition(task: PublishTask, attempt: str) -> PublishResult:
-    """Clean one partition into the output and copy the rest of it; errors of this partition are part of the result."""
+    """Clean one partition into the output and copy its other files; errors of the partition are part of the result."""
     try:
-        with throttled(task.pace) as used:
+        with throttled(task.rate_limit) as on_bytes:
             _check_listed(task)
             if task.cleaning is None:
-                return PublishResult(_copied(task, attempt, used))
-            with _working_directory(task, used) as work:
-                return _cleaned(task, task.cleaning, work, attempt, used)
+                return PublishResult(_copied(task, attempt, on_bytes))
+            with _working_directory(task, on_bytes) as work:
+                return _cleaned(task, task.cleaning, work, attempt, on_bytes)
     except (SedimentError, OSError) as error:
-        return PublishResult(None, trouble=describe(error))
+        return PublishResult(None, error=describe(error))
 
 
 def _check_listed(task: PublishTask) -> None:
     if _files_of(task.source, task.folder) != task.files:
         raise SourceChangedError(
-            "the files are not those that the driver listed",
+            "the files differ from those that the driver listed",
             partition=task.folder,
             path=f"{task.source}/{task.folder}",
-            advice="another disk is mounted under this path, or another process writes to it; stop the broker or work "
-            "on a copy",
+            advice="stop the broker, work on a copy, and check if another disk is mounted at this path",
         )
 
 
@@ -159,10 +148,10 @@ def _files_of(source: Store, folder: str) -> dict[str, StoredFile]:
 
 
 def placeholder_files(names: Iterable[str], folders: Container[str]) -> list[str]:
-    """Return those of `names` that tell of a log directory: files beside the partitions, and the metadata log.
+    """Return the `names` that describe a log directory: files beside the partitions, and the metadata log.
 
-    With a metadata log the partitions' own metadata counts too.  A bucket may hold objects of any name, so only files
-    directly in the directory or in one of `folders` are taken.
+    With a metadata log, `partition.metadata` of the partitions is included.  A bucket may hold objects of any name, so
+    only files directly in the directory or in one of `folders` are returned.
     """
     listed = [(name, *name.rpartition("/")) for name in names]
     metadata = str(METADATA_PARTITION)
@@ -177,7 +166,7 @@ def placeholder_files(names: Iterable[str], folders: Container[str]) -> list[str
 
 
 def _in_folder(files: Mapping[str, StoredFile], folder: str) -> dict[str, StoredFile]:
-    """Those directly in a folder, by their names in it, without what the next start would remove unread."""
+    """Return the files directly in a folder, by name, except those that the next start would remove unread."""
     start = f"{folder}/"
     names = {name.removeprefix(start): file for name, file in files.items() if name.startswith(start)}
     return {name: file for name, file in names.items() if "/" not in name and not _is_left_out(name)}
@@ -189,8 +178,8 @@ def _is_left_out(name: str) -> bool:
 
 
 @contextmanager
-def _working_directory(task: PublishTask, used: Callable[[int], None]) -> Iterator[Path]:
-    """A directory with the partition's files, whose names may change and whose contents may not."""
+def _working_directory(task: PublishTask, on_bytes: OnBytes) -> Iterator[Path]:
+    """Yield a directory with the partition's files; their names may change, their contents may not."""
     top = Path(tempfile.mkdtemp(prefix=f"sediment-{task.run_id}-", dir=task.scratch))
     try:
         work = top / task.folder
@@ -199,34 +188,34 @@ def _working_directory(task: PublishTask, used: Callable[[int], None]) -> Iterat
             for name in task.files:
                 (work / name).symlink_to(Path(task.source.where) / task.folder / name)
         else:
-            _fetch(task, work, used)
+            _fetch(task, work, on_bytes)
         yield work
     finally:
         shutil.rmtree(top, ignore_errors=True)
 
 
-def _fetch(task: PublishTask, work: Path, used: Callable[[int], None]) -> None:
+def _fetch(task: PublishTask, work: Path, on_bytes: OnBytes) -> None:
     needed, free = task.weight(), _LOCAL.free_bytes(work)
     if free < needed:
         raise NoSpaceError(
-            f"the partition has {needed} bytes and the disk that it is fetched to has {free} free",
+            f"the partition has {needed} bytes, and the disk to fetch it to has {free} bytes free",
             partition=task.folder,
             path=str(work),
             advice="name a directory on a larger disk with --scratch",
         )
     for name, file in task.files.items():
-        _LOCAL.write_new(work / name, _counted(task.source.chunks(f"{task.folder}/{name}"), used))
+        _LOCAL.write_new(work / name, _counted(task.source.chunks(f"{task.folder}/{name}"), on_bytes))
         _LOCAL.set_mtime_ns(work / name, file.mtime_ns)
 
 
-def _counted(chunks: Iterator[bytes], used: Callable[[int], None]) -> Iterator[bytes]:
+def _counted(chunks: Iterator[bytes], on_bytes: OnBytes) -> Iterator[bytes]:
     for chunk in chunks:
         yield chunk
-        used(len(chunk))
+        on_bytes(len(chunk))
 
 
-def _copied(task: PublishTask, attempt: str, used: Callable[[int], None]) -> tuple[PublishedFile, ...]:
-    """The partition as it is, straight from the source."""
+def _copied(task: PublishTask, attempt: str, on_bytes: OnBytes) -> tuple[PublishedFile, ...]:
+    """Copy the partition directly from the source."""
     if task.dry_run:
         return ()
     publisher = Publisher(task.output, task.run_id)
@@ -234,7 +223,7 @@ def _copied(task: PublishTask, attempt: str, used: Callable[[int], None]) -> tup
     copied = []
     for name, file in task.files.items():
         path = f"{task.folder}/{name}"
-        chunks = _counted(task.source.chunks(path), used)
+        chunks = _counted(task.source.chunks(path), on_bytes)
         made = publisher.publish(path, chunks, attempt=attempt, mtime_ns=file.mtime_ns)
         if made.size_bytes != file.size_bytes:
             _check_listed(task)
@@ -243,32 +232,28 @@ def _copied(task: PublishTask, attempt: str, used: Callable[[int], None]) -> tup
     return tuple(copied)
 
 
-def _cleaned(
-    task: PublishTask, cleaning: CleaningTask, work: Path, attempt: str, used: Callable[[int], None]
-) -> PublishResult:
-    """Clean the partition that lies in `work`; what is not rewritten is copied from there."""
+def _cleaned(task: PublishTask, cleaning: CleaningTask, work: Path, attempt: str, on_bytes: OnBytes) -> PublishResult:
+    """Clean the partition in the directory `work`; copy the files that are not rewritten from there."""
     publisher = None if task.dry_run else Publisher(task.output, task.run_id)
-    fs = PublishingFs(publisher, task.folder, used)
+    fs = PublishingFs(publisher, task.folder, on_bytes)
     if publisher is not None:
         task.output.make_folder(task.folder)
     shown = f"{task.source}/{task.folder}"
 
-    def clean() -> tuple[LogListing, CleaningResult]:
-        with _told_of(work, shown):
+    try:
+        with _errors_naming(shown, work):
             if finish_interrupted(work, fs):
                 ready = replace(cleaning, listing=list_log(task.partition, work, fs))
             else:
                 ready = replace(cleaning, listing=replace(cleaning.listing, path=work))
             if cleaning.options.roll_active:
                 ready = roll_active(ready, fs)
-            return ready.listing, clean_with(ready, fs, used, attempt)
-
-    found = with_errors(cleaning, clean)
-    if isinstance(found, CleaningResult):
-        listing, result = cleaning.listing, found
+            with WriteBehind() as writer:
+                result = start_cleaning(ready, fs, on_bytes, attempt, writer).finish()
+            listing = replace(ready.listing, path=cleaning.listing.path)
+    except TASK_ERRORS as error:
+        listing, result = cleaning.listing, failed_task(cleaning, error)
         fs.discard()
-    else:
-        listing, result = replace(found[0], path=cleaning.listing.path), found[1]
     if publisher is None:
         return PublishResult((), result, listing)
     files: list[PublishedFile] = []
@@ -278,7 +263,7 @@ def _cleaned(
         files += [fs.take(part) for part in result.swap.parts()]
     for entry in _LOCAL.scan(work):
         if entry.name not in gone and not _is_left_out(entry.name):
-            chunks = _counted(file_chunks(work / entry.name, entry.size_bytes), used)
+            chunks = _counted(file_chunks(work / entry.name, entry.size_bytes), on_bytes)
             name = f"{task.folder}/{entry.name}"
             files.append(publisher.publish(name, chunks, attempt=attempt, mtime_ns=entry.mtime_ns))
     task.output.sync(task.folder)
@@ -286,8 +271,8 @@ def _cleaned(
 
 
 @contextmanager
-def _told_of(work: Path, shown: str) -> Iterator[None]:
-    """Let errors name the source rather than the working directory."""
+def _errors_naming(shown: str, work: Path) -> Iterator[None]:
+    """Replace the working directory by the source, `shown`, in errors."""
     try:
         yield
     except SedimentError as error:
@@ -301,28 +286,9 @@ def _told_of(work: Path, shown: str) -> Iterator[None]:
 
 
 # -------------------------------------------------------------------------------------------------------- on the driver
-def compact_to_output(options: CommonOptions, own: CompactOptions, stop: threading.Event) -> RunReport:
-    """Write the selected partitions of `options.log_dirs`, compacted, to `own.output`.
-
-    `stop`, once set, ends the run; the output then stays incomplete, as it does wherever a partition cannot be written.
-
-    Raises:
-        UsageError: a directory, the output, a setting or a combination of options is wrong; nothing was touched.
-        DirectoryInUseError: a broker or another run holds the output.
-        OwnershipError: the output was taken over by another run.
-    """
-    started = time.monotonic()
-    with ExitStack() as stack:
-        run = _Run(options, own, stop, stack)
-        reports = run.perform()
-    ordered = tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
-    seconds = time.monotonic() - started
-    return RunReport(run.run_id, "compact", options.now_ms, seconds, own.dry_run, ordered, run.clock.seconds())
-
-
 @dataclass(slots=True)
 class _Source:
-    """A source: where it is, what was listed there, and its directory or a stand-in with its small files."""
+    """Source: its store, the files listed there, and its directory or a local stand-in with its small files."""
 
     store: Store
     files: dict[str, StoredFile]
@@ -332,49 +298,43 @@ class _Source:
 
     @property
     def opened(self) -> SelectedDirectory:
-        """What the directory says about itself."""
+        """The directory with its settings and checkpoints."""
         assert self.directory is not None
         return self.directory
 
 
-class _Run:
-    """One run of the command on the driver; the stack ends what it holds: the output's lock, scratch, Spark."""
+class OutputRun(CleaningRun):
+    """Compaction to an output; the output stays incomplete after a stop or if a partition cannot be written."""
 
     def __init__(self, options: CommonOptions, own: CompactOptions, stop: threading.Event, stack: ExitStack) -> None:
+        super().__init__(options, own, stop, stack)
         assert own.output is not None
-        self.run_id = uuid.uuid4().hex[:12]
-        self.clock = StageTimer()
-        self._options = options
-        self._own = own
-        self._stop = stop
         self._give_up = threading.Event()
-        self._stack = stack
         self._output = Store(own.output)
         self._publisher = Publisher(self._output, self.run_id)
         self._sources: list[_Source] = []
         self._source_of: dict[TopicPartition, _Source] = {}
         self._files: list[PublishedFile] = []
         self._cleaned: dict[TopicPartition, int] = {}
-        self._damaged: list[Uncleanable] = []
+        self._marked: list[Uncleanable] = []
 
     def perform(self) -> list[PartitionReport]:
-        """List, claim, clean and copy, complete; a report for every selected partition."""
-        _check_options(self._own)
+        """List, claim, clean, copy and complete; return a report for every selected partition."""
         stores = [Store(where) for where in self._options.given_log_dirs]
         check_output_path(self._output, stores)
-        with interruptible():  # a bucket may take its time, and nothing is written yet
+        with interruptible():  # a bucket may be slow, and nothing is written yet
             self._open(stores)
             prepared = [self._prepare(partition, source) for partition, source in self._source_of.items()]
-        self.clock.lap(LIST)
+        self.timer.lap(LIST)
         if not prepared:
             return []
         if not self._own.dry_run:
             self._claim()
         reports = self._publish(prepared)
-        self.clock.restart()
+        self.timer.restart()
         if not self._own.dry_run:
             reports = self._complete(reports)
-        self.clock.lap(COMMIT)
+        self.timer.lap(COMMIT)
         for report in reports:
             log_partition(self.run_id, "compact", report)
         return reports
@@ -392,7 +352,7 @@ class _Run:
         shown = {source.path: str(source.store) for source in self._sources}
         with ExitStack() as naming:
             for path, name in shown.items():
-                naming.enter_context(_told_of(path, name))
+                naming.enter_context(_errors_naming(name, path))
             options = self._options
             opened = options.open_directories(_LOCAL, paths=list(shown))
         warn_of_unstated_lag(opened)
@@ -403,15 +363,15 @@ class _Run:
                 if partition in self._source_of:
                     raise UsageError(
                         f"{self._source_of[partition].store} and {source.store} both hold {partition}",
-                        advice="write one of them to an output of its own",
+                        advice="write one of them to another output",
                     )
                 self._source_of[partition] = source
         if not self._source_of and not (self._options.partitions and self._options.allow_empty_selection):
-            raise UsageError("no partition is selected", path=str(self._sources[0].store), advice="look at --partition")
+            raise UsageError("no partition is selected", path=str(self._sources[0].store), advice="check --partition")
         _check_alike(self._sources)
 
     def _stand_in(self, store: Store, files: Mapping[str, StoredFile]) -> Path:
-        """A directory of this machine that says of itself what one behind a URI says: its small files and folders."""
+        """Return a local directory with the small files and the folders of the directory at a URI."""
         path = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-", dir=self._own.scratch)))
         there = store.folders()
         folders = {*find_partitions(store, there), str(METADATA_PARTITION)}.intersection(there)
@@ -422,7 +382,7 @@ class _Run:
         return path
 
     def _prepare(self, partition: TopicPartition, source: _Source) -> tuple[PublishTask, PartitionReport | None]:
-        """The task of a partition, and its report where it is to be copied as it is."""
+        """Return the task of a partition, and its report if it is only copied."""
         files = _in_folder(source.files, str(partition))
         task = PublishTask(
             partition,
@@ -436,7 +396,7 @@ class _Run:
         path = Path(str(source.store)) / str(partition)
         listing = list_log(partition, path, ListedFs(files))
         try:
-            with _told_of(source.path, str(source.store)):
+            with _errors_naming(str(source.store), source.path):
                 settings = source.opened.settings_of(partition, _LOCAL)
                 config = settings.for_topic(partition.topic)
         except (SedimentError, OSError) as error:
@@ -445,17 +405,9 @@ class _Run:
             return task, untouched(listing, SKIPPED, *why)
         mark = source.marks.get(partition)
         if mark is not None and mark.holds_for(listing) and not self._own.retry_quarantined:
-            self._damaged.append(mark)
+            self._marked.append(mark)
             return task, quarantined(listing, mark)
-        cleaning = CleaningTask(
-            listing,
-            source.opened.checkpoints.of(partition),
-            config.compaction,
-            self._own,
-            self._options.now_ms,
-            self.run_id,
-        )
-        return replace(task, cleaning=cleaning), None
+        return replace(task, cleaning=self._task(source.opened, listing, config.compaction)), None
 
     # -------------------------------------------------------------------------------------------------------- output
     def _claim(self) -> None:
@@ -466,7 +418,7 @@ class _Run:
             check_output_path(self._output, [source.store for source in self._sources])
         before = self._publisher.begin()
         if before is not None:
-            self._tell(f"{self._output} is what run {before} left incomplete; starting over")
+            self._print(f"{self._output} was left incomplete by run {before}; starting over")
 
     def _publish(self, prepared: Sequence[tuple[PublishTask, PartitionReport | None]]) -> list[PartitionReport]:
         tasks = [task for task, _ in prepared]
@@ -478,78 +430,65 @@ class _Run:
                 sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
             except RunStopped:
                 return [self._lost(task, None, None) for task in tasks]
-            self.clock.lap(SPARK)
-            pace = self._pace(sc)
-            tasks = [replace(task, pace=pace) for task in tasks]
+            self.timer.lap(SPARK)
+            limit = self._rate_limit(sc, [source.opened for source in self._sources])
+            tasks = [replace(task, rate_limit=limit) for task in tasks]
             self._stack.enter_context(cancel_when(self._stop, sc, self.run_id))
             self._stack.enter_context(cancel_when(self._give_up, sc, self.run_id))
-            for answers in run_on_executors(
+            for results in run_on_executors(
                 sc, tasks, publish_partition, PublishTask.weight, group=self.run_id, is_stopped=self._is_over
             ):
-                for answer in answers:
-                    reports.append(self._settle(answer, copied.get(answer.work.partition)))
-                    progress.advance(answer.work.weight())
+                for each in results:
+                    reports.append(self._settle(each, copied.get(each.item.partition)))
+                    progress.advance(each.item.weight())
         return reports
 
     def _is_over(self) -> bool:
         return self._stop.is_set() or self._give_up.is_set()
 
-    def _pace(self, sc: Any) -> RateLimit:
-        rates = [source.opened.settings.broker_value("log.cleaner.io.max.bytes.per.second") for source in self._sources]
-        rate = min(rate for rate in rates if isinstance(rate, float))
-        return RateLimit(
-            bytes_per_second=rate / executors(sc) if rate < DOUBLE_MAX else None,
-            throttle_name=f"sediment-{self.run_id}.throttle",
-        )
-
     def _settle(
-        self, answer: TaskResult[PublishTask, PublishResult], copied: PartitionReport | None
+        self, finished: TaskResult[PublishTask, PublishResult], copied: PartitionReport | None
     ) -> PartitionReport:
-        task, result = answer.work, answer.result
+        """Return the report of a partition; `copied` is that of one copied as it is, without cleaning."""
+        task, result = finished.item, finished.result
         if result is None or result.files is None:
-            return self._lost(task, result, answer.error)
+            return self._lost(task, result, finished.error)
         self._files += result.files
         if copied is not None or result.cleaning is None or task.cleaning is None or result.listing is None:
             assert copied is not None
-            return self._placed(copied, task)
-        found = replace(task.cleaning, listing=result.listing)
-        report = report_of(found, result.cleaning)
-        self.clock.add([result.cleaning.seconds_by_stage])
+            return self._located(copied, task)
+        self.timer.add([result.cleaning.seconds_by_stage])
         if result.cleaning.uncleanable is not None:
-            self._damaged.append(result.cleaning.uncleanable)
-        if result.cleaning.swap is not None:
-            self._cleaned[task.partition] = result.cleaning.swap.next_dirty_offset
-            report = with_swap(report, result.listing, result.cleaning.swap)
-        elif not result.cleaning.failed and result.cleaning.reset_checkpoint is not None:
-            self._cleaned[task.partition] = result.cleaning.reset_checkpoint
-        return self._placed(report, task)
+            self._marked.append(result.cleaning.uncleanable)
+        report, offset = settled(replace(task.cleaning, listing=result.listing), result.cleaning)
+        if offset is not None:
+            self._cleaned[task.partition] = offset
+        return self._located(report, task)
 
     def _lost(self, task: PublishTask, result: PublishResult | None, error: Exception | None) -> PartitionReport:
-        """The report of a partition that is not in the output; whatever follows is not tried."""
-        if self._stop.is_set():
-            code, reason = _STOPPED, "the run was stopped before this partition was written"
-        elif result is not None and result.trouble is not None:
-            code, reason = result.trouble
-        elif self._give_up.is_set():
+        """Return the report of a partition that the output does not hold; no other partition is started."""
+        if not self._stop.is_set() and result is not None and result.error is not None:
+            code, reason = result.error
+        elif not self._stop.is_set() and self._give_up.is_set():
             code, reason = _GIVEN_UP, "another partition could not be written"
         else:
-            code, reason = describe_lost_task(error)
+            code, reason = self._why_lost(error, "written")
         self._give_up.set()
         listing = list_log(task.partition, Path(str(task.source)) / task.folder, ListedFs(task.files))
-        return self._placed(untouched(listing, FAILED, code, reason), task)
+        return self._located(untouched(listing, FAILED, code, reason), task)
 
-    def _placed(self, report: PartitionReport, task: PublishTask) -> PartitionReport:
+    def _located(self, report: PartitionReport, task: PublishTask) -> PartitionReport:
         return replace(report, log_dir=str(task.source))
 
     # ---------------------------------------------------------------------------------------------------- completion
     def _complete(self, reports: list[PartitionReport]) -> list[PartitionReport]:
-        """Write what belongs to the whole directory, then the manifest, unless something is missing or changed."""
+        """Write the files of the whole directory, then the manifest, unless a partition is missing or has changed."""
         if self._give_up.is_set():
-            self._tell(f"{self._output} is not complete; run again to start over", style="red")
+            self._print(f"{self._output} is not complete; run again to start over", style="red")
             return reports
         changed = self._changed_partitions()
         if changed is not None:
-            self._tell(f"{self._output} is not complete: the source changed while it was read", style="red")
+            self._print(f"{self._output} is not complete: the source changed while it was read", style="red")
             return [
                 replace(
                     report,
@@ -566,11 +505,11 @@ class _Run:
             files, sources=[str(source.store) for source in self._sources], now_ms=self._options.now_ms
         )
         size = human_bytes(sum(file.size_bytes for file in files))
-        self._tell(f"{self._output} is complete: {len(files)} files, {size}")
+        self._print(f"{self._output} is complete: {len(files)} files, {size}")
         return reports
 
     def _changed_partitions(self) -> set[str] | None:
-        """Partitions that are not as they were listed; empty where it is the files beside them, None: nothing is."""
+        """Return the partitions that changed since the listing, empty for files beside them; None: nothing changed."""
         changed: set[str] = set()
         beside = False
         for source in self._sources:
@@ -595,8 +534,8 @@ class _Run:
             yield self._publisher.publish(CLEAN_SHUTDOWN_FILE, [content], attempt="driver")
 
     def _checkpoints(self) -> Iterator[tuple[str, bytes]]:
-        """The checkpoint files, of the partitions that are in the output."""
-        cleaner = {**self._merged(lambda said: said.first_dirty), **self._cleaned}
+        """Yield the checkpoint files of the partitions in the output, as (name, content)."""
+        cleaner = {**self._merged(lambda checkpoints: checkpoints.first_dirty), **self._cleaned}
         if cleaner:
             yield CLEANER_FILE, format_offset_checkpoint(dict(sorted(cleaner.items())))
         for name, read in _MERGED_FILES:
@@ -615,40 +554,27 @@ class _Run:
         return dict(sorted(entries))
 
     def _marks(self) -> bytes | None:
-        """What `.sediment-uncleanable` is to hold; marks go by modification times, which only this machine keeps."""
-        if not self._damaged or self._output.local_path is None:
+        """Return the content of `.sediment-uncleanable`; a store keeps no modification times, so it has no marks."""
+        if not self._marked or self._output.local_path is None:
             return None
-        with tempfile.TemporaryDirectory(prefix="sediment-", dir=self._own.scratch) as place:
-            update_uncleanable(Path(place), _LOCAL, add=self._damaged)
-            return _LOCAL.read_bytes(Path(place) / UNCLEANABLE_FILE)
+        with tempfile.TemporaryDirectory(prefix="sediment-", dir=self._own.scratch) as scratch:
+            update_uncleanable(Path(scratch), _LOCAL, add=self._marked)
+            return _LOCAL.read_bytes(Path(scratch) / UNCLEANABLE_FILE)
 
-    def _tell(self, sentence: str, *, style: str | None = None) -> None:
-        self._options.messages().print(f"sediment: {sentence}", style=style, soft_wrap=True, markup=False)
+    def _print(self, text: str, *, style: str | None = None) -> None:
+        self._options.messages().print(f"sediment: {text}", style=style, soft_wrap=True, markup=False)
 
 
 _MERGED_FILES: tuple[tuple[str, Callable[[Any], Mapping[TopicPartition, int] | None]], ...] = (
-    (RECOVERY_POINT_FILE, lambda said: said.recovery_point),
-    (LOG_START_FILE, lambda said: said.log_start),
-    (HIGH_WATERMARK_FILE, lambda said: said.high_watermark),
+    (RECOVERY_POINT_FILE, lambda checkpoints: checkpoints.recovery_point),
+    (LOG_START_FILE, lambda checkpoints: checkpoints.log_start),
+    (HIGH_WATERMARK_FILE, lambda checkpoints: checkpoints.high_watermark),
 )
 _DIRECTORY_FILES = frozenset({CLEANER_FILE, CLEAN_SHUTDOWN_FILE, *(name for name, _ in _MERGED_FILES)})
 
 
-def _check_options(own: CompactOptions) -> None:
-    for option, given, why in (
-        ("--hand-off", own.hand_off is not None, "there is nothing for an engine to commit"),
-        ("--keep-originals", own.keep_originals is not None, "the source keeps them"),
-        ("--keep-before", own.keep_before is not None, "the source keeps it"),
-        ("--max-bytes", own.max_bytes is not None, "an output is complete or of no use"),
-        ("--strategy split", own.strategy is Strategy.SPLIT, "one task writes a partition"),
-        ("--max-seconds", own.max_seconds is not None, "an output is complete or of no use"),
-    ):
-        if given:
-            raise UsageError(f"{option} does not go with --output: {why}", advice="leave one of them out")
-
-
 def _check_alike(sources: Sequence[_Source]) -> None:
-    """What an absent file means holds for a whole directory: several sources must mean the same."""
+    """Check that all sources have the same checkpoint files, because a missing file has a meaning of its own."""
     first = sources[0]
     for other in sources[1:]:
         pairs = [
@@ -660,6 +586,6 @@ def _check_alike(sources: Sequence[_Source]) -> None:
         for name, one, another in pairs:
             if one != another:
                 raise UsageError(
-                    f"of {first.store} and {other.store} only one has {name}, so they cannot become one directory",
-                    advice="write each of them to an output of its own",
+                    f"only one of {first.store} and {other.store} has {name}, so they cannot become one directory",
+                    advice="write each of them to a separate output",
                 )

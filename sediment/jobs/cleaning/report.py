@@ -1,15 +1,15 @@
-"""The report of a partition, from what its task found and what was committed."""
+"""Reports of partitions, from the results of their tasks and from the commits."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sediment.compaction.prepared_swap import CleanStats, PreparedSwap, UnreadableBatch
 from sediment.engine.directory.uncleanable import Uncleanable
-from sediment.jobs.cleaning.task import CleaningResult, CleaningTask
+from sediment.jobs.cleaning.options import CleaningTask
+from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.reporting.run_report import (
     ACTIVE_SEGMENT,
     CLEAN_SEGMENT,
@@ -28,16 +28,12 @@ from sediment.jobs.reporting.run_report import (
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.partition.listing import LogListing
 
-if TYPE_CHECKING:
-    pass
-
-
 UNREADABLE_KEPT = "unreadable-kept"
 _MOST_NAMED = 20
 
 
 def untouched(listing: LogListing, status: str, code: str | None, reason: str | None) -> PartitionReport:
-    """The report of a partition that is as it was."""
+    """Return the report of an unchanged partition."""
     size_bytes = listing.log_bytes()
     return PartitionReport(
         partition=str(listing.partition),
@@ -53,20 +49,25 @@ def untouched(listing: LogListing, status: str, code: str | None, reason: str | 
 
 
 def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
-    """The report of a partition that `mark` keeps from being looked at."""
+    """Return the report of a partition that `mark` excludes from the run."""
     since = f"left alone since {utc_time(mark.since_ms)}: {mark.reason}"
-    again = "--retry-quarantined looks at the partition again"
+    again = "use --retry-quarantined to try it again"
     return untouched(listing, QUARANTINED, mark.reason_code, f"{since}; {again}")
 
 
-def compacted(task: CleaningTask, result: CleaningResult) -> PartitionReport:
-    """The report that committing `result`, which has a swap, ends in."""
-    assert result.swap is not None
-    return with_swap(report_of(task, result), task.listing, result.swap)
+def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
+    """Return the report once the swap of `result`, if any, is in place, and the new first dirty offset.
+
+    The offset is None if the cleaner checkpoint keeps its entry.
+    """
+    report = uncommitted(task, result)
+    if result.swap is None:
+        return report, None if result.failed else result.reset_checkpoint
+    return _with_swap(report, task.listing, result.swap), result.swap.next_dirty_offset
 
 
-def report_of(task: CleaningTask, result: CleaningResult) -> PartitionReport:
-    """What a task found, before anything is committed."""
+def uncommitted(task: CleaningTask, result: CleaningResult) -> PartitionReport:
+    """Return the report of a task before anything is committed."""
     status = QUARANTINED if result.uncleanable is not None else FAILED if result.failed else SKIPPED
     return replace(
         untouched(task.listing, status, result.reason_code, result.reason),
@@ -81,7 +82,7 @@ def report_of(task: CleaningTask, result: CleaningResult) -> PartitionReport:
 
 
 def _strip(listing: LogListing, first_dirty_offset: int | None) -> tuple[StripSegment, ...]:
-    """The segments of a log as they are; the one that contains the first dirty offset is dirty."""
+    """Return the segments of a log before the run; the one with the first dirty offset is dirty."""
     bases = [segment.base_offset for segment in listing.segments]
     dirty_from = 0 if first_dirty_offset is None else max(bisect_right(bases, first_dirty_offset) - 1, 0)
     states = [CLEAN_SEGMENT] * dirty_from + [DIRTY_SEGMENT] * (len(bases) - dirty_from)
@@ -92,14 +93,14 @@ def _strip(listing: LogListing, first_dirty_offset: int | None) -> tuple[StripSe
     )
 
 
-def with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap) -> PartitionReport:
-    """The report once `swap` is in place."""
+def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap) -> PartitionReport:
+    """Return the report once `swap` is in place."""
     replaced = {segment.base_offset for group in swap.groups if group.parts for segment in group.sources}
     kept = [segment for segment in listing.segments if segment.base_offset not in replaced]
     made = [(part.base_offset, part.files[0].size_bytes) for group in swap.groups for part in group.parts]
-    judged = {segment.base_offset for group in swap.groups if not group.parts for segment in group.sources}
+    read = {segment.base_offset for group in swap.groups if not group.parts for segment in group.sources}
     strip = [
-        (base, size_bytes, KEPT_SEGMENT if base in judged else state)
+        (base, size_bytes, KEPT_SEGMENT if base in read else state)
         for base, size_bytes, state in report.strip_before
         if base not in replaced
     ]
@@ -136,7 +137,7 @@ def _with_reason(report: PartitionReport, code: str, sentence: str) -> Partition
 
 
 def _without_horizon(topic: str, batches: int) -> str:
-    """The sentence on tombstones and markers that stayed because delete.retention.ms is not stated."""
+    """Return the reason that tombstones and markers stayed: delete.retention.ms is not stated."""
     count, verb = ("1 batch", "keeps its") if batches == 1 else (f"{batches} batches", "keep their")
     return (
         f"delete.retention.ms is not stated, so {count} got no delete horizon and {verb} tombstones and markers; "
@@ -145,7 +146,7 @@ def _without_horizon(topic: str, batches: int) -> str:
 
 
 def _unreadable(batches: Sequence[UnreadableBatch]) -> str:
-    """The sentence that names what was kept unread."""
+    """Return the reason that names the batches kept unread."""
     named = [
         f"offset {batch.offset} at position {batch.position} of "
         f"{segment_file_name(batch.segment, SegmentFileKind.LOG)}, {batch.size_bytes} bytes: {batch.what}"
@@ -154,6 +155,6 @@ def _unreadable(batches: Sequence[UnreadableBatch]) -> str:
     if len(batches) > _MOST_NAMED:
         named.append(f"and {len(batches) - _MOST_NAMED} more")
     if len(batches) == 1:
-        return f"1 batch could not be read and stayed as it is ({named[0]}); restore it and run again"
+        return f"1 batch could not be read and stayed unchanged ({named[0]}); restore it and run again"
     where = "; ".join(named)
-    return f"{len(batches)} batches could not be read and stayed as they are ({where}); restore them and run again"
+    return f"{len(batches)} batches could not be read and stayed unchanged ({where}); restore them and run again"

@@ -1,13 +1,13 @@
-"""One large partition cleaned by many tasks: the shuffles between the two sweeps of its splits.
+"""Cleaning of one large partition by many tasks: the shuffles between the two sweeps of its splits.
 
-    sight        a task a split      its runs' first sights, by range of hashes    16 bytes and one or two a key
+    collect      one task per split    latest occurrences of its keys, by hash range    16 bytes and one or two a key
       shuffle    by range
-    fold         a task a range      which of these records live                   a byte or two a living record
+    fold         one task per range    bitmaps of the records that survive              a byte or two a survivor
       shuffle    by split
-    clean        a task a split      synced `.part` files
+    clean        one task per split    synced `.part` files
 
-Invariants: keys and values stay where they are read; the driver gets nothing but the names and sizes of parts.  What
-goes wrong in a task travels as a value, so that Spark does not try again what would fail again.
+Invariants: tasks exchange no key and no value; the driver receives only the names and sizes of parts.  An error of a
+task travels as a value, so that Spark does not retry a task that would fail again.
 """
 
 from __future__ import annotations
@@ -33,88 +33,86 @@ from sediment.compaction.split import (
 )
 from sediment.compaction.strategy import Strategy
 from sediment.engine.directory.swap import discard_parts
-from sediment.jobs.cleaning.task import (
-    KEEP,
-    CleaningResult,
-    CleaningTask,
-    SplitPlan,
-    check_undisturbed,
-    clean_partition,
-    with_errors,
-    working_on,
-)
+from sediment.jobs.cleaning.environment import OnBytes, task_environment
+from sediment.jobs.cleaning.options import KEEP, CleaningTask
+from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SplitPlan, failed_task
+from sediment.jobs.cleaning.task import check_undisturbed, clean_partition
 from sediment.jobs.spark.task_pool import attempt_name
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.hashing import draw_seed
 from sediment.segment_io.fs import Fs
 
-Environment = Callable[[], AbstractContextManager[tuple[Fs, Callable[[int], None]]]]
-"""Opens what a task works with: its file operations, and what it calls with the bytes that it read."""
+Environment = Callable[[], AbstractContextManager[tuple[Fs, OnBytes]]]
+"""Opens the file operations of a task, and the callback for the bytes that it reads."""
 
-SPLITS_PER_SLOT = 2  # more of them would share the work more evenly, and see every key more often
-_SIGHT_BYTES = 120  # of a task's memory for a first sight: a slot of its map, a row of its run, and the row's copy
+SPLITS_PER_SLOT = 2  # more would balance the slots better, and collect every key more often
+_OCCURRENCE_BYTES = 120  # of a task's memory for a key: a slot of its map, a row of its run, and the row's copy
 _DEFAULT_BUDGET_BYTES = 1 << 30
-_LEAST_RECORD_BYTES = 64  # with its share of a batch's header; what is smaller only means more passes of a fold
+_LEAST_RECORD_BYTES = 64  # with its share of a batch's header; smaller records only cost a fold more passes
 
 
 def clean_partition_in_splits(sc: Any, task: CleaningTask, asked: CleaningResult) -> CleaningResult:
-    """Clean the partition that `asked` wants to be split, or as a whole where it turns out not to be one for splits."""
+    """Clean the partition for which a task returned `asked`; clean it as a whole if splits do not fit its log."""
     assert asked.to_split is not None
-    order = asked.to_split
+    split = asked.to_split
     while True:
         try:
-            found = with_errors(task, partial(_in_splits, sc, task, order))
-        except SplitNotApplicableError as broken:
+            swap = _in_splits(sc, task, split)
+        except SplitNotApplicableError as error:
             _discard(task)
-            if broken.needs_scan and not order.cuts:
-                walked = with_errors(task, partial(_walked, sc, task, order))
-                if isinstance(walked, CleaningResult):
-                    keeps = walked.uncleanable is not None and task.options.on_corruption == KEEP
-                    return _whole(sc, task) if keeps else walked
-                order = walked
-                continue
-            return _whole(sc, task)
-        if isinstance(found, CleaningResult):
-            _discard(task)
-            if found.uncleanable is not None and task.options.on_corruption == KEEP:
+            if not error.needs_scan or split.boundaries:
                 return _whole(sc, task)
-            return found
-        return replace(asked, swap=found, to_split=None)
+            try:
+                split = _scanned(sc, task, split)
+            except TASK_ERRORS as scan_error:
+                return _failed(sc, task, scan_error)
+        except TASK_ERRORS as error:
+            _discard(task)
+            return _failed(sc, task, error)
+        else:
+            return replace(asked, swap=swap, to_split=None)
 
 
-def _in_splits(sc: Any, task: CleaningTask, order: SplitPlan) -> PreparedSwap:
-    plan = order.plan
+def _failed(sc: Any, task: CleaningTask, error: SedimentError | OSError) -> CleaningResult:
+    """Return the failed result, or clean a corrupt partition as a whole if --on-corruption keeps what is readable."""
+    result = failed_task(task, error)
+    keeps = result.uncleanable is not None and task.options.on_corruption == KEEP
+    return _whole(sc, task) if keeps else result
+
+
+def _in_splits(sc: Any, task: CleaningTask, split: SplitPlan) -> PreparedSwap:
+    plan = split.plan
     log_bytes = sum(group.log_bytes for group in plan.groups)
     budget_bytes = min(task.config.task_memory_bytes, _DEFAULT_BUDGET_BYTES)
     job = SplitJob(
         work=SplitWork(
             plan,
-            order.cuts,
+            split.boundaries,
             seed=draw_seed(),
-            run_limit=max(budget_bytes // _SIGHT_BYTES, 1),
+            run_limit=max(budget_bytes // _OCCURRENCE_BYTES, 1),
             ranges=ranges_for(log_bytes // _LEAST_RECORD_BYTES, budget_bytes // 2),
         ),
         splits=cut_into_splits(plan.groups, SPLITS_PER_SLOT * max(1, sc.defaultParallelism)),
         budget_bytes=budget_bytes,
         run_id=task.run_id,
-        open_environment=partial(working_on, task),
+        open_environment=partial(task_environment, task),
     )
     groups = clean_in_splits(sc, job, group=task.run_id)
     check_undisturbed(task, Fs())
     return PreparedSwap(plan.view.listing.partition, str(plan.view.listing.path), groups, plan.end_offset)
 
 
-def _walked(sc: Any, task: CleaningTask, order: SplitPlan) -> SplitPlan:
-    (cuts,) = _in_one_task(sc, task, partial(_walk, task, order))
-    if isinstance(cuts, SplitFailure):
-        raise cuts.error
-    return SplitPlan(order.plan, cuts)
+def _scanned(sc: Any, task: CleaningTask, split: SplitPlan) -> SplitPlan:
+    (boundaries,) = _in_one_task(sc, task, partial(_scan, task, split))
+    if isinstance(boundaries, SplitFailure):
+        raise boundaries.error
+    return SplitPlan(split.plan, boundaries)
 
 
-def _walk(task: CleaningTask, order: SplitPlan, _rows: Iterable[int]) -> Iterator[Any]:
+def _scan(task: CleaningTask, split: SplitPlan, _rows: Iterable[int]) -> Iterator[Any]:
     try:
-        with working_on(task) as (fs, used):
-            yield scan_log(order.plan, fs, only_if_needed=False, progress=used)
+        with task_environment(task) as (fs, on_bytes):
+            yield scan_log(split.plan, fs, only_if_needed=False, progress=on_bytes)
     except (SedimentError, OSError) as error:
         yield SplitFailure(error)
 
@@ -137,21 +135,21 @@ def _in_one_task(sc: Any, task: CleaningTask, work: Callable[[Iterable[int]], It
 
 
 def _discard(task: CleaningTask) -> None:
-    """Remove what splits wrote that are not to be committed."""
+    """Remove the parts of splits that will not be committed."""
     if not task.options.dry_run:
         discard_parts(task.listing.path, task.run_id, Fs())
 
 
 @dataclass(frozen=True, slots=True)
 class SplitFailure:
-    """Why a split could not be swept: the error, or that the log cannot be cleaned in these splits."""
+    """Error that ended the sweep of a split, or the finding that the log cannot be cleaned in these splits."""
 
     error: SedimentError | OSError | SplitNotApplicableError
 
 
 @dataclass(frozen=True, slots=True)
 class SplitJob:
-    """A partition to be cleaned in `splits`; `budget_bytes` is what one fold may hold in memory."""
+    """Partition to be cleaned in `splits`; one fold may hold `budget_bytes` in memory."""
 
     work: SplitWork
     splits: tuple[Split, ...]
@@ -161,30 +159,30 @@ class SplitJob:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitMet:
-    """What the first sweep met in the split of this number; it goes by way of a fold."""
+class CollectedSplit:
+    """Contents of the split of this number, found by the first sweep; they pass through a fold."""
 
     number: int
     contents: SplitContents
 
 
-_Told = tuple[RunNumber, bytes] | SplitMet | SplitFailure
-_Answer = bytes | SplitMet | SplitFailure
-_RANGE_OF_THE_REST = 0
+_CollectRow = tuple[RunNumber, bytes] | CollectedSplit | SplitFailure
+_FoldRow = bytes | CollectedSplit | SplitFailure
+_RANGE_OF_OTHER_ROWS = 0
 
 
 def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> tuple[CleanedGroup, ...]:
     """Clean a partition with the SparkContext `sc`; `group` names the Spark job group.
 
     Raises:
-        SplitDoesNotHoldError: it has to be walked first, or cleaned as a whole; nothing is left.
-        SedimentError, OSError: of the first split that failed; parts of others may be left, under the run's id.
+        SplitNotApplicableError: the log needs a forward scan first, or a cleaning as a whole; no part is left.
+        SedimentError, OSError: the first split that failed; parts of others may be left, under the run's id.
     """
     sc.setJobGroup(group, f"{job.work.plan.view.listing.partition} in {len(job.splits)} splits")
     count = len(job.splits)
     outcomes = (
         sc.parallelize(range(count), count)
-        .mapPartitionsWithIndex(_Sight(job))
+        .mapPartitionsWithIndex(_Collect(job))
         .partitionBy(job.work.ranges, partitionFunc=_itself)
         .mapPartitionsWithIndex(_Fold(job))
         .partitionBy(count, partitionFunc=_itself)
@@ -203,85 +201,85 @@ def _itself(number: int) -> int:
     return number
 
 
-class _Sight:
-    """The first sweep of the split that stands at the task's index."""
+class _Collect:
+    """First sweep of the split with the index of the task."""
 
     def __init__(self, job: SplitJob) -> None:
         self._job = job
 
-    def __call__(self, index: int, _rows: Iterable[int]) -> Iterator[tuple[int, _Told]]:
+    def __call__(self, index: int, _rows: Iterable[int]) -> Iterator[tuple[int, _CollectRow]]:
         job = self._job
         try:
-            with job.open_environment() as (fs, used):
-                for run in collect_split_keys(job.work, job.splits[index], len(job.splits), fs, progress=used):
+            with job.open_environment() as (fs, on_bytes):
+                for run in collect_split_keys(job.work, job.splits[index], len(job.splits), fs, progress=on_bytes):
                     for number, blob in pack_run(run, job.work.ranges):
                         yield number, (run.number, blob)
-                    met = SplitMet(index, run.met)
-            yield _RANGE_OF_THE_REST, met
+                    collected = CollectedSplit(index, run.met)
+            yield _RANGE_OF_OTHER_ROWS, collected
         except (SplitNotApplicableError, SedimentError, OSError) as error:
-            yield _RANGE_OF_THE_REST, SplitFailure(error)
+            yield _RANGE_OF_OTHER_ROWS, SplitFailure(error)
 
 
 class _Fold:
-    """The fold of the range that stands at the task's index."""
+    """Fold of the range with the index of the task."""
 
     def __init__(self, job: SplitJob) -> None:
         self._splits = len(job.splits)
         self._budget_bytes = job.budget_bytes
 
-    def __call__(self, _index: int, rows: Iterable[tuple[int, _Told]]) -> Iterator[tuple[int, _Answer]]:
+    def __call__(self, _index: int, rows: Iterable[tuple[int, _CollectRow]]) -> Iterator[tuple[int, _FoldRow]]:
         failures: list[SplitFailure] = []
-        met: list[SplitMet] = []
-        answers = fold_range(_blobs(rows, failures, met), budget_bytes=self._budget_bytes)
+        collected: list[CollectedSplit] = []
+        bitmaps = fold_range(_blobs(rows, failures, collected), budget_bytes=self._budget_bytes)
         for failure in failures[:1]:
             yield from ((number, failure) for number in range(self._splits))
-        yield from ((split.number, split) for split in met)
-        for splits_above, answer in answers:
-            yield self._splits - 1 - splits_above, answer
+        yield from ((split.number, split) for split in collected)
+        for splits_above, bitmap in bitmaps:
+            yield self._splits - 1 - splits_above, bitmap
 
 
 def _blobs(
-    rows: Iterable[tuple[int, _Told]], failures: list[SplitFailure], met: list[SplitMet]
+    rows: Iterable[tuple[int, _CollectRow]], failures: list[SplitFailure], collected: list[CollectedSplit]
 ) -> Iterator[tuple[RunNumber, bytes]]:
-    for _, told in rows:
-        if isinstance(told, SplitFailure):
-            failures.append(told)
-        elif isinstance(told, SplitMet):
-            met.append(told)
+    for _, row in rows:
+        if isinstance(row, SplitFailure):
+            failures.append(row)
+        elif isinstance(row, CollectedSplit):
+            collected.append(row)
         else:
-            yield told
+            yield row
 
 
 class _Clean:
-    """The second sweep of the split that stands at the task's index."""
+    """Second sweep of the split with the index of the task."""
 
     def __init__(self, job: SplitJob) -> None:
         self._job = job
 
     def __call__(
-        self, index: int, rows: Iterable[tuple[int, _Answer]]
+        self, index: int, rows: Iterable[tuple[int, _FoldRow]]
     ) -> Iterator[Sequence[CleanedGroup] | SplitFailure]:
         job = self._job
-        answers: list[bytes] = []
+        bitmaps: list[bytes] = []
         contents = SplitContents(0, 0)
-        for _, told in rows:
-            if isinstance(told, SplitFailure):
-                yield told
+        for _, row in rows:
+            if isinstance(row, SplitFailure):
+                yield row
                 return
-            if isinstance(told, SplitMet):
-                contents = told.contents
+            if isinstance(row, CollectedSplit):
+                contents = row.contents
             else:
-                answers.append(told)
+                bitmaps.append(row)
         try:
-            with job.open_environment() as (fs, used):
+            with job.open_environment() as (fs, on_bytes):
                 yield clean_split(
                     job.work,
                     job.splits[index],
-                    collect_survivors(answers, contents),
+                    collect_survivors(bitmaps, contents),
                     fs,
                     run_id=job.run_id,
                     attempt=attempt_name(),
-                    progress=used,
+                    progress=on_bytes,
                 )
         except (SplitNotApplicableError, SedimentError, OSError) as error:
             yield SplitFailure(error)

@@ -541,11 +541,11 @@ class _Archiving:
             for answer in answers:
                 match answer.result:
                     case Measured() as found:
-                        measured[answer.work] = found
+                        measured[answer.item] = found
                     case Failure(code, reason):
-                        self._fail([answer.work.key], code, reason)
+                        self._fail([answer.item.key], code, reason)
                     case None:
-                        self._lost(answer.work.key, answer.error)
+                        self._lost(answer.item.key, answer.error)
         good = {work: found for work, found in measured.items() if work.key not in self._failed}
         # If there are two copies of a log, as on two disks, the first one is archived.
         unknown = {_transaction(work, found): (work, found) for work, found in reversed(good.items())}
@@ -582,7 +582,7 @@ class _Archiving:
             self._sc, works, write, WriteWork.weight, group=self._run_id, is_stopped=self._stop.is_set
         ):
             for answer in answers:
-                segment = answer.work.segment
+                segment = answer.item.segment
                 match answer.result:
                     case tuple() as written:
                         files[segment] = files.get(segment, ()) + written

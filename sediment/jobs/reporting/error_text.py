@@ -1,4 +1,4 @@
-"""Errors as people and programs are told them: a reason code and one sentence."""
+"""Text of errors: a reason code for programs and one sentence for people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_THE_JVM = ("org.apache.spark.", "py4j.", "java.", "scala.")
 
 
 def describe(error: SedimentError | OSError) -> tuple[str, str]:
-    """Reason code and sentence of an error: `CorruptBatchError` is `corrupt-batch`."""
+    """Return reason code and sentence of an error; the code of `CorruptBatchError` is `corrupt-batch`."""
     if isinstance(error, SedimentError):
         return error.reason_code, str(error)
     name = None if error.filename is None else printable(str(error.filename))
@@ -33,7 +33,7 @@ def describe(error: SedimentError | OSError) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ErrorText:
-    """Why a command ended without a result; `is_fault`: by an error that is not the user's or the machine's."""
+    """Reason that a command ended without a result; `is_fault`: neither the user nor the machine caused it."""
 
     reason_code: str
     sentence: str
@@ -41,7 +41,7 @@ class ErrorText:
 
 
 def error_text_of(error: BaseException) -> ErrorText:
-    """Return reason code and sentence of whatever ended a command."""
+    """Return reason code and sentence of the error that ended a command."""
     if was_stopped(error):
         return ErrorText(*describe(StoppedError()))
     if isinstance(error, SedimentError | OSError):
@@ -54,18 +54,18 @@ def error_text_of(error: BaseException) -> ErrorText:
 
 
 def describe_lost_task(error: Exception | None) -> tuple[str, str]:
-    """Reason code and sentence where Spark gave up on a task: what the worker raised, out of all that Spark tells."""
+    """Return reason code and sentence of a task that Spark gave up on, with the error of the worker."""
     return TASK_LOST, f"Spark gave up on the task: {printable(_raised(error))}"
 
 
 def _raised(error: BaseException | None) -> str:
-    """What a worker raised, out of all that Spark tells; where none did, the first line."""
+    """Return the line of the worker's own error from the text of Spark's error, or else its first line."""
     lines = [line.strip() for line in str(error or "no reason given").splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line) and not line.startswith(_OF_THE_JVM)]
     return (raised or lines)[-1 if raised else 0]
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what a library's error says, or its name where it says nothing."""
+    """Return the first line of the text of a library's error, or its name if it has no text."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -1,9 +1,9 @@
-"""A run as one self-contained HTML page, made from the run's JSON report: charts are labelled bars in inline SVG.
+"""HTML page of a run, self-contained and made from the run's JSON report; charts are labelled bars in inline SVG.
 
     document (JSON report)  ->  Page (figures, widths, sentences)  ->  templates/report.html
 
-Invariants: the page loads nothing from anywhere; everything that came from a disk or a user is escaped by the template;
-a key that a command's report does not have leaves its part of the page out.
+Invariants: the page loads no other resource.  The template escapes everything that came from a disk or a user.  If the
+report of a command lacks a key, the page lacks that part.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _DRAWN_SEGMENTS = 40_000
 _MOST_SEGMENTS, _LEAST_SEGMENTS = 200, 6
 _HOUR_MS = 3_600_000
 _WAITS = (
-    ("may go now", 0),
+    ("expired now", 0),
     ("within an hour", _HOUR_MS),
     ("within a day", 24 * _HOUR_MS),
     ("within a week", 7 * 24 * _HOUR_MS),
 )
 _STAGES = {
-    "list": "read what the directories hold (driver)",
+    "list": "list the directories (driver)",
     "spark": "start Spark (driver)",
-    "survey": "look at every partition first (tasks)",
+    "survey": "survey every partition (tasks)",
     "view": "read indexes, times and producers (tasks)",
-    "plan": "choose what is cleaned (tasks)",
-    "clean": "read, judge and write segments (tasks)",
+    "plan": "plan the cleaning (tasks)",
+    "clean": "read, filter and write segments (tasks)",
     "commit": "rename segments and write checkpoints (driver)",
 }
 _SHOWN_ELSEWHERE = frozenset(
@@ -80,10 +80,10 @@ _COMPACTION_KEYS = (
 )
 
 
-# ------------------------------------------------------------------------------------------------------ what a page has
+# --------------------------------------------------------------------------------------------------------- page content
 @dataclass(frozen=True, slots=True)
 class StripPart:
-    """A rectangle of a strip, in STRIP_UNITS: one segment, or neighbours of one state where there is no room."""
+    """Rectangle of a strip, in STRIP_UNITS: one segment, or neighbours of one state if the strip is too narrow."""
 
     x: float
     width: float
@@ -93,7 +93,7 @@ class StripPart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A labelled bar; `width` and `inner` are in percent of the longest."""
+    """Labelled bar; `width` and `inner` are in percent of the longest."""
 
     label: str
     width: float
@@ -104,7 +104,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One partition; texts are empty where the report does not say it, `sort` has the numbers behind them."""
+    """Row of one partition; texts missing in the report are empty, and `sort` has the numbers for sorting."""
 
     partition: str
     log_dir: str
@@ -127,7 +127,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Partitions that were not done for one reason."""
+    """Partitions not done for the same reason."""
 
     status: str
     tone: str
@@ -138,7 +138,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class SettingsGroup:
-    """Settings that hold alike for some topics: (key, value, origin)."""
+    """Settings shared by some topics: (key, value, origin)."""
 
     topics: tuple[str, ...]
     values: tuple[tuple[str, str, str], ...]
@@ -176,10 +176,10 @@ def render_html(
     options: Sequence[tuple[str, str]] = (),
     settings: Mapping[str, Settings] = MappingProxyType({}),
 ) -> str:
-    """The page of the run whose JSON report is `document`; with `error` in it, of a run that ended without a result.
+    """Return the page of the run whose JSON report is `document`; with `error` in it, the run ended without a result.
 
-    `options` are what the command was called with, as name and text; `settings` are by log directory, those under ""
-    for the others.
+    `options` are those on the command line, as name and text.  `settings` are by log directory; those under "" are for
+    all others.
     """
     from jinja2 import Environment, StrictUndefined
 
@@ -200,7 +200,7 @@ def make_page(
     options: Sequence[tuple[str, str]] = (),
     settings: Mapping[str, Settings] = MappingProxyType({}),
 ) -> Page:
-    """The figures of `document` as the template shows them."""
+    """Return the content of the page for `document`."""
     partitions: list[Mapping[str, Any]] = sorted(
         document.get("partitions", ()), key=lambda partition: _tone(str(partition["status"])) != "bad"
     )
@@ -258,7 +258,7 @@ def _tiles(
     waiting = sum(_whole(p, "tombstones_waiting") or 0 for p in partitions)
     if any("tombstones_waiting" in p for p in partitions):
         firsts = [p["first_delete_horizon_ms"] for p in partitions if p.get("first_delete_horizon_ms") is not None]
-        when = f"the first may go {_when(min(firsts), now_ms)}" if firsts else "none in what was cleaned"
+        when = f"the first expire {_when(min(firsts), now_ms)}" if firsts else "none in the cleaned part"
         tiles.append(("tombstones waiting", f"{waiting:,}", when))
     repairs = sum(len(p["repairs"]) for p in partitions if p.get("repairs"))
     if any("repairs" in p for p in partitions):
@@ -292,7 +292,7 @@ def _stages(seconds_by_stage: Mapping[str, Any]) -> tuple[Bar, ...]:
 
 
 def _waits(partitions: Sequence[Mapping[str, Any]], now_ms: int) -> tuple[Bar, ...]:
-    """Tombstones by the moment at which the last of their partition may go."""
+    """Tombstones by the time at which the last of their partition expires."""
     counts: Counter[str] = Counter()
     for partition in partitions:
         waiting, last = _whole(partition, "tombstones_waiting"), _whole(partition, "last_delete_horizon_ms")
@@ -357,9 +357,9 @@ def _row(partition: Mapping[str, Any], now_ms: int, largest: int, room: int) -> 
 
 
 def _sentences(partition: Mapping[str, Any]) -> tuple[str, ...]:
-    """What was noted of a partition, in the words of its command."""
+    """Return the notes on a partition, in the words of its command."""
     deleted = (
-        f"segment {segment['base_offset']:,} ({human_bytes(segment['bytes'])}) goes by {segment['rule']}"
+        f"segment {segment['base_offset']:,} ({human_bytes(segment['bytes'])}) expires by {segment['rule']}"
         for segment in partition.get("deleted_segments") or ()
     )
     different = (f"{one['check']}: {one['what']}" for one in partition.get("differences") or ())
@@ -368,7 +368,7 @@ def _sentences(partition: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _extras(fields: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, str]]:
-    """Names and texts of what the page shows nowhere else; objects are gone into, lists are not."""
+    """Return names and texts of all fields not shown elsewhere on the page; objects are expanded, lists are not."""
     for name, value in fields.items():
         label = f"{prefix}{name.replace('_', ' ')}"
         if not prefix and name in _SHOWN_ELSEWHERE:
@@ -390,7 +390,7 @@ def _whole(partition: Mapping[str, Any], name: str) -> int | None:
 
 
 def _segment_bytes(partition: Mapping[str, Any]) -> int | None:
-    """The sum of the sizes of segments that are listed as objects."""
+    """Return the sum of the sizes of segments listed as objects."""
     segments = partition.get("segments") or ()
     sizes = [segment["bytes"] for segment in segments if isinstance(segment, Mapping) and "bytes" in segment]
     return sum(sizes) if sizes else None
@@ -412,7 +412,7 @@ def _states_of(partition: Mapping[str, Any]) -> set[str]:
 
 
 def _strips(partition: Mapping[str, Any], room: int) -> tuple[tuple[str, str, tuple[StripPart, ...]], ...]:
-    """(which, what it says in words, its pieces) of each strip that there is; both have the same scale."""
+    """Return the existing strips as (name, text, parts); both have the same scale."""
     found = {which: partition.get(f"strip_{which}") or () for which in ("before", "after")}
     longest = max(sum(size for _, size, _ in strip) for strip in found.values()) or 1
     return tuple((which, _in_words(strip), _pieces(strip, longest, room)) for which, strip in found.items() if strip)
@@ -438,7 +438,7 @@ def _pieces(strip: Sequence[Sequence[Any]], longest: int, room: int) -> tuple[St
 
 
 def _merged(strip: Sequence[Sequence[Any]], room: int) -> Iterable[list[Sequence[Any]]]:
-    """Segments alone if there is room for all, else neighbours of one state together."""
+    """Return one part per segment if all fit, or else one part for neighbours of one state."""
     each = max(1, -(-len(strip) // room))
     run: list[Sequence[Any]] = []
     for segment in strip:
@@ -451,7 +451,7 @@ def _merged(strip: Sequence[Sequence[Any]], room: int) -> Iterable[list[Sequence
 
 
 def _columns(rows: Sequence[Row]) -> frozenset[str]:
-    """The columns for which some row has something."""
+    """Return the columns with a value in some row."""
     texts = {
         "size": "size_text",
         "saved": "saved_text",
@@ -465,7 +465,7 @@ def _columns(rows: Sequence[Row]) -> frozenset[str]:
 
 # ------------------------------------------------------------------------------------------------------------- settings
 def _settings(settings: Mapping[str, Settings], partitions: Sequence[Mapping[str, Any]]) -> tuple[SettingsGroup, ...]:
-    """What holds for the topics, those with the same settings together: keys that were given, and those of cleaning."""
+    """Return the settings of the topics, given keys and those of cleaning; topics with the same settings share one."""
     from sediment.segment_io.errors import SettingsError
 
     grouped: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
@@ -493,12 +493,12 @@ def _text(value: object) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------- texts
 def human_bytes(size_bytes: int) -> str:
-    """A size for people, in one piece."""
+    """Return a size for people, without a line break."""
     return run_report.human_bytes(size_bytes).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def utc(time_ms: int) -> str:
-    """A moment for people, to the second; the number itself where no calendar has it."""
+    """Return a time for people, to the second, or the number itself if no calendar has it."""
     try:
         return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}\N{NO-BREAK SPACE}UTC"
     except (ValueError, OverflowError, OSError):
@@ -506,7 +506,7 @@ def utc(time_ms: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A span for people."""
+    """Return a duration for people."""
     if seconds < 0.001:
         return "<1 ms"
     if seconds < 1:

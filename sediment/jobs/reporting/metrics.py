@@ -1,8 +1,8 @@
-"""A run as Prometheus text, for the node exporter's textfile collector; derived from the run's JSON report.
+"""Metrics of a run as Prometheus text, for the textfile collector of the node exporter, from the run's JSON report.
 
-Names of what Kafka itself measures follow Kafka's own MBeans (kafka.log:type=LogCleaner and LogCleanerManager); what is
-known of a run as such is called `sediment_run_…`.  A file is written once and read for hours, so there is no "time
-since": moments are timestamps, from which a query takes the time that passed.
+Metrics that Kafka has too are named after Kafka's MBeans (kafka.log:type=LogCleaner and LogCleanerManager); others are
+named `sediment_run_…`.  A file is written once and read for hours, so times are timestamps; a query computes the time
+since then.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sediment.jobs.reporting.run_report import BAD_STATUSES
+
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 LAST_SUCCESS = "sediment_run_last_success_timestamp_seconds"
 
-_BAD = ("failed", "quarantined", "wrong")
 _CLEANER = "kafka_log_cleaner"
 _MANAGER = "kafka_log_cleaner_manager"
 _RUN = "sediment_run"
 
 
 def metrics_text(document: Mapping[str, Any], *, finished_s: float, last_success_s: float | None) -> bytes:
-    """The metrics of the run whose JSON report is `document`; with `error` in it, the run ended without a result.
+    """Return the metrics of the run whose JSON report is `document`; with `error` in it, the run had no result.
 
     `finished_s` and `last_success_s` are seconds since the epoch; the latter is of an earlier run, None if unknown.
 
@@ -43,7 +44,7 @@ def metrics_text(document: Mapping[str, Any], *, finished_s: float, last_success
 
 
 def last_success(path: Path, command: str) -> float | None:
-    """When a run of `command` last succeeded, as the metrics file that is now at `path` says."""
+    """Return the time of the last successful run of `command`, from the existing metrics file at `path`."""
     from prometheus_client.parser import text_string_to_metric_families
 
     with contextlib.suppress(OSError, ValueError):
@@ -55,18 +56,18 @@ def last_success(path: Path, command: str) -> float | None:
 
 
 class _Gauges:
-    """Gauges that all carry the command as their first label."""
+    """Gauges with the command as their first label."""
 
     def __init__(self, registry: CollectorRegistry, command: str) -> None:
         self._registry = registry
         self._command = command
 
     def set(self, name: str, text: str, value: float) -> None:
-        """One number."""
+        """Set one number."""
         self.set_each(name, text, (), {(): value})
 
     def set_each(self, name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> None:
-        """A number for each combination of labels."""
+        """Set a number for each combination of labels."""
         from prometheus_client import Gauge
 
         if values:
@@ -82,13 +83,13 @@ def _run_gauges(
     finished_s: float,
     last_success_s: float | None,
 ) -> None:
-    failed = "error" in document or any(partition["status"] in _BAD for partition in partitions)
+    failed = "error" in document or any(partition["status"] in BAD_STATUSES for partition in partitions)
     success_s = last_success_s if failed else finished_s
-    gauges.set(f"{_RUN}_last_timestamp_seconds", "When the run ended.", finished_s)
+    gauges.set(f"{_RUN}_last_timestamp_seconds", "End of the run.", finished_s)
     if success_s is not None:
-        gauges.set(LAST_SUCCESS, "When a run last ended without a failed or quarantined partition.", success_s)
+        gauges.set(LAST_SUCCESS, "End of the last run without a failed or quarantined partition.", success_s)
     gauges.set(f"{_RUN}_success", "1 if the run ended without a failed or quarantined partition.", int(not failed))
-    gauges.set(f"{_RUN}_dry_run", "1 if the run changed nothing on purpose.", int(bool(document.get("dry_run"))))
+    gauges.set(f"{_RUN}_dry_run", "1 for a dry run, which changes nothing.", int(bool(document.get("dry_run"))))
     if "seconds" in document:
         gauges.set(f"{_RUN}_seconds", "Wall time of the run.", document["seconds"])
     stages: dict[tuple[str, ...], float] = {
@@ -99,7 +100,7 @@ def _run_gauges(
     for partition in partitions:
         key = (_directory(partition), str(partition["status"]))
         counts[key] = counts.get(key, 0) + 1
-    gauges.set_each(f"{_RUN}_partitions", "Partitions by what became of them.", ["log_dir", "status"], counts)
+    gauges.set_each(f"{_RUN}_partitions", "Partitions by status.", ["log_dir", "status"], counts)
     reasoned = [partition for partition in partitions if partition.get("reason_code")]
     numbers: dict[tuple[str, ...], float] = {}
     sizes: dict[tuple[str, ...], float] = {}
@@ -112,7 +113,7 @@ def _run_gauges(
     gauges.set_each(f"{_RUN}_bytes_by_reason", "Bytes of those partitions before the run.", labels, sizes)
     for name, text in (
         ("bytes_before", "Bytes of segments before the run."),
-        ("bytes_after", "Bytes of segments after the run, or that a dry run would leave."),
+        ("bytes_after", "Bytes of segments after the run, or after the run that a dry run plans."),
         ("messages_read", "Records read."),
         ("messages_written", "Records written."),
     ):
@@ -127,7 +128,7 @@ def _cleaner_gauges(gauges: _Gauges, partitions: Sequence[Mapping[str, Any]]) ->
         f"{_MANAGER}_max_dirty_percent", "The dirty ratio of the filthiest log before the run.", max(ratios, default=0)
     )
     directories = {(_directory(partition),) for partition in partitions}
-    bad = [partition for partition in partitions if partition["status"] in _BAD]
+    bad = [partition for partition in partitions if partition["status"] in BAD_STATUSES]
     none = dict.fromkeys(sorted(directories), 0.0)
     counts: dict[tuple[str, ...], float] = {
         key: float(sum(_directory(partition) == key[0] for partition in bad)) for key in none
@@ -143,7 +144,9 @@ def _cleaner_gauges(gauges: _Gauges, partitions: Sequence[Mapping[str, Any]]) ->
     if before:
         after = sum(partition["bytes_after"] for partition in done)
         gauges.set(
-            f"{_CLEANER}_recopy_percent", "Bytes left of those that the compacted logs had.", 100 * after / before
+            f"{_CLEANER}_recopy_percent",
+            "Bytes of the compacted logs after the run, in percent of those before.",
+            100 * after / before,
         )
     times = [partition.get("seconds_by_stage", {}).get("clean", 0.0) for partition in done]
     gauges.set(f"{_CLEANER}_max_clean_time_secs", "The longest cleaning of one partition.", max(times, default=0.0))
@@ -157,7 +160,7 @@ def _cleaner_gauges(gauges: _Gauges, partitions: Sequence[Mapping[str, Any]]) ->
     if horizons:
         gauges.set(
             f"{_CLEANER}_next_tombstones_timestamp_seconds",
-            "From when on a cleaning drops the first of them.",
+            "Time from which a cleaning drops the first of them.",
             min(horizons) / 1000,
         )
 

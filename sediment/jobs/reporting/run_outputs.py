@@ -1,7 +1,7 @@
-"""The accounts of a run besides the ledger: an HTML page and a metrics file, both made from the run's JSON report.
+"""Output files of a run besides the ledger: an HTML page and a metrics file, both made from the run's JSON report.
 
-Invariants: a place that cannot be written is refused before the run touches anything, and never is one inside a log
-directory; after the run nothing raises, because what was done is done; each file is replaced as a whole.
+Invariants: a path that cannot be written, or lies inside a log directory, is an error before the run changes anything.
+After the run nothing raises, because the work is done.  Each file is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sediment.segment_io.printable import encodable
 if TYPE_CHECKING:
     from sediment.jobs.settings.resolve import Settings
 
-_ADVICE = "name a file outside the log directories, in a directory that is there"
+_ADVICE = "name a file outside the log directories, in an existing directory"
 
 
 def check_output_file(file: Path, option: str, log_dirs: Iterable[Path]) -> None:
-    """Whether `file` can be written after the run.
+    """Check that `file` can be written after the run.
 
     Raises:
         UsageError: it is a directory, its directory is missing, or it lies in a log directory or a partition of one.
@@ -35,14 +35,14 @@ def check_output_file(file: Path, option: str, log_dirs: Iterable[Path]) -> None
     if file.is_dir() or not file.parent.is_dir():
         what = "this is a directory" if file.is_dir() else "its directory is missing"
         raise UsageError(f"{option} cannot be written: {what}", path=str(file), advice=_ADVICE)
-    place = file.resolve()
+    path = file.resolve()
     for log_dir in log_dirs:
-        if place.is_relative_to(log_dir.resolve()):
-            raise UsageError(f"{option} may not lie inside a log directory", path=str(file), advice=_ADVICE)
+        if path.is_relative_to(log_dir.resolve()):
+            raise UsageError(f"{option} must not be inside a log directory", path=str(file), advice=_ADVICE)
 
 
 def error_document(command: str, now_ms: int, error: BaseException, sentence: str) -> str:
-    """The JSON of a run that ended without a result; only the page and the metrics know it."""
+    """Return the JSON of a run that ended without a result, for the page and the metrics."""
     return json.dumps({"command": command, "now_ms": now_ms, "error": sentence, "kind": type(error).__name__})
 
 
@@ -70,7 +70,7 @@ def write_page(
 
 
 def write_metrics(report: str, file: Path, messages: Console) -> None:
-    """Write the metrics of the run whose JSON is `report`; what goes wrong is told on `messages`."""
+    """Write the metrics of the run whose JSON is `report`; print an error on `messages`."""
 
     def content() -> bytes:
         from sediment.jobs.reporting.metrics import last_success, metrics_text
@@ -84,7 +84,7 @@ def write_metrics(report: str, file: Path, messages: Console) -> None:
 
 
 def given_options() -> tuple[tuple[str, str], ...]:
-    """The options of the command that runs as its user gave them: name, and value unless it is a flag."""
+    """Return the options given on the command line: name, and value unless it is a flag."""
     context = click.get_current_context(silent=True)
     if context is None:
         return ()

@@ -1,16 +1,17 @@
-"""RunReport: what a run did, from which the table for people and the JSON for programs both derive."""
+"""Report of a run, from which the table for people and the JSON for programs both derive."""
 
 from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from sediment.jobs.command_line.standard_output import SafeConsole
@@ -22,8 +23,14 @@ COMPACTED = "compacted"
 SKIPPED = "skipped"
 FAILED = "failed"
 QUARANTINED = "quarantined"
+WRONG = "wrong"
+BAD_STATUSES = frozenset({FAILED, QUARANTINED, WRONG})
+"""Statuses of a partition that make the exit status 1."""
 
 TOMBSTONES_KEPT = "tombstones-kept"
+
+AFTER_PARTITIONS = {"after_partitions": True}
+"""Metadata of a field that stands after `partitions` in the JSON of its report."""
 
 _NO_FOLDING_COLUMNS = 1 << 14
 _LEAST_COLUMNS = 20
@@ -32,7 +39,7 @@ _MOST_SENTENCES = 30
 _MOST_NAMED = 10
 
 StripSegment = tuple[int, int, str]
-"""One segment of a strip: base offset, `.log` bytes, state."""
+"""Segment of a strip: base offset, `.log` bytes, state."""
 
 CLEAN_SEGMENT = "clean"
 DIRTY_SEGMENT = "dirty"
@@ -41,16 +48,43 @@ REWRITTEN_SEGMENT = "rewritten"
 KEPT_SEGMENT = "kept"
 
 
+class WithStatus(Protocol):
+    """Report of one partition."""
+
+    @property
+    def status(self) -> str:
+        """Outcome."""
+        ...
+
+
+class LocatedReport(Protocol):
+    """Report of one partition of a log directory."""
+
+    @property
+    def partition(self) -> str:
+        """Name of the partition."""
+        ...
+
+    @property
+    def log_dir(self) -> str:
+        """Log directory."""
+        ...
+
+
+Partition = TypeVar("Partition", bound=WithStatus)
+Located = TypeVar("Located", bound=LocatedReport)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """One partition.  Offsets are log offsets, bytes are `.log` bytes of the whole partition, None where not known.
+    """Report of one partition.  Offsets are log offsets, bytes are `.log` bytes of the whole partition; None: unknown.
 
-    `key_equality` says by what two keys were one: `hash` or `exact`.  `dirty_ratio` is the log's before the run.
-    `tombstones_waiting` are those in the cleaned part; the batches they are in lose them from `first_delete_horizon_ms`
-    to `last_delete_horizon_ms` on.  The strips are the segments before and after, ascending.  `seconds_by_stage` are
-    those of the partition's task and of its commit.
+    `key_equality` is the test for equal keys: `hash` or `exact`.  `dirty_ratio` is that of the log before the run.
+    `tombstones_waiting` counts those in the cleaned part; the delete horizons of their batches lie between
+    `first_delete_horizon_ms` and `last_delete_horizon_ms`.  The strips are the segments before and after, ascending.
+    `seconds_by_stage` covers the partition's task and its commit.
 
-    `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated. The reason
+    `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.  The reason
     code can name only one of several findings, and programs know that code, so this field is not in the JSON.
     """
 
@@ -83,37 +117,61 @@ class PartitionReport:
     keeps_tombstones: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RunReport:
-    """One run of a command.  `now_ms` is the clock of every rule, `seconds` the wall time.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport(Generic[Partition]):
+    """Report of one run of a command.  `now_ms` is the clock of every rule, `seconds` the wall time.
 
-    `seconds_by_stage` holds the driver's wall time, and for stages that tasks do the sum over tasks that ran side by
-    side.
+    A command with more to report adds fields in a subclass.  In the JSON they stand before `partitions`, or after it
+    if their metadata are `AFTER_PARTITIONS`.
     """
 
     run_id: str
     command: str
     now_ms: int
     seconds: float
-    dry_run: bool
-    partitions: tuple[PartitionReport, ...]
-    seconds_by_stage: Mapping[str, float] = field(default_factory=dict)
+    partitions: tuple[Partition, ...]
 
     def failed(self) -> bool:
-        """Whether the exit status is to be 1."""
-        return any(partition.status in (FAILED, QUARANTINED) for partition in self.partitions)
+        """Return True if the exit status is 1."""
+        return any(partition.status in BAD_STATUSES for partition in self.partitions)
 
 
-def report_json(report: RunReport) -> str:
-    """The one JSON object of `--json`."""
-    fields = asdict(report)
-    for partition in fields["partitions"]:
-        del partition["keeps_tombstones"]
-    return json.dumps({"schema": SCHEMA, **fields, "seconds": round(report.seconds, 3)})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRunReport(RunReport[PartitionReport]):
+    """Report of a run of `compact`.
+
+    `seconds_by_stage` holds the driver's wall time.  For stages in tasks it holds the sum over tasks that ran side by
+    side.
+    """
+
+    dry_run: bool
+    seconds_by_stage: Mapping[str, float] = field(default_factory=dict, metadata=AFTER_PARTITIONS)
+
+
+def new_run_id() -> str:
+    """Return a random run id, 12 hexadecimal digits."""
+    return uuid.uuid4().hex[:12]
+
+
+def in_order(reports: Iterable[Located]) -> tuple[Located, ...]:
+    """Return the partition reports by log directory and name."""
+    return tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
+
+
+def report_json(report: RunReport[Any]) -> str:
+    """Return the one JSON object of `--json`: schema, header, fields of the command and partitions."""
+    values = asdict(report)
+    later = {each.name for each in fields(report) if each.metadata == AFTER_PARTITIONS}
+    ordered = {name: value for name, value in values.items() if name != "partitions" and name not in later}
+    ordered["partitions"] = values["partitions"]
+    for partition in ordered["partitions"]:
+        partition.pop("keeps_tombstones", None)
+    ordered |= {name: value for name, value in values.items() if name in later}
+    return json.dumps({"schema": SCHEMA, **ordered, "seconds": round(report.seconds, 3)})
 
 
 def read_report(text: str) -> Any:
-    """Return the JSON document `text` with every string encodable, for what stores or shows it.
+    """Return the JSON document `text` with every string encodable, so that it can be stored and shown.
 
     Raises:
         ValueError: `text` is not JSON.
@@ -130,7 +188,7 @@ def _encodable(value: Any) -> Any:
 
 
 def utc_time(ms: int) -> str:
-    """A moment for people, to the second; the number itself where no calendar has it."""
+    """Return a time for people, to the second, or the number itself if no calendar has it."""
     try:
         return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
@@ -138,7 +196,7 @@ def utc_time(ms: int) -> str:
 
 
 def human_bytes(size_bytes: int) -> str:
-    """A size for people, with a unit of 1000."""
+    """Return a size for people, in decimal units."""
     size = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(size) < 1000 or unit == "TB":
@@ -148,29 +206,31 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def result_console() -> Console:
-    """stdout; where it is no terminal and $COLUMNS is silent, as wide as any row: a folded name cannot be searched.
+    """Return a console on stdout; without a terminal and $COLUMNS it is wide enough for any row.
 
-    A width that shows nothing, such as COLUMNS=0, counts as not given.
+    Folded names could not be searched.  A width too small for a table, such as COLUMNS=0, counts as not given.
     """
     console = SafeConsole()
     is_given = console.is_terminal or "COLUMNS" in os.environ
     return console if is_given and console.width >= _LEAST_COLUMNS else SafeConsole(width=_NO_FOLDING_COLUMNS)
 
 
-def print_report(report: RunReport, console: Console) -> None:
-    """The table for people."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column, justify in (
-        ("partition", "left"),
-        ("status", "left"),
-        ("segments", "right"),
-        ("records", "right"),
-        ("bytes", "right"),
-        ("saved", "right"),
-    ):
-        table.add_column(
-            column, justify="right" if justify == "right" else "left", no_wrap=column != "partition", overflow="fold"
-        )
+def report_table(text: Sequence[str], numbers: Sequence[str], **style: Any) -> Table:
+    """Return a table with left-aligned columns `text` and right-aligned columns `numbers`.
+
+    Only the first column folds, because the name of a partition may be long.
+    """
+    table = Table(**{"box": box.SIMPLE_HEAD, "pad_edge": False, **style})
+    justified: list[tuple[str, JustifyMethod]] = [(name, "left") for name in text]
+    justified += [(name, "right") for name in numbers]
+    for name, justify in justified:
+        table.add_column(name, justify=justify, no_wrap=name != text[0], overflow="fold")
+    return table
+
+
+def print_report(report: CompactionRunReport, console: Console) -> None:
+    """Print the table for people."""
+    table = report_table(("partition", "status"), ("segments", "records", "bytes", "saved"), padding=(0, 1, 0, 0))
     for partition in report.partitions:
         table.add_row(*_cells(partition))
     console.print(table)
@@ -198,12 +258,12 @@ def print_report(report: RunReport, console: Console) -> None:
 
 
 def _only_keeps_tombstones(partition: PartitionReport) -> bool:
-    """Return True if no line of the partition's own says so: its whole reason is printed where batches are damaged."""
+    """Return True if no line of its own reports the partition; with corrupt batches its whole reason is printed."""
     return partition.keeps_tombstones and not partition.corrupt_batches
 
 
 def print_failures(failures: Iterable[tuple[str, str | None]], console: Console) -> None:
-    """Print why partitions, (name, reason), failed; those of one reason share a line."""
+    """Print the reasons of failed partitions, (name, reason); partitions with the same reason share a line."""
     names: dict[str | None, list[str]] = {}
     for name, reason in failures:
         names.setdefault(reason, []).append(name)
@@ -211,15 +271,15 @@ def print_failures(failures: Iterable[tuple[str, str | None]], console: Console)
         console.print(f"{_named(found)}: {reason}", style="red", soft_wrap=True, markup=False)
 
 
-def _why_skipped(report: RunReport) -> list[str]:
-    """Why partitions were skipped, those of one reason in one sentence; many would hide what failed."""
+def _why_skipped(report: CompactionRunReport) -> list[str]:
+    """Return one line for each reason that partitions were skipped for; too many lines would hide the failures."""
     names: dict[str, list[str]] = {}
     for partition in report.partitions:
         if partition.status == SKIPPED and partition.reason and partition.reason_code not in _LIMITS:
             names.setdefault(partition.reason, []).append(partition.partition)
     sentences = [f"{_named(found)}: {reason}" for reason, found in names.items()]
     left = sum(len(found) for found in list(names.values())[_MOST_SENTENCES:])
-    more = [f"{left} more partitions were skipped; --json has the reason of each"] if left else []
+    more = [f"{left} more partitions were skipped; --json gives their reasons"] if left else []
     return sentences[:_MOST_SENTENCES] + more
 
 
@@ -245,7 +305,7 @@ def _cells(partition: PartitionReport) -> tuple[str, ...]:
     )
 
 
-def _summary(report: RunReport) -> str:
+def _summary(report: CompactionRunReport) -> str:
     counts = {
         status: sum(partition.status == status for partition in report.partitions)
         for status in (COMPACTED, SKIPPED, FAILED, QUARANTINED)
@@ -253,7 +313,7 @@ def _summary(report: RunReport) -> str:
     done = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no partitions"
     before = sum(p.bytes_before for p in report.partitions if p.status == COMPACTED)
     after = sum(p.bytes_after for p in report.partitions if p.status == COMPACTED)
-    verb = "would go" if report.dry_run else "went"
+    verb = "would shrink" if report.dry_run else "shrank"
     size = f"; {human_bytes(before)} {verb} to {human_bytes(after)}" if counts[COMPACTED] else ""
     return f"{done}{size} in {report.seconds:.1f} s (run {report.run_id})"
 
@@ -264,26 +324,26 @@ def counted(number: int, noun: str) -> str:
 
 
 class Skippable(Protocol):
-    """A report of one partition."""
+    """Report of one partition."""
 
     @property
     def partition(self) -> str:
-        """The name of the partition."""
+        """Name of the partition."""
         ...
 
     @property
     def status(self) -> str:
-        """The outcome."""
+        """Outcome."""
         ...
 
     @property
     def reason_code(self) -> str | None:
-        """The reason for programs."""
+        """Reason for programs."""
         ...
 
     @property
     def reason(self) -> str | None:
-        """The reason for people."""
+        """Reason for people."""
         ...
 
     @property
@@ -293,10 +353,10 @@ class Skippable(Protocol):
 
 
 def skipped_lines(partitions: Iterable[Skippable], *, short: Collection[str] = ()) -> list[str]:
-    """Return one line for each reason that partitions were skipped for, that with most bytes first.
+    """Return one line for each reason that partitions were skipped for, the one with most bytes first.
 
-    It holds the reason code, the number of partitions, their bytes, and the sentence of the largest of them; codes in
-    `short` go without the sentence.
+    It holds the reason code, the number of partitions, their bytes, and the reason of the largest of them; codes in
+    `short` have no reason.
     """
     groups: dict[str, list[Skippable]] = {}
     for partition in partitions:

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: seconds by stage, measured where the stage runs."""
+"""Timer of the stages of a run, used where a stage runs."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ COMMIT = "commit"
 
 
 class StageTimer:
-    """Books what passed since it was made, or since the last lap, on a stage; two clock reads a lap."""
+    """Seconds by stage; a lap adds the time since the last lap, or since the timer was made."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
         self._since = time.perf_counter()
 
     def restart(self) -> None:
-        """Book what passed on nothing."""
+        """Restart the clock; the time since the last lap is not counted."""
         self._since = time.perf_counter()
 
     def lap(self, stage: str) -> None:
-        """Book what passed on `stage`."""
+        """Add the time since the last lap to `stage`."""
         now = time.perf_counter()
         self._seconds[stage] = self._seconds.get(stage, 0.0) + now - self._since
         self._since = now
 
     def add(self, others: Iterable[Mapping[str, float]]) -> None:
-        """Book the seconds of `others` too."""
+        """Add the seconds of `others`."""
         for other in others:
             for stage, seconds in other.items():
                 self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
 
     def seconds(self) -> dict[str, float]:
-        """Seconds by stage, to the tenth of a millisecond, in the order in which stages were first booked."""
+        """Return seconds by stage, to a tenth of a millisecond, in the order of each stage's first lap."""
         return {stage: round(seconds, 4) for stage, seconds in self._seconds.items()}

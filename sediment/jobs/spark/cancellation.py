@@ -1,4 +1,4 @@
-"""How a command ends before it is done: by a signal, and with it the Spark jobs that it has going.
+"""Cancellation of a command by a signal, and of its running Spark jobs.
 
     in the command               first signal                          second           third
     while its modules load       ends the process (`starting`)         -                -
@@ -6,8 +6,8 @@
     `stop_on_signals`            sets an event; the run ends itself    raises           kills
     `interruptible` within it    raises `RunStopped`                   kills            -
 
-Invariants: only the main thread is interrupted; `RunStopped` is no `Exception`, so that no library takes it for its
-own; once a signal was seen `is_stopping` holds, and what Spark says of its end is not shown.
+Invariants: only the main thread is interrupted.  `RunStopped` is not an `Exception`, so that libraries do not catch it.
+After a signal `is_stopping` returns True, and messages of the ending Spark are not shown.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class RunStopped(KeyboardInterrupt):
 
 
 class StoppedError(SedimentError):
-    """The command was ended by a signal before it was done."""
+    """A signal ended the command before it was done."""
 
     def __init__(self) -> None:
         super().__init__("the run was stopped before it was done", advice="run again")
 
 
 class _Signals:
-    """The signals that reached the command of this process."""
+    """Signals that reached the command of this process."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
         self.finishing = 0
-        """Blocks that finish what is under way before they end."""
+        """Number of blocks that finish the work in progress before they end."""
         self._has_raised = False
 
     def handle(self, number: int, _frame: Any) -> None:
-        """Do what the table above says."""
+        """Handle a signal by the table of this module."""
         is_first = not self.stop.is_set()
         self.stop.set()
         if self._has_raised:
@@ -68,12 +68,12 @@ _current: _Signals | None = None
 
 
 def is_stopping() -> bool:
-    """Whether a signal told the command of this process to end."""
+    """Return True if a signal asked the command of this process to end."""
     return _current is not None and _current.stop.is_set()
 
 
 def was_stopped(error: BaseException | None) -> bool:
-    """Whether a signal ended the command, also where that made another error of Spark or of a clean-up."""
+    """Return True if a signal ended the command, even if another error of Spark or of a clean-up followed."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):
@@ -85,7 +85,7 @@ def was_stopped(error: BaseException | None) -> bool:
 
 @contextmanager
 def end_on_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM end the block; without effect inside another one and outside the main thread."""
+    """End the block on SIGINT and SIGTERM; no effect inside another such block or outside the main thread."""
     global _current
     if _current is not None or threading.current_thread() is not threading.main_thread():
         yield
@@ -102,7 +102,7 @@ def end_on_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set, for a block that ends itself; a second signal ends it at once."""
+    """Yield an event that SIGINT and SIGTERM set, for a block that ends itself; a second signal ends it at once."""
     with end_on_signals():
         signals = _current if threading.current_thread() is threading.main_thread() else None
         if signals is None:
@@ -117,10 +117,10 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """In this part of a block that ends itself a signal ends the command at once, also one that came before.
+    """End the command at once on a signal in this part of a block that ends itself, also on an earlier signal.
 
     Raises:
-        RunStopped: there was a signal.
+        RunStopped: a signal arrived.
     """
     signals = _current if threading.current_thread() is threading.main_thread() else None
     if signals is None:
@@ -137,7 +137,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def cancel_when(stop: threading.Event, sc: Any, group: str) -> Iterator[None]:
-    """Cancel the run's Spark jobs as soon as `stop` is set, and whatever is still submitted afterwards."""
+    """Cancel the Spark jobs of the run as soon as `stop` is set, and all jobs submitted later."""
     over = threading.Event()
 
     def watch() -> None:
@@ -150,7 +150,7 @@ def cancel_when(stop: threading.Event, sc: Any, group: str) -> Iterator[None]:
                     return  # Spark has stopped by itself
                 over.wait(_STOP_POLL_SECONDS)
 
-    # Not joined: it ends by itself, and may just be talking to a JVM that does not answer.
+    # Not joined: it ends by itself, and may be waiting for a JVM that does not answer.
     threading.Thread(target=watch, name="sediment-stop", daemon=True).start()
     try:
         yield

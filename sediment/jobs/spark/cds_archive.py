@@ -1,4 +1,4 @@
-"""The making of the class data archive that `cds_options` gives to later JVMs: `sediment warm-up` runs it once."""
+"""Creation of the class data sharing (CDS) archive of `cds_options`; `sediment warm-up` runs it once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sediment.jobs.spark.session import QUICK_JVM, finish_stopping, spark_contex
 
 
 def make_archive(master: str = "local[2]") -> Path:
-    """Start Spark, run a job, and have the JVM leave the archive when it ends; return its path.
+    """Start Spark, run a job and let the JVM write the archive at its end; return the path of the archive.
 
     Raises:
         UsageError: Spark does not start.
@@ -36,7 +36,7 @@ def make_archive(master: str = "local[2]") -> Path:
 
 
 def _everything(rows: object) -> list[int]:
-    """Load the compiled loops into the worker, as a run does."""
+    """Yield nothing, in a task whose worker loads the compiled kernels as in a run."""
     from sediment.compaction.warm_up import warm_up
 
     warm_up()

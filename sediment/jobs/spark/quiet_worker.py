@@ -1,4 +1,4 @@
-"""Keep a Python worker of Spark silent after Spark has closed its socket, as it does when a LIMIT is reached.
+"""Silence of Spark's Python workers after Spark has closed their socket, as it does when a LIMIT is reached.
 
 `pyspark.daemon` prints a traceback when the last flush of such a worker fails.  The query is complete by then, and the
 worker ends either way.  Workers of our own daemon (`worker_daemon`) do without this.
@@ -13,7 +13,7 @@ _DAEMON = "pyspark.daemon"
 
 
 class _DaemonTraceback:
-    """The `traceback` module as `pyspark.daemon` uses it, without the tracebacks of closed sockets."""
+    """Replacement of the `traceback` module in `pyspark.daemon`, without the tracebacks of closed sockets."""
 
     format_exc = staticmethod(traceback.format_exc)
 
@@ -24,7 +24,7 @@ class _DaemonTraceback:
 
 
 def silence_closed_sockets() -> None:
-    """In a worker that `pyspark.daemon` forked, print no traceback for a closed socket; elsewhere change nothing."""
+    """Print no traceback for a closed socket in a worker that `pyspark.daemon` forked; elsewhere change nothing."""
     main = sys.modules.get("__main__")
     if main is not None and getattr(getattr(main, "__spec__", None), "name", None) == _DAEMON:
         main.traceback = _DaemonTraceback  # type: ignore[attr-defined]

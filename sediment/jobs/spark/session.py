@@ -1,11 +1,11 @@
-"""Spark as a command needs it: started when it is needed, with as little as it needs, and quiet.
+"""SparkContext and SparkSession of a command: started late, with few services, and quiet.
 
-A SparkContext is enough for a run; a SparkSession costs a second more and is made where DataFrames are.  Settings given
-to spark-submit or in `spark-defaults.conf` win over those made here.
+A SparkContext is enough for a run; a SparkSession takes a second longer and is made only for DataFrames.  Settings
+given to spark-submit or in `spark-defaults.conf` override those made here.
 
-Invariants: an active context is used as it is and left running; one made here is stopped, with every task of it, when
-the `with` block ends.  What Spark says while it starts is shown only if it does not start, and what it says once a
-signal ended the run is not shown.
+Invariants: an active context is used unchanged and stays running.  A context made here is stopped, with all of its
+tasks, at the end of the `with` block.  Messages of the starting Spark are shown only if it does not start; messages
+after a signal ended the run are not shown.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _KNOWN_CAUSES = (
             "Could not reserve enough space|insufficient memory|Cannot allocate memory|unable to create native thread|"
             "Initial heap size|Too small (?:initial|maximum) heap|Could not allocate"
         ),
-        "Java does not get the memory that it asks for",
+        "Java cannot allocate its memory",
         "free some memory, lower spark.driver.memory, or raise ulimit -v",
     ),
 )
@@ -76,7 +76,7 @@ _EVERYWHERE = {
     "spark.ui.showConsoleProgress": "false",
 }
 
-# Rows by the million pay for an optimising compiler: with the quick one a scan takes more than twice as long.  Over
+# An optimising compiler pays off for millions of rows: with the quick one a scan takes more than twice as long.  Over
 # Unix domain sockets the Python processes that planned a query leave a traceback on stderr when Spark stops.
 _FOR_ROWS = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
@@ -94,13 +94,13 @@ _LOCALLY = {
 
 @contextmanager
 def spark_context(master: str | None, app_name: str, more: MoreSettings | None = None) -> Iterator[SparkContext]:
-    """The active SparkContext, or a new one on `master`; None: spark-submit's, `spark-defaults.conf`'s or local[*].
+    """Yield the active SparkContext, or a new one on `master` (None: spark-submit's, the configured one or local[*]).
 
-    `more` makes settings that this use of Spark needs from those that are given; they win over the given ones.
+    `more` returns the settings that this use of Spark needs, computed from the given ones; they override those.
 
     Raises:
-        UsageError: Spark does not start: no Java, an old one, or what Spark itself said.
-        RunStopped: a signal came before it had started.
+        UsageError: Spark does not start: Java is missing or too old, or an error of Spark.
+        RunStopped: a signal arrived before Spark had started.
     """
     from pyspark import SparkContext
 
@@ -119,9 +119,9 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
 
 @contextmanager
 def create_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
-    """A SparkSession on `spark_context`'s context, for what needs DataFrames; the same errors.
+    """Yield a SparkSession on the context of `spark_context`, with the same errors.
 
-    `spark.read.format("kafka-log")` is known to it.
+    `spark.read.format("kafka-log")` is registered.
     """
     from pyspark.sql import SparkSession
 
@@ -134,12 +134,12 @@ def create_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
 
 
 def under_spark_submit() -> bool:
-    """Whether spark-submit started this process."""
+    """Return True if spark-submit started this process."""
     return _UNDER_SPARK_SUBMIT in os.environ
 
 
 def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
-    """The Spark settings to add to those `given` for a run on `master`."""
+    """Return the Spark settings to add to those `given` for a run on `master`."""
     wanted = _EVERYWHERE | (_LOCALLY if master.startswith("local") else {})
     if "spark.driver.extraJavaOptions" in wanted:
         wanted["spark.driver.extraJavaOptions"] = f"{QUICK_JVM} {archive_options()}".strip()
@@ -185,7 +185,7 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
         raise _not_started(error, chatter.heard()) from error
     chatter.pass_on()
     if threading.current_thread() is threading.main_thread():
-        # SparkContext takes the handler for itself and leaves no way to finish what is under way.
+        # SparkContext installs its own handler, which does not let a run finish its work in progress.
         signal.signal(signal.SIGINT, interrupt)
     return sc
 
@@ -224,12 +224,12 @@ def _launch_gateway(*given: Any) -> Any:
 
 
 def _unless_stopping(_record: logging.LogRecord) -> bool:
-    """Py4J logs an interruption with its trace, by the root logger itself."""
+    """Drop Py4J's record of an interruption, which it logs with a trace on the root logger."""
     return not is_stopping()
 
 
 def _import_meanwhile(module: str) -> None:
-    """Import a module that is needed soon while the JVM starts; what goes wrong with it is met where it is used."""
+    """Import a module in the background while the JVM starts; an error is raised again at its first use."""
 
     def load() -> None:
         with contextlib.suppress(Exception):
@@ -261,7 +261,7 @@ def _complete_environment(master: str, given: Mapping[str, str]) -> None:
 
 
 def _spark_defaults() -> dict[str, str]:
-    """The user's `spark-defaults.conf`, which settings on a command line would silently override."""
+    """Return the user's `spark-defaults.conf`, which settings on a command line would silently override."""
     import javaproperties
     from pyspark.find_spark_home import _find_spark_home
 
@@ -278,7 +278,7 @@ _stopping: list[threading.Thread] = []
 
 
 def _stop(sc: SparkContext) -> None:
-    """End Spark's side now and Python's in the background, which waits a second for its accumulator server."""
+    """Stop the JVM's side now and Python's in the background, which waits a second for its accumulator server."""
     from py4j.protocol import Py4JError
 
     address = sc._accumulatorServer.server_address
@@ -287,26 +287,26 @@ def _stop(sc: SparkContext) -> None:
             sc.setLogLevel("OFF")  # tasks that are still running end with errors
         sc._jsc.stop()
     if isinstance(address, str):
-        Path(address).unlink(missing_ok=True)  # the process may end before the background gets to it
+        Path(address).unlink(missing_ok=True)  # the process may end before the background thread does this
     thread = threading.Thread(target=_stop_in_background, args=(sc,), name="sediment-spark-stop", daemon=True)
     thread.start()
     _stopping.append(thread)
 
 
 def _stop_in_background(sc: SparkContext) -> None:
-    # A JVM that has gone is as good as one that was stopped.
+    # A JVM that has ended counts as stopped.
     with contextlib.suppress(Exception):
         sc.stop()
 
 
 def finish_stopping() -> None:
-    """Wait for contexts that are being stopped in the background."""
+    """Wait for contexts being stopped in the background."""
     while _stopping:
         _stopping.pop().join()
 
 
 class _Chatter:
-    """What the JVM and its launcher write: kept while Spark starts, afterwards passed on to stderr."""
+    """Output of the JVM and its launcher: kept while Spark starts, passed on to stderr afterwards."""
 
     def __init__(self) -> None:
         self._source, self.pipe = os.pipe()
@@ -322,11 +322,11 @@ class _Chatter:
             self.pipe = -1
 
     def pass_on(self) -> None:
-        """Forget what was said and show what will be."""
+        """Drop the kept output and pass on all later output."""
         self._passing_on = True
 
     def heard(self) -> str:
-        """What was said; waits a little for the writer to end."""
+        """Return the kept output, after a short wait for the writer to end."""
         self._thread.join(timeout=2)
         return b"".join(self._lines).decode(errors="replace")
 
@@ -336,7 +336,7 @@ class _Chatter:
                 if is_stopping():
                     continue
                 if self._passing_on:
-                    # Not through sys.stderr, whose lock this thread might hold when the interpreter ends.
+                    # Not through sys.stderr: this thread might hold its lock when the interpreter ends.
                     with contextlib.suppress(OSError):
                         os.write(_STDERR, as_line(line))
                 else:
@@ -356,10 +356,10 @@ def _check_java() -> None:
 
 
 def _check_open_files() -> None:
-    """Let Spark open as many files as the hard limit allows.
+    """Raise the limit of open files to the hard limit.
 
     Raises:
-        UsageError: they are too few for a JVM with Spark's JARs.
+        UsageError: the hard limit is too low for a JVM with Spark's JARs.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
@@ -373,7 +373,7 @@ def _check_open_files() -> None:
 
 
 def _check_python(master: str, given: Mapping[str, str]) -> None:
-    """Refuse a Python for the workers of this machine that is not there.
+    """Check that the Python for the workers of this machine exists.
 
     Raises:
         UsageError: it cannot be run.
@@ -386,7 +386,7 @@ def _check_python(master: str, given: Mapping[str, str]) -> None:
 
 
 def _java_version() -> int | None:
-    """The major version of the Java that Spark would run; None: it does not say."""
+    """Return the major version of the Java that Spark would run; None: unknown."""
     try:
         said = subprocess.run([_java_command(), "-version"], capture_output=True, text=True, check=False).stderr
     except OSError:

@@ -1,9 +1,9 @@
-"""The process that Spark forks its Python workers from, warmed up (`spark.python.daemon.module`).
+"""Daemon from which Spark forks its Python workers, with kernels loaded (`spark.python.daemon.module`).
 
-Spark starts it once per executor and speaks to it over stdin and stdout.  Loading and running every compiled kernel
-here, before the first fork, makes them the workers' by inheritance; so it does with PySpark's own worker.
+Spark starts it once per executor and talks to it over stdin and stdout.  It loads and runs every compiled kernel, and
+imports PySpark's worker, before the first fork, so that all workers inherit them.
 
-Invariant: nothing but Spark's own protocol reaches stdout, and a failure to warm up costs time, not the run.
+Invariant: only Spark's own protocol reaches stdout; a failed warm-up costs time, not the run.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ _Worker = Callable[..., int]
 
 
 def installed_first(path: Sequence[str]) -> list[str]:
-    """`path` with the archives of an installed PySpark behind all else.
+    """Return `path` with the archives of an installed PySpark moved to its end.
 
-    Spark puts them in front.  They hold the same modules as the package that they are part of, but only as sources,
-    which every process would compile again.
+    Spark puts them first.  They hold the modules of the installed package, but only as sources, which every process
+    would compile again.
     """
 
     def is_own_archive(entry: str) -> bool:
         archive = Path(entry)
-        place = archive.parents
-        return archive.suffix == ".zip" and len(place) > 3 and place[2].name == "pyspark" and str(place[3]) in path
+        parents = archive.parents
+        return (
+            archive.suffix == ".zip" and len(parents) > 3 and parents[2].name == "pyspark" and str(parents[3]) in path
+        )
 
     return sorted(path, key=is_own_archive)
 
 
 def warm_up() -> None:
-    """Run the kernels once; what goes wrong is told on stderr and comes back in the task that needs them."""
+    """Run the kernels once; an error is printed on stderr and raised again in the task that needs them."""
     with contextlib.redirect_stdout(sys.stderr):
         try:
             importlib.import_module(_KERNELS).warm_up()
@@ -51,7 +53,7 @@ def warm_up() -> None:
 
 
 def silent_once_nobody_listens(worker: _Worker) -> _Worker:
-    """`worker` without a traceback for a JVM that has gone: a session that ends does not wait for its idle workers."""
+    """Return `worker` without its traceback for a JVM that has ended: a session does not wait for idle workers."""
 
     def run(*arguments: Any) -> int:
         try:
@@ -63,9 +65,9 @@ def silent_once_nobody_listens(worker: _Worker) -> _Worker:
 
 
 def silence_once_nobody_listens(daemon: Any) -> None:
-    """Keep the module `pyspark.daemon` from telling on stderr that the JVM has gone.
+    """Keep the module `pyspark.daemon` from printing a traceback for a JVM that has ended.
 
-    A process that it has just forked answers the JVM before there is a worker, and flushes after it.
+    A process just forked answers the JVM before its worker exists, and flushes its output after it.
     """
 
     def print_exc() -> None:
@@ -82,15 +84,15 @@ def silence_once_nobody_listens(daemon: Any) -> None:
 
 
 def main() -> None:
-    """Warm up, then do what Spark says."""
+    """Warm up, then run PySpark's daemon."""
     sys.path[:] = installed_first(sys.path)
     warm_up()
     from pyspark import daemon
 
     silence_once_nobody_listens(daemon)
 
-    # Spark collects garbage in a worker after every task.  Looking at all of this again would cost each up to a tenth
-    # of a second, and touching it would copy the pages that workers share.
+    # Spark collects garbage in a worker after every task.  A scan of all these objects would take up to a tenth of a
+    # second, and writing to them would copy the pages that workers share.
     gc.collect()
     gc.freeze()
     daemon.manager()

@@ -1,11 +1,11 @@
-"""Up to where a log could be cleaned, by its own files, and what of two logs can be told from their segments alone.
+"""Range in which a log could be cleaned, by its own files, and differences of two logs by their segments alone.
 
     log start    first dirty              cleaner checkpoint     end          active segment
         |------------|---------------------------|----------------|----------------|-------->
-         clean       ^ keys are mapped from here ^ up to here      ^ segments from here on are not touched
+         clean       ^ keys are mapped from here ^ up to here      ^ segments from here on are unchanged
 
-Pure: nothing here opens a file.  Without a cleaner checkpoint in AFTER nobody says how far it was cleaned; then what
-was dropped must have been allowed to go, and nothing has to have been dropped.
+Pure: nothing here opens a file.  Without a cleaner checkpoint in AFTER the end of the cleaning is unknown; then every
+missing record needs a reason, and no record has to be missing.
 
 Source: kafka-log 02 §2.1, §2.2, §3, §6.4.
 """
@@ -23,9 +23,9 @@ from sediment.segment_io.partition.log_dir import PartitionCheckpoints
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """A segment; offsets and `largest_ms` are of its batches, None and -1 where it has none.
+    """Segment; offsets and `largest_ms` are those of its batches, None and -1 if it has none.
 
-    `disorder` counts the batches that do not lie above the one before.  `has_legacy`: some are of magic 0 or 1.
+    `disorder` counts the batches that do not lie above the one before.  `has_legacy`: some have magic 0 or 1.
     """
 
     base_offset: int
@@ -40,30 +40,30 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """A log: segments ascending, the first offset of a transaction that is open or None, and its checkpoints.
+    """Log: ascending segments, the first offset of an open transaction or None, and checkpoints.
 
-    `first_damaged` is the base offset of the first segment with batches that cannot be read, None where there is none.
+    `first_corrupt` is the base offset of the first segment with unreadable batches, None if every batch is readable.
     """
 
     segments: tuple[SegmentFacts, ...]
     first_open_offset: int | None
     checkpoints: PartitionCheckpoints
-    first_damaged: int | None = None
+    first_corrupt: int | None = None
 
     @property
     def log_start_offset(self) -> int:
-        """As a broker takes it."""
+        """Log start offset as a broker computes it."""
         return max(self.checkpoints.log_start or 0, self.segments[0].base_offset if self.segments else 0)
 
     @property
     def log_end_offset(self) -> int:
-        """Behind the last batch; an empty active segment begins there."""
+        """Offset after the last batch, or the base offset of an empty active segment."""
         ends = [segment.last_offset + 1 for segment in self.segments if segment.last_offset is not None]
         return max([*ends, *(segment.base_offset for segment in self.segments)], default=0)
 
     @property
     def last_stable_offset(self) -> int:
-        """Below the high watermark and the first open transaction; the log start where no high watermark is known."""
+        """Last stable offset, by high watermark and open transactions; the log start without a high watermark."""
         end = self.log_end_offset
         if self.checkpoints.high_watermark is not None:
             end = min(end, max(self.checkpoints.high_watermark, self.log_start_offset))
@@ -74,11 +74,11 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True)
 class CleanedRange:
-    """What may have been cleaned, and what must have been.
+    """Offsets that may have been cleaned, and those that must have been.
 
-    Keys of [`first_dirty`, `limit`) supersede; records from `limit` on live, but aborted ones only from `end` on, the
-    first segment that no cleaning touched.  `is_claimed`: a cleaner checkpoint says that it was cleaned up to `limit`;
-    that of a damaged log says nothing, because it stays below the damage however far the log was cleaned.
+    Keys of [`first_dirty`, `limit`) supersede.  Records from `limit` on survive, aborted ones only from `end` on, the
+    first segment that no cleaning changed.  `is_claimed`: a cleaner checkpoint claims a cleaning up to `limit`.  The
+    checkpoint of a corrupt log claims nothing, because it stays below the corruption in any case.
     """
 
     first_dirty: int
@@ -92,9 +92,9 @@ class CleanedRange:
 def cleaned_range(
     before: LogFacts, after: LogFacts, *, now_ms: int, min_lag_ms: int, delete_retention_ms: int | None
 ) -> CleanedRange:
-    """The range of BEFORE that was, or could be, cleaned until AFTER; `now_ms` may be later than it was.
+    """Return the range of BEFORE that was, or could be, cleaned until AFTER; `now_ms` may be later than the cleaning.
 
-    `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 may go: none where no setting
+    `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 are expired: none if no setting
     states `delete_retention_ms`.
     """
     start, end = before.log_start_offset, before.log_end_offset
@@ -105,7 +105,7 @@ def cleaned_range(
         bases.append(end)
     bound = min([before.last_stable_offset, *bases[-1:], *_young(before, first_dirty, now_ms, min_lag_ms)])
     first_uncleanable = max((base for base in bases if base <= bound), default=start)
-    claimed = after.checkpoints.first_dirty if before.first_damaged is None else None
+    claimed = after.checkpoints.first_dirty if before.first_corrupt is None else None
     limit = first_uncleanable if claimed is None else min(claimed, first_uncleanable)
     touched_end = min((base for base in bases if base >= limit), default=first_uncleanable)
     return CleanedRange(
@@ -119,7 +119,7 @@ def cleaned_range(
 
 
 def _is_rolled(before: LogFacts, after: LogFacts) -> bool:
-    """Whether the active segment was rolled, so that it could be cleaned as well."""
+    """Return True if the active segment was rolled, so that it could be cleaned too."""
     if not before.segments or not after.segments:
         return False
     return after.segments[-1].base_offset == before.log_end_offset > before.segments[-1].base_offset
@@ -143,7 +143,7 @@ def _legacy_expired(before: LogFacts, first_dirty: int, delete_retention_ms: int
 
 
 def segment_differences(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> list[Difference]:
-    """What is wrong with log start and end, the list of segments, their offsets and the cleaner checkpoint."""
+    """Return the differences of log start and end, the list of segments, their offsets and the checkpoints."""
     return [
         *_ends(before, after),
         *_names(before, after, cleaned),
@@ -176,14 +176,14 @@ def _names(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> Iterator
         yield Difference("segments", theirs[0], f"the first segment, {theirs[0]}, is gone")
     for base in ours:
         if base not in theirs and not _may_be_new(base, before, after):
-            yield Difference("segments", base, f"segment {base} is none of BEFORE's")
+            yield Difference("segments", base, f"segment {base} does not exist in BEFORE")
     for base in theirs:
         if base >= cleaned.end and base not in ours:
             yield Difference("untouched", base, f"segment {base} above the cleaned range is gone")
 
 
 def _may_be_new(base: int, before: LogFacts, after: LogFacts) -> bool:
-    """A rolled active segment, or part of one that held more offsets than an index can tell."""
+    """Return True for a rolled active segment, or a part of one with more offsets than an index can address."""
     if base == before.log_end_offset:
         return _is_rolled(before, after)
     return any(
@@ -195,7 +195,7 @@ def _may_be_new(base: int, before: LogFacts, after: LogFacts) -> bool:
 
 def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Difference]:
     if any(segment.disorder for segment in before.segments):
-        return  # what was out of order in BEFORE is kept where it is
+        return  # batches out of order in BEFORE keep their positions
     for segment in segments:
         if segment.disorder:
             yield Difference(
@@ -207,7 +207,7 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
             yield Difference(
                 "order",
                 segment.base_offset,
-                f"segment {segment.base_offset} reaches to offset {segment.last_offset}, more than an index can tell",
+                f"segment {segment.base_offset} ends at offset {segment.last_offset}, more than an index can address",
             )
         if segment.first_offset is not None and segment.first_offset < segment.base_offset:
             yield Difference(
@@ -226,9 +226,10 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
 
 
 def _modified(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
-    """A cleaned segment has the modification time of the last segment that it was made of.
+    """Yield cleaned segments without the modification time of the last of their source segments.
 
-    Only where something goes by it: retention in a segment without timestamps, tombstones where old formats are left.
+    Only segments whose modification time is used are checked: by retention without timestamps, or by tombstones of old
+    formats.
     """
     if not after.segments:
         return
@@ -258,7 +259,7 @@ def _checkpoint(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> Ite
             new,
             f"the cleaner checkpoint is {new}, and BEFORE could be cleaned up to {cleaned.first_uncleanable} only",
         )
-    if old is not None and new < old and old == cleaned.first_dirty and before.first_damaged is None:
+    if old is not None and new < old and old == cleaned.first_dirty and before.first_corrupt is None:
         yield Difference("checkpoint", new, f"the cleaner checkpoint goes back from {old} to {new}")
 
 

@@ -1,9 +1,9 @@
-"""Facts that only the records of a batch tell: their order, their range, their largest timestamp.
+"""Facts from the records of a batch: their order, their range, their largest timestamp.
 
-A cleaner may write a batch anew.  Its header then says what its records have to confirm.
+A cleaner may rebuild a batch.  The records must then agree with its header.
 
-Invariants: batches are found by their position in the file; a batch that cannot be read has no facts; memory is one
-chunk and one table of records.
+Invariants: batches are found by their position in the file; an unreadable batch has no facts; memory is one chunk and
+one table of records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class BatchContents:
-    """One value for each batch asked for; all but `known` and `attributes` mean nothing where there are no records.
+    """Arrays with one value for each batch; without records only `known` and `attributes` are meaningful.
 
     `known`: bool, the batch was read.  `attributes`: int64, the header field.  `first_record`, `last_record`: int64,
     lowest and highest offset.  `largest_ms`: int64, largest timestamp, -1 without.  `descending`: bool, an offset does
@@ -44,14 +44,14 @@ class BatchContents:
 
     @staticmethod
     def unknown(count: int) -> BatchContents:
-        """No facts for `count` batches."""
+        """Return arrays without facts for `count` batches."""
         known, descending, null_value = np.zeros((3, count), dtype=np.bool_)
         attributes, first_record, last_record, largest_ms = np.zeros((4, count), dtype=np.int64)
         return BatchContents(known, attributes, first_record, last_record, largest_ms, descending, null_value)
 
 
 def read_contents(path: Path, positions: Longs, sizes: Longs, readable: npt.NDArray[np.bool_]) -> BatchContents:
-    """Read the records of the batches at `positions`, ascending and `sizes` bytes long, as far as they are `readable`.
+    """Read the records of the `readable` batches at the ascending `positions`, each `sizes` bytes long.
 
     Raises:
         SedimentError, OSError: the file changed.
@@ -82,7 +82,7 @@ def _tables(path: Path, start: int, end: int) -> Iterator[RecordTable]:
 
 
 def _describe(table: RecordTable, contents: BatchContents, slots: Any) -> None:
-    """Fill in the batches of `table`, which are numbers `slots` of `contents`."""
+    """Fill in the batches of `table`, which have the indexes `slots` in `contents`."""
     if not len(table.headers):
         return
     contents.known[slots] = True

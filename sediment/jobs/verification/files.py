@@ -1,6 +1,6 @@
-"""The files beside the segments of two logs, and the bytes of segments that no cleaning touched: what tasks look at.
+"""Checks of the files beside the segments of two logs, and of the segments that no cleaning changed.
 
-Invariants: nothing is decoded that the tables of `kafka-log` do not decode; memory is two chunks.
+Invariants: tasks decode only what the tables of `kafka-log` decode; memory is two chunks.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class FilesWork:
-    """One piece of work on one pair: its small files, or with `segment` the bytes of that segment.
+class FilesToCheck:
+    """Files of one pair to check: its small files, or with `segment` the bytes of that segment.
 
-    `size_bytes` is what has to be read.  `damaged` are base offsets of segments of AFTER of which an index can say
-    anything, because batches in them cannot be read.  `first_open` is the first offset of an open transaction, None
-    where there is none.  Producers that were idle since `idle_since_ms` may be forgotten.
+    `size_bytes` is the number of bytes to read.  `corrupt` are base offsets of segments of AFTER with unreadable
+    batches; their indexes are not checked.  `first_open` is the first offset of an open transaction, or None.
+    Producers idle since `idle_since_ms` may be expired.
     """
 
     pair: int
@@ -48,23 +48,23 @@ class FilesWork:
     after: Source
     segment: int | None
     size_bytes: int
-    damaged: frozenset[int] = frozenset()
+    corrupt: frozenset[int] = frozenset()
     first_open: int | None = None
     idle_since_ms: int = -INT64_MAX
 
 
-def check_files(work: FilesWork, _attempt: str) -> list[Difference]:
-    """What is wrong with the files of `work`; what cannot be read at all is a difference too."""
+def check_files(files: FilesToCheck, _attempt: str) -> list[Difference]:
+    """Return the differences of `files`; an unreadable file is a difference too."""
     fs = Fs()
-    if work.segment is not None:
-        return list(_same_bytes(work.before, work.after, work.segment))
+    if files.segment is not None:
+        return list(_same_bytes(files.before, files.after, files.segment))
     return [
-        *_leftovers(work.after, fs),
-        *_indexes(work, fs),
-        *_transaction_indexes(work, fs),
-        *_epochs(work, fs),
-        *_metadata(work, fs),
-        *_snapshots(work, fs),
+        *_leftovers(files.after, fs),
+        *_indexes(files, fs),
+        *_transaction_indexes(files, fs),
+        *_epochs(files, fs),
+        *_metadata(files, fs),
+        *_snapshots(files, fs),
     ]
 
 
@@ -78,7 +78,7 @@ def _same_bytes(before: Source, after: Source, base_offset: int) -> Iterator[Dif
 
 
 def first_difference(left: Path, right: Path) -> int | None:
-    """The first position at which two files differ, which may be the end of the shorter one; None: they are equal."""
+    """Return the first position at which two files differ, or the end of the shorter one; None: they are equal."""
     with open(open_to_read(left), "rb") as one, open(open_to_read(right), "rb") as other:
         position = 0
         while True:
@@ -100,23 +100,23 @@ def _leftovers(after: Source, fs: Fs) -> Iterator[Difference]:
             )
 
 
-def _indexes(work: FilesWork, fs: Fs) -> Iterator[Difference]:
-    known = {(found.file, found.problem) for found in check_indexes(work.before, fs) if found.problems}
-    for found in check_indexes(work.after, fs):
-        if found.problems and (found.file, found.problem) not in known and found.segment not in work.damaged:
+def _indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
+    known = {(found.file, found.problem) for found in check_indexes(files.before, fs) if found.problems}
+    for found in check_indexes(files.after, fs):
+        if found.problems and (found.file, found.problem) not in known and found.segment not in files.corrupt:
             more = f" ({found.problems} problems)" if found.problems > 1 else ""
             yield Difference("indexes", found.segment, f"{found.file}: {found.problem}{more}")
 
 
-def _transaction_indexes(work: FilesWork, fs: Fs) -> Iterator[Difference]:
-    """What of the transaction indexes of AFTER is neither as in BEFORE nor right by itself."""
-    before, after = (_aborted(source, fs) for source in (work.before, work.after))
+def _transaction_indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
+    """Yield transaction indexes of AFTER that neither equal those of BEFORE nor are correct by themselves."""
+    before, after = (_aborted(source, fs) for source in (files.before, files.after))
     known = {
         (entry.producer_id, entry.last_offset): entry
         for content in before.values()
         for entry in parse_transaction_index(content).transactions()
     }
-    hides_nothing_below = [] if work.first_open is None else [work.first_open]
+    hides_nothing_below = [] if files.first_open is None else [files.first_open]
     for base, content in reversed(after.items()):
         entries = parse_transaction_index(content).transactions()
         if content != before.get(base):
@@ -127,7 +127,7 @@ def _transaction_indexes(work: FilesWork, fs: Fs) -> Iterator[Difference]:
 
 
 def _aborted(source: Source, fs: Fs) -> dict[int, bytes]:
-    """The transaction indexes that can be read, by the base offset of their segment, ascending."""
+    """Return the readable transaction indexes by the base offset of their segment, ascending."""
     found = {}
     for segment in list_log(source.partition, source.directory, fs).segments:
         path = source.directory / segment_file_name(segment.base_offset, SegmentFileKind.TRANSACTION_INDEX)
@@ -135,7 +135,7 @@ def _aborted(source: Source, fs: Fs) -> dict[int, bytes]:
             content = fs.read_bytes(path)
             parse_transaction_index(content)
         except (FileNotFoundError, SedimentError):
-            continue  # the check of indexes names what cannot be read
+            continue  # the check of indexes reports an unreadable file
         found[segment.base_offset] = content
     return found
 
@@ -151,7 +151,7 @@ def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTransaction
 def _entry(
     entry: AbortedTransaction, known: AbortedTransaction | None, later_offsets: Sequence[int]
 ) -> Iterator[Difference]:
-    """A reader stops at the first entry whose last stable offset it has reached: no later one may begin below that."""
+    """Yield entries that a reader would miss: it stops at the first entry with a last stable offset that it reached."""
     what = f"the aborted transaction of producer {entry.producer_id} that ends at offset {entry.last_offset}"
     if known is not None:
         if entry != known:
@@ -171,10 +171,10 @@ def _entry(
         )
 
 
-def _epochs(work: FilesWork, fs: Fs) -> Iterator[Difference]:
-    before = read_leader_epochs(fs, work.before.directory / LEADER_EPOCH_FILE) or ()
+def _epochs(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
+    before = read_leader_epochs(fs, files.before.directory / LEADER_EPOCH_FILE) or ()
     try:
-        after = read_leader_epochs(fs, work.after.directory / LEADER_EPOCH_FILE)
+        after = read_leader_epochs(fs, files.after.directory / LEADER_EPOCH_FILE)
     except SedimentError as error:
         yield Difference("epochs", None, str(error))
         return
@@ -189,10 +189,10 @@ def _epochs(work: FilesWork, fs: Fs) -> Iterator[Difference]:
         )
 
 
-def _metadata(work: FilesWork, fs: Fs) -> Iterator[Difference]:
-    before = read_partition_metadata(fs, work.before.directory / PARTITION_METADATA_FILE)
+def _metadata(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
+    before = read_partition_metadata(fs, files.before.directory / PARTITION_METADATA_FILE)
     try:
-        after = read_partition_metadata(fs, work.after.directory / PARTITION_METADATA_FILE)
+        after = read_partition_metadata(fs, files.after.directory / PARTITION_METADATA_FILE)
     except SedimentError as error:
         yield Difference("metadata", None, str(error))
         return
@@ -200,9 +200,9 @@ def _metadata(work: FilesWork, fs: Fs) -> Iterator[Difference]:
         yield Difference("metadata", None, f"the topic id is {after or 'gone'}, in BEFORE {before or 'unknown'}")
 
 
-def _snapshots(work: FilesWork, fs: Fs) -> Iterator[Difference]:
-    ours = list_log(work.after.partition, work.after.directory, fs)
-    theirs = list_log(work.before.partition, work.before.directory, fs)
+def _snapshots(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
+    ours = list_log(files.after.partition, files.after.directory, fs)
+    theirs = list_log(files.before.partition, files.before.directory, fs)
     bases = {segment.base_offset for segment in ours.segments}
     removed = {segment.base_offset for segment in theirs.segments} - bases
     rolled = bases - {segment.base_offset for segment in theirs.segments}
@@ -211,27 +211,27 @@ def _snapshots(work: FilesWork, fs: Fs) -> Iterator[Difference]:
             yield Difference("snapshots", offset, f"the producer snapshot at offset {offset} is gone")
     for offset in ours.snapshots:
         if offset in theirs.snapshots:
-            yield from _same_snapshot(work, offset, fs)
+            yield from _same_snapshot(files, offset, fs)
         elif offset in rolled:
-            yield from _new_snapshot(work, theirs, offset, fs)
+            yield from _new_snapshot(files, theirs, offset, fs)
         else:
             yield Difference("snapshots", offset, f"the producer snapshot at offset {offset} is not in BEFORE")
 
 
-def _new_snapshot(work: FilesWork, before: LogListing, offset: int, fs: Fs) -> Iterator[Difference]:
-    """The snapshot of a rolled segment holds the producers at the end of BEFORE, without those that may be expired."""
+def _new_snapshot(files: FilesToCheck, before: LogListing, offset: int, fs: Fs) -> Iterator[Difference]:
+    """Check that the snapshot of a rolled segment holds the producers at the end of BEFORE, except expired ones."""
     name = segment_file_name(offset, SegmentFileKind.SNAPSHOT)
     try:
-        found = {entry.producer_id: entry for entry in parse_snapshot(fs.read_bytes(work.after.directory / name))}
+        found = {entry.producer_id: entry for entry in parse_snapshot(fs.read_bytes(files.after.directory / name))}
         view = open_view(
             before, PartitionCheckpoints(clean_shutdown=True), fs, now_ms=0, producer_id_expiration_ms=INT64_MAX
         )
     except SedimentError:
-        return  # the check of indexes names the snapshot, or the check of checksums the batch
+        return  # the check of indexes reports the snapshot, or the check of checksums the batch
     if view.log_end_offset != offset:
         return
     known = {entry.producer_id: entry for entry in view.producers}
-    idle = {key for key, entry in known.items() if entry.timestamp_ms <= work.idle_since_ms and key not in found}
+    idle = {key for key, entry in known.items() if entry.timestamp_ms <= files.idle_since_ms and key not in found}
     changed = sorted(key for key in known.keys() - idle | found.keys() if known.get(key) != found.get(key))
     if changed:
         yield Difference(
@@ -239,14 +239,16 @@ def _new_snapshot(work: FilesWork, before: LogListing, offset: int, fs: Fs) -> I
         )
 
 
-def _same_snapshot(work: FilesWork, offset: int, fs: Fs) -> Iterator[Difference]:
+def _same_snapshot(files: FilesToCheck, offset: int, fs: Fs) -> Iterator[Difference]:
     name = segment_file_name(offset, SegmentFileKind.SNAPSHOT)
-    before, after = (fs.read_bytes(source.directory / name) for source in (work.before, work.after))
+    before, after = (fs.read_bytes(source.directory / name) for source in (files.before, files.after))
     if before == after:
         return
     try:
-        entries = {entry.producer_id: entry for entry in parse_snapshot(before, path=str(work.before.directory / name))}
-        found = {entry.producer_id: entry for entry in parse_snapshot(after, path=str(work.after.directory / name))}
+        entries = {
+            entry.producer_id: entry for entry in parse_snapshot(before, path=str(files.before.directory / name))
+        }
+        found = {entry.producer_id: entry for entry in parse_snapshot(after, path=str(files.after.directory / name))}
     except SedimentError as error:
         yield Difference("snapshots", offset, str(error))
         return

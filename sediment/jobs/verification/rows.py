@@ -1,11 +1,11 @@
-"""Two logs side by side as DataFrames: the rows that `verify` compares, read by tasks of the `kafka-log` tables.
+"""DataFrames with the rows of two logs that `verify` compares, read by tasks of the `kafka-log` tables.
 
     pairs --slices--> tasks --read_table--> pyarrow batches --one number for the pair, one for the side--> rows
 
-Values and headers are hashed where they arrive, so that no value is shuffled; keys stay whole.  Two records are only
-ever compared at one offset, so that 64 bits are proof enough.
+Values and headers are hashed in the task that reads them, so no value is shuffled; keys stay complete.  Two records are
+compared only at the same offset, so 64 bits are enough.
 
-Invariant: what cannot be read is a row too, with the sentence of its error and a hash of its bytes; nothing else fails.
+Invariant: an unreadable batch is a row too, with the text of its error and a hash of its bytes; nothing else fails.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 BEFORE, AFTER = 0, 1
 
-DATA, CONTROL, DAMAGE = 0, 1, 2
+DATA, CONTROL, CORRUPT = 0, 1, 2
 NO_TIMESTAMP_US = -1000
 
 
@@ -100,12 +100,12 @@ _CONTENTS = {
     "descending": "boolean",
     "nullValue": "boolean",
 }
-"""Columns of `BatchContents`, which batches of AFTER have; null where they mean nothing."""
+"""Columns of `BatchContents` for batches of AFTER; null if they have no meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one task reads of one side of one pair."""
+    """Rows that one task reads: one side of one pair."""
 
     pair: int
     side: int
@@ -113,14 +113,14 @@ class _Part:
 
 
 class _ReadParts:
-    """What `mapInArrow` runs on rows of task numbers: the rows of `tasks` with these numbers."""
+    """Function of `mapInArrow`: turns rows of task numbers into the rows of `tasks` with these numbers."""
 
     def __init__(self, request: TableRequest, tasks: Sequence[Sequence[_Part]]) -> None:
         self._request = request
         self._tasks = tasks
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of one column of numbers -> rows of the request, behind `pair` and `side`."""
+        """Turn a column of task numbers into rows of the request, after the columns `pair` and `side`."""
         fs = Fs()
         for batch in batches:
             for number in batch.column(0).to_pylist():
@@ -154,7 +154,7 @@ def _numbered(rows: pa.RecordBatch, part: _Part) -> pa.RecordBatch:
 
 
 def _with_contents(rows: pa.RecordBatch, part: _Part) -> pa.RecordBatch:
-    """`rows` of batches and the columns of _CONTENTS."""
+    """Return `rows` of batches with the columns of _CONTENTS."""
     import pyarrow as pa
 
     from sediment.jobs.verification.contents import BatchContents, read_contents
@@ -214,10 +214,10 @@ def _rows_of(request: TableRequest, tasks: Sequence[Sequence[_Part]], spark: Spa
 
 
 def load_batches(pairs: Sequence[tuple[Source, Source]], spark: SparkSession) -> DataFrame:
-    """A row a batch of either log: the columns of the table `batches`, times as long in ms, with `pair` and `side`.
+    """Return a row for each batch of either log: `pair`, `side` and the table `batches`, times as long in ms.
 
-    Batches of AFTER have the columns of `BatchContents` besides.  `corruption` is null in a good row and `valid` says
-    whether its checksum is right.
+    Batches of AFTER also have the columns of `BatchContents`.  `corruption` is null in a readable row; `valid` is True
+    if its checksum is right.
     """
     from pyspark.sql import functions as f
 
@@ -232,16 +232,15 @@ def load_batches(pairs: Sequence[tuple[Source, Source]], spark: SparkSession) ->
 
 
 def load_records(pairs: Sequence[tuple[Source, Source]], spark: SparkSession) -> DataFrame:
-    """A row a record of either log, and a row a batch that cannot be read.
+    """Return a row for each record of either log, and a row for each unreadable batch.
 
-    pair, side int; kind DATA, CONTROL or DAMAGE; key binary, null but in DATA; spot long: what stands for the key where
-    there is none; offset, base (of the batch) long; tombstone bool; value_hash, headers_hash, producer_hash long;
-    timestamp_us long.
+    pair, side int; kind DATA, CONTROL or CORRUPT; key binary, only in DATA; spot long: replaces a missing key; offset,
+    base (of the batch) long; tombstone bool; value_hash, headers_hash, producer_hash long; timestamp_us long.
     """
     from pyspark.sql import functions as f
 
     rows = _load(_RECORDS, pairs, spark, SLICE_BYTES)
-    kind = f.when(f.col("corruption").isNotNull(), DAMAGE).when(f.col("control"), CONTROL).otherwise(DATA)
+    kind = f.when(f.col("corruption").isNotNull(), CORRUPT).when(f.col("control"), CONTROL).otherwise(DATA)
     value_hash = f.xxhash64(f.when(kind != DATA, f.col("key")), "value")
     key = f.when(kind == DATA, f.col("key"))
     return rows.select(
@@ -249,8 +248,8 @@ def load_records(pairs: Sequence[tuple[Source, Source]], spark: SparkSession) ->
         "side",
         kind.alias("kind"),
         key.alias("key"),
-        f.when(kind == DAMAGE, value_hash).when(key.isNull(), f.col("offset")).otherwise(0).alias("spot"),
-        f.when(kind == DAMAGE, -1).otherwise(f.col("offset")).alias("offset"),
+        f.when(kind == CORRUPT, value_hash).when(key.isNull(), f.col("offset")).otherwise(0).alias("spot"),
+        f.when(kind == CORRUPT, -1).otherwise(f.col("offset")).alias("offset"),
         f.col("batchBaseOffset").alias("base"),
         ((kind == DATA) & f.col("value").isNull()).alias("tombstone"),
         value_hash.alias("value_hash"),
@@ -268,16 +267,16 @@ def load_records(pairs: Sequence[tuple[Source, Source]], spark: SparkSession) ->
 
 
 def _headers_hash(name: str) -> Column:
-    """Of keys and values in their order; a null value, which Spark's hash passes over, is not an empty one."""
+    """Return a hash of keys and values in order; null values are hashed apart, because Spark's hash skips them."""
     from pyspark.sql import functions as f
 
     return f.xxhash64(name, f.transform(name, lambda header: header["value"].isNull()))
 
 
 def load_aborted(sources: Sequence[Source], spark: SparkSession) -> DataFrame:
-    """A row an entry of the transaction indexes of `sources`: pair, producerId, firstOffset, lastOffset.
+    """Return a row for each entry of the transaction indexes of `sources`: pair, producerId, firstOffset, lastOffset.
 
-    An index that cannot be read has none; the check of indexes names it.
+    An unreadable index has no rows; the check of indexes reports it.
     """
     parts = [_Part(pair, AFTER, TableTask(sources=(source,))) for pair, source in enumerate(sources)]
     tasks = [parts[start : start + SOURCES_PER_TASK] for start in range(0, len(parts), SOURCES_PER_TASK)]

@@ -1,14 +1,15 @@
-"""What a correct compaction is, as queries over the batches and records of two logs.
+"""Rules of a correct compaction, as queries over the batches and records of two logs.
 
-    batches --window by producer--> the marker that decides each     --join on base offset--> differences of batches
-    records --exchange by key--> one row an offset --window by key, from the log's end--> differences of records
+    batches --window by producer--> the marker that decides each       --join on base offset--> differences of batches
+    records --exchange by key--> one row per offset --window by key, from the log's end--> differences of records
 
-A record may be gone if it was aborted, had no key, a later record of its key lay below the limit, or it is a tombstone
-whose delete horizon has passed; it may be there only as it was.  What the last committed record of each key is, is
-asked once more of each log by itself, whatever the reasons were.
+A record may be missing if it was aborted, had no key, had a later record of its key below the limit, or was a tombstone
+past its delete horizon.  A record that is left must be unchanged.  The last committed record of each key is compared
+once more, independently of these reasons.
 
-Invariants: the cleaner's code is not used; every difference is a row (pair, check, offset, what); each exchange is by
-key or by batch, and every window runs one way with a frame that grows: memory does not grow with a key's records.
+Invariants: the cleaner's code is not used.  Every difference is a row (pair, check, offset, what).  Each exchange is by
+key or by batch.  Every window runs in one direction with a growing frame, so memory does not grow with the records of a
+key.
 
 Source: kafka-log 02 §6, §7.
 """
@@ -21,7 +22,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from sediment.jobs.verification.cleaned_range import CleanedRange
-from sediment.jobs.verification.rows import AFTER, BEFORE, CONTROL, DAMAGE, DATA
+from sediment.jobs.verification.rows import AFTER, BEFORE, CONTROL, CORRUPT, DATA
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     CODEC_MASK,
@@ -54,21 +55,20 @@ _HEADER_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class PairRules:
-    """What the queries need to know of one pair.
+    """Parameters of the queries for one pair.
 
     `since_ms`: the clock of the first of several cleanings between the two logs; None: there was one, at `now_ms` if
-    `now_is_exact`, else some time before.  `stable_before` and `stable_after` are last stable offsets.
-    `legacy_end`: no batch of magic 0 or 1 of BEFORE lies at or above it.  `damaged_from`: the base offset of the first
-    segment of BEFORE with batches that cannot be read; None: there is none.  `delete_retention_ms` and
-    `producer_id_expiration_ms` None: no setting states them.  Then no new delete horizon is right, and no producer
-    expires.
+    `now_is_exact`, else some time before.  `stable_before` and `stable_after` are last stable offsets.  `legacy_end`:
+    all batches of magic 0 or 1 of BEFORE lie below it.  `corrupt_from`: the base offset of the first segment of BEFORE
+    with unreadable batches; None: every batch is readable.  `delete_retention_ms` and `producer_id_expiration_ms` None:
+    no setting states them.  Then every new delete horizon is wrong, and no producer expires.
     """
 
     cleaned: CleanedRange
     stable_before: int
     stable_after: int
     legacy_end: int
-    damaged_from: int | None
+    corrupt_from: int | None
     delete_retention_ms: int | None
     producer_id_expiration_ms: int | None
     now_ms: int
@@ -76,7 +76,7 @@ class PairRules:
     since_ms: int | None
 
     def new_horizons(self) -> tuple[int, int] | None:
-        """The lowest and the highest delete horizon that a cleaning could give; None: it could give none."""
+        """Return the lowest and the highest new delete horizon of a cleaning; None: it could write none."""
         if self.delete_retention_ms is None:
             return None
         earliest_ms = self.now_ms if self.now_is_exact else 0
@@ -85,35 +85,35 @@ class PairRules:
         return _saturated(earliest_ms + self.delete_retention_ms), _saturated(self.now_ms + self.delete_retention_ms)
 
     def first_round_horizon(self) -> int | None:
-        """The horizon that the first of several cleanings gave; None: there was one, or it gave none."""
+        """Return the horizon that the first of several cleanings wrote; None: there was one, or it wrote none."""
         if self.since_ms is None or self.delete_retention_ms is None:
             return None
         return _saturated(self.since_ms + self.delete_retention_ms)
 
     def idle_since_ms(self) -> int:
-        """A producer whose last batch is at or below this may be forgotten."""
+        """Return the time at or below which the last batch of an expired producer lies."""
         if self.producer_id_expiration_ms is None:
             return -INT64_MAX
         return max(self.now_ms - self.producer_id_expiration_ms, -INT64_MAX)
 
 
 def _saturated(time_ms: int) -> int:
-    """A delete horizon as a batch holds it: above the largest number it is the largest number."""
+    """Return a delete horizon as a batch holds it: capped at the largest int64."""
     return min(time_ms, INT64_MAX)
 
 
 def _shown(time_ms: int | None) -> int | None:
-    """A time as the tables show it: in microseconds, of which the largest is an earlier moment."""
+    """Return a time capped as in the tables, whose microseconds end at an earlier time."""
     return None if time_ms is None else min(time_ms, INT64_MAX // 1000)
 
 
 def rules_frame(rules: Mapping[int, PairRules], spark: SparkSession) -> DataFrame:
-    """A row a pair, for joins."""
+    """Return a row for each pair, for joins."""
     from pyspark.sql import functions as f
 
     schema = (
         "pair int, dirty bigint, limit bigint, end bigint, claimed boolean, legacy_expired array<bigint>, "
-        "stable_before bigint, stable_after bigint, legacy_end bigint, damaged_from bigint, retention_ms bigint, "
+        "stable_before bigint, stable_after bigint, legacy_end bigint, corrupt_from bigint, retention_ms bigint, "
         "lowest_horizon bigint, highest_horizon bigint, first_horizon bigint, idle_since_ms bigint, now_ms bigint, "
         "since_ms bigint"
     )
@@ -128,7 +128,7 @@ def rules_frame(rules: Mapping[int, PairRules], spark: SparkSession) -> DataFram
             rule.stable_before,
             rule.stable_after,
             rule.legacy_end,
-            rule.damaged_from,
+            rule.corrupt_from,
             rule.delete_retention_ms,
             *map(_shown, rule.new_horizons() or (None, None)),
             _shown(rule.first_round_horizon()),
@@ -143,17 +143,17 @@ def rules_frame(rules: Mapping[int, PairRules], spark: SparkSession) -> DataFram
 
 # -------------------------------------------------------------------------------------------------------------- batches
 def with_decisions(batches: DataFrame) -> DataFrame:
-    """`batches` that are good, with `marker` and `outcome`: offset and type of the marker that decides a data batch.
+    """Return the valid `batches` with `marker` and `outcome`: offset and type of the marker that decides a data batch.
 
-    Null for what is in no transaction, and in one that is open.  `judged` says that it is in one, `disorder` that a
-    batch does not lie above the one before it in its segment.
+    Both are null outside of a transaction, and in an open one.  `in_transaction`: a data batch of a transaction.
+    `disorder`: the batch does not lie above the one before it in its segment.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     is_marker = f.col("control") & f.col("controlType").isin(ABORT, COMMIT)
-    is_judged = f.col("transactional") & ~f.col("control")
-    in_transactions = is_marker | is_judged
+    in_transaction = f.col("transactional") & ~f.col("control")
+    in_transactions = is_marker | in_transaction
     behind = (
         Window.partitionBy(
             "pair", "side", f.when(in_transactions, f.col("producerId")), f.when(~in_transactions, f.col("segment"))
@@ -164,10 +164,10 @@ def with_decisions(batches: DataFrame) -> DataFrame:
     marker = f.when(is_marker, f.struct(f.col("baseOffset").alias("offset"), f.col("controlType").alias("outcome")))
     in_segment = Window.partitionBy("pair", "side", "segment").orderBy("position")
     good = batches.where("valid and corruption is null and baseOffset is not null")
-    decided = good.withColumn("decision", f.when(is_judged, f.last(marker, ignorenulls=True).over(behind)))
+    decided = good.withColumn("decision", f.when(in_transaction, f.last(marker, ignorenulls=True).over(behind)))
     return decided.select(
         *good.columns,
-        is_judged.alias("judged"),
+        in_transaction.alias("in_transaction"),
         f.col("decision.offset").alias("marker"),
         f.col("decision.outcome").alias("outcome"),
         f.coalesce(f.lag("lastOffset").over(in_segment) >= f.col("baseOffset"), f.lit(False)).alias("disorder"),
@@ -175,7 +175,7 @@ def with_decisions(batches: DataFrame) -> DataFrame:
 
 
 def segment_facts(decided: DataFrame) -> DataFrame:
-    """A row a segment of either log: what there is of its batches, and of open and aborted transactions in it."""
+    """Return a row for each segment of either log: facts on its batches, and on its open and aborted transactions."""
     from pyspark.sql import functions as f
 
     return decided.groupBy("pair", "side", "segment").agg(
@@ -184,15 +184,15 @@ def segment_facts(decided: DataFrame) -> DataFrame:
         f.max("maxTimestamp").alias("largest_ms"),
         f.sum(f.col("disorder").cast("long")).alias("disorder"),
         f.sum("recordCount").alias("records"),
-        f.min(f.when(f.col("judged") & f.col("outcome").isNull(), f.col("baseOffset"))).alias("first_open"),
+        f.min(f.when(f.col("in_transaction") & f.col("outcome").isNull(), f.col("baseOffset"))).alias("first_open"),
         f.max(f.when(f.col("magic") < 2, f.col("lastOffset"))).alias("last_legacy"),
         f.sum((f.col("outcome") == ABORT).cast("long")).alias("aborted"),
         f.sum((f.col("producerId") >= 0).cast("long")).alias("of_producers"),
     )
 
 
-def damage_differences(batches: DataFrame) -> DataFrame:
-    """Batches of AFTER whose bytes cannot be read, or are not what their checksum says, unless BEFORE has the same."""
+def corruption_differences(batches: DataFrame) -> DataFrame:
+    """Return the batches of AFTER that are unreadable or have a wrong checksum, unless BEFORE has the same bytes."""
     from pyspark.sql import functions as f
 
     bad = batches.where("not coalesce(valid, false) or corruption is not null").withColumn(
@@ -210,7 +210,7 @@ def damage_differences(batches: DataFrame) -> DataFrame:
 
 
 def batch_differences(decided: DataFrame, rules: DataFrame, *, with_producers: bool) -> DataFrame:
-    """What is wrong with batches and markers; without producers there are no markers of transactions to look at."""
+    """Return the differences of batches and markers; without producers the checks of transactions are left out."""
     from pyspark.sql import functions as f
 
     before = decided.where(f.col("side") == BEFORE)
@@ -226,12 +226,12 @@ def batch_differences(decided: DataFrame, rules: DataFrame, *, with_producers: b
     else:
         joined = joined.withColumns({"protected": f.lit(False), "marked": f.lit(False)})
     both = "b_pair is not null and a_pair is not null"
-    judged = [*_gone(), *_new(), *_header(both), *_rebuilt(), *_horizon(both), *_decision(both)]
-    return _rows(joined, judged, offset="coalesce(b_baseOffset, a_baseOffset)")
+    rules_of_batches = [*_gone(), *_new(), *_header(both), *_rebuilt(), *_horizon(both), *_decision(both)]
+    return _rows(joined, rules_of_batches, offset="coalesce(b_baseOffset, a_baseOffset)")
 
 
 def _with_protection(joined: DataFrame, before: DataFrame) -> DataFrame:
-    """Whether a batch of BEFORE is the last of an active producer, and whether a marker has batches that it decides."""
+    """Add two flags: the batch of BEFORE is the last of an active producer; the marker decides some batch."""
     from pyspark.sql import functions as f
 
     telling = before.where("producerId >= 0 and (not control or controlType is not null)")
@@ -261,16 +261,17 @@ def _with_protection(joined: DataFrame, before: DataFrame) -> DataFrame:
     )
 
 
-_Judged = list[tuple[str, str, str]]
+_Rules = list[tuple[str, str, str]]
 
-# When a tombstone or marker may be gone; its batch had its horizon in BEFORE, or got it in the first of several rounds.
-# What an unreadable batch below it holds nobody knows: it could come back to life.
+# Condition for a missing tombstone or marker; its batch had its horizon in BEFORE, or got it in the first of several
+# cleanings.
+# An unreadable batch below it may hold an older record of its key, which would become the latest value.
 _HORIZON = "coalesce({name}, first_horizon)"
-_SAFE = "(damaged_from is null or {offset} < damaged_from)"
+_SAFE = "(corrupt_from is null or {offset} < corrupt_from)"
 _PASSED = f"coalesce({_HORIZON.format(name='b_deleteHorizon')} <= now_ms, false)"
 
 
-def _gone() -> _Judged:
+def _gone() -> _Rules:
     gone = "b_pair is not null and a_pair is null"
     batch = "concat('the batch ', b_baseOffset, '–', b_lastOffset, ' '"
     marker = "b_control and b_controlType is not null"
@@ -287,24 +288,24 @@ def _gone() -> _Judged:
         (
             "producers",
             f"{gone} and b_segment < end and protected",
-            f"{batch}, 'is the last of producer ', b_producerId, ', which would be forgotten')",
+            f"{batch}, 'is the last of producer ', b_producerId, ', whose state is lost')",
         ),
     ]
 
 
-def _new() -> _Judged:
+def _new() -> _Rules:
     return [
         (
             "batches",
             "b_pair is null and a_baseOffset >= legacy_end",
-            "concat('the batch ', a_baseOffset, '–', a_lastOffset, ' begins where none of BEFORE does')",
+            "concat('the batch ', a_baseOffset, '–', a_lastOffset, ' has a base offset of no batch in BEFORE')",
         )
     ]
 
 
-def _header(both: str) -> _Judged:
+def _header(both: str) -> _Rules:
     modern = f"{both} and b_magic = 2"
-    fields: _Judged = [
+    fields: _Rules = [
         (
             "batches",
             f"{modern} and not b_{name} <=> a_{name}",
@@ -335,13 +336,13 @@ def _header(both: str) -> _Judged:
         (
             "batches",
             f"{full} and (a_size <> b_size or a_crc <> b_crc)",
-            "'it lost nothing, and its bytes are not those of BEFORE'",
+            "'it lost no record, and its bytes differ from those in BEFORE'",
         ),
     ]
 
 
-def _rebuilt() -> _Judged:
-    """What a batch of AFTER whose bytes are not those of BEFORE has to agree with: its own records."""
+def _rebuilt() -> _Rules:
+    """Return the rules for a batch of AFTER with other bytes than in BEFORE: its header must agree with its records."""
     rebuilt = "a_pair is not null and a_magic = 2 and not coalesce(a_size = b_size and a_crc = b_crc, false)"
     upgraded = f"{rebuilt} and coalesce(b_magic < 2, true)"
     records = "concat('its records have the offsets ', a_firstRecord, '–', a_lastRecord, ', and it those of ', "
@@ -361,17 +362,17 @@ def _rebuilt() -> _Judged:
         (
             "batches",
             f"{rebuilt} and a_attributes & ~if(a_recordCount = 0, {_EMPTY_BITS}, {_KNOWN_BITS}) <> 0",
-            "concat('attributes ', a_attributes, ', of which Kafka sets not every bit')",
+            "concat('attributes ', a_attributes, ', with a bit that Kafka does not set')",
         ),
         (
             "batches",
             f"{rebuilt} and a_recordCount = 0 and a_size > {BATCH_HEADER_BYTES}",
-            f"concat('no records, but ', a_size - {BATCH_HEADER_BYTES}, ' bytes behind its header')",
+            f"concat('no records, but ', a_size - {BATCH_HEADER_BYTES}, ' bytes after its header')",
         ),
     ]
 
 
-def _horizon(both: str) -> _Judged:
+def _horizon(both: str) -> _Rules:
     kept = f"{both} and b_magic = 2 and b_deleteHorizon is not null and a_recordCount > 0"
     fresh = "a_pair is not null and a_deleteHorizon is not null and (b_pair is null or b_deleteHorizon is null)"
     single = "since_ms is null"
@@ -379,7 +380,7 @@ def _horizon(both: str) -> _Judged:
         (
             "horizons",
             f"{kept} and not a_deleteHorizon <=> b_deleteHorizon",
-            "concat('delete horizon ', coalesce(a_deleteHorizon, 'none'), ', in BEFORE ', b_deleteHorizon)",
+            "concat('delete horizon ', coalesce(string(a_deleteHorizon), 'none'), ', in BEFORE ', b_deleteHorizon)",
         ),
         (
             "horizons",
@@ -392,12 +393,12 @@ def _horizon(both: str) -> _Judged:
             "horizons",
             f"{fresh} and ({single} or a_recordCount = b_recordCount) and not a_nullValue "
             f"and not coalesce(a_control and a_controlType in ('{ABORT}', '{COMMIT}'), false)",
-            "'the batch got a delete horizon, and holds no tombstone'",
+            "'the batch got a delete horizon, but holds no tombstone'",
         ),
         (
             "markers",
             f"{both} and {single} and b_control and b_deleteHorizon is null and a_deleteHorizon is not null and marked",
-            "'the marker got a delete horizon while batches of its transaction were there'",
+            "'the marker got a delete horizon, but batches of its transaction were left'",
         ),
         (
             "markers",
@@ -407,8 +408,8 @@ def _horizon(both: str) -> _Judged:
     ]
 
 
-def _decision(both: str) -> _Judged:
-    live = f"{both} and b_judged"
+def _decision(both: str) -> _Rules:
+    live = f"{both} and b_in_transaction"
     return [
         (
             "markers",
@@ -426,7 +427,7 @@ def _decision(both: str) -> _Judged:
         ),
         (
             "aborted",
-            f"{live} and claimed and damaged_from is null and b_outcome = '{ABORT}' and a_recordCount > 0 "
+            f"{live} and claimed and corrupt_from is null and b_outcome = '{ABORT}' and a_recordCount > 0 "
             "and a_lastOffset < limit",
             "concat('records of producer ', b_producerId, ', whose transaction was aborted at offset ', b_marker, "
             "', are left')",
@@ -435,13 +436,13 @@ def _decision(both: str) -> _Judged:
 
 
 def transaction_index_differences(decided: DataFrame, entries: DataFrame) -> DataFrame:
-    """Batches of AFTER that its transaction index hides though they are not aborted, or shows though they are.
+    """Return batches of AFTER that its transaction index hides but are not aborted, or shows but are aborted.
 
     `entries` are rows of the table `transactions` with `pair`.
     """
     from pyspark.sql import functions as f
 
-    batches = decided.where((f.col("side") == AFTER) & f.col("judged")).alias("a")
+    batches = decided.where((f.col("side") == AFTER) & f.col("in_transaction")).alias("a")
     hidden = batches.join(
         entries.alias("e"),
         f.expr(
@@ -459,12 +460,12 @@ def transaction_index_differences(decided: DataFrame, entries: DataFrame) -> Dat
             (
                 "transaction_index",
                 f"{aborted} and not hidden",
-                "'the batch was aborted, and no entry of the transaction index says so'",
+                "'the batch was aborted, but the transaction index has no entry for it'",
             ),
             (
                 "transaction_index",
                 f"not {aborted} and hidden",
-                "'the transaction index says that the batch was aborted, and it was not'",
+                "'the transaction index has an entry for the batch, but it was not aborted'",
             ),
         ],
         offset="baseOffset",
@@ -475,9 +476,9 @@ def transaction_index_differences(decided: DataFrame, entries: DataFrame) -> Dat
 def record_differences(
     records: DataFrame, decided: DataFrame, rules: DataFrame, *, partitions: int, with_aborted: bool
 ) -> DataFrame:
-    """What is wrong with records, and with the latest value of each key.
+    """Return the differences of records, and of the latest value of each key.
 
-    `partitions` is how many tasks share the keys.
+    The keys are divided among `partitions` tasks.
     """
     from pyspark.sql import functions as f
 
@@ -490,13 +491,13 @@ def record_differences(
     else:
         records = records.withColumn("aborted", f.lit(False))
     by_key = records.repartition(partitions, "pair", "key", "spot")
-    judged = _with_later(_by_offset(by_key).join(rules, "pair"))
-    found = _rows(judged, _record_rules(), offset="offset", keep=("base", "tombstone"))
+    by_record = _with_later(_by_offset(by_key).join(rules, "pair"))
+    found = _rows(by_record, _record_rules(), offset="offset", keep=("base", "tombstone"))
     return _settle_lost(found, decided, rules)
 
 
 def _by_offset(records: DataFrame) -> DataFrame:
-    """One row an offset of a key: what both logs have there."""
+    """Return one row for each offset of a key, with the records of both logs."""
     from pyspark.sql import functions as f
 
     fields = ("base", "tombstone", "value_hash", "headers_hash", "timestamp_us", "producer_hash", "aborted")
@@ -509,7 +510,7 @@ def _by_offset(records: DataFrame) -> DataFrame:
 
 
 def _with_later(rows: DataFrame) -> DataFrame:
-    """What of the same key lies above each record, and at the key's first record what is the latest of it."""
+    """Add the later records of the same key to each record, and its latest values to the first record of a key."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -544,29 +545,29 @@ def _with_later(rows: DataFrame) -> DataFrame:
     )
 
 
-def _record_rules() -> _Judged:
+def _record_rules() -> _Rules:
     gone, new, both = "b_count > 0 and a_count = 0", "b_count = 0", "b_count > 0 and a_count > 0"
     data = f"kind = {DATA}"
     live = f"{gone} and {data} and not (b_aborted and offset < end)"
-    left = f"claimed and damaged_from is null and {both} and {data} and not b_aborted and offset < limit"
-    rules: _Judged = [
-        ("crc", f"kind = {DAMAGE} and {new}", "'a batch of AFTER cannot be read, and BEFORE has no such bytes'"),
-        ("crc", f"kind = {DAMAGE} and {gone}", "'a batch of BEFORE that cannot be read is gone'"),
+    left = f"claimed and corrupt_from is null and {both} and {data} and not b_aborted and offset < limit"
+    rules: _Rules = [
+        ("crc", f"kind = {CORRUPT} and {new}", "'a batch of AFTER cannot be read, and BEFORE has no such bytes'"),
+        ("crc", f"kind = {CORRUPT} and {gone}", "'a batch of BEFORE that cannot be read is gone'"),
         (
             "records",
-            f"kind <> {DAMAGE} and {new}",
+            f"kind <> {CORRUPT} and {new}",
             "case when key is null then 'BEFORE has no such record' else 'BEFORE has no such record of this key' end",
         ),
-        ("order", f"kind <> {DAMAGE} and a_count > greatest(b_count, 1)", "'the record is there more than once'"),
+        ("order", f"kind <> {CORRUPT} and a_count > greatest(b_count, 1)", "'the record appears more than once'"),
         (
             _LOST,
             f"{live} and key is null and offset >= limit",
-            "'the record without a key is gone, and it is not below the cleaned offsets'",
+            "'the record without a key is gone, but lies above the cleaned offsets'",
         ),
         (
             _LOST,
             f"{live} and key is not null and superseder is null",
-            "'the record is gone, and none of its key follows'",
+            "'the record is gone, but its key has no later record'",
         ),
         (
             "superseded",
@@ -589,7 +590,7 @@ def _record_rules() -> _Judged:
             (
                 "records",
                 f"{both} and kind in ({DATA}, {CONTROL}) and not b_{name} <=> a_{name}",
-                f"'the {label} of the record is not that of BEFORE'",
+                f"'the {label} of the record differs from BEFORE'",
             )
         )
     for check, name, label in (
@@ -610,7 +611,7 @@ def _record_rules() -> _Judged:
 
 
 def _settle_lost(found: DataFrame, decided: DataFrame, rules: DataFrame) -> DataFrame:
-    """`found` without the tombstones that may be gone, because the delete horizon of their batch has passed."""
+    """Return `found` without the tombstones past the delete horizon of their batch."""
     from pyspark.sql import functions as f
 
     batches = decided.where(f.col("side") == BEFORE).select(
@@ -642,7 +643,7 @@ def _settle_lost(found: DataFrame, decided: DataFrame, rules: DataFrame) -> Data
 
 # -------------------------------------------------------------------------------------------------------------- general
 def union(frames: Sequence[DataFrame]) -> DataFrame:
-    """Differences of all `frames`."""
+    """Return the differences of all `frames`."""
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
@@ -651,9 +652,9 @@ def _sided(batches: DataFrame, prefix: str) -> DataFrame:
 
 
 def _rows(
-    judged: DataFrame, rules: Sequence[tuple[str, str, str]], *, offset: str, keep: Sequence[str] = ()
+    rows: DataFrame, rules: Sequence[tuple[str, str, str]], *, offset: str, keep: Sequence[str] = ()
 ) -> DataFrame:
-    """A row for each of `rules`, (check, condition, sentence) in SQL, that holds in a row of `judged`."""
+    """Return a row for each rule (check, condition, text in SQL) whose condition holds in a row of `rows`."""
     from pyspark.sql import functions as f
 
     # One expression as text: each column made from Python would be a call to the JVM, and there are hundreds.
@@ -662,7 +663,7 @@ def _rows(
         for check, condition, what in rules
     )
     found = f.expr(f"explode(filter(array({differences}), difference -> difference is not null))")
-    return judged.select("pair", *keep, found.alias("difference")).select("pair", "difference.*", *keep)
+    return rows.select("pair", *keep, found.alias("difference")).select("pair", "difference.*", *keep)
 
 
 def _text(name: str) -> Column:

@@ -64,7 +64,7 @@ def test_people_are_told_what_was_kept(log_dir):
     flip(log_dir / "t-0" / LOG, 3 * SIZE + 66)
     outcome = sediment("compact", log_dir, "--force", "--now-ms", NOW_MS + 10**8, *SETTINGS, "--on-corruption=keep")
     assert outcome.status == 0
-    assert f"1 batch could not be read and stayed as it is (offset 13 at position {3 * SIZE}" in outcome.stdout
+    assert f"1 batch could not be read and stayed unchanged (offset 13 at position {3 * SIZE}" in outcome.stdout
 
 
 def test_kept_damage_does_not_hide_tombstones_that_stay_for_an_unstated_retention(log_dir):

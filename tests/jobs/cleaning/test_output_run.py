@@ -227,7 +227,7 @@ def test_several_log_directories_become_one(tmp_path):
     (logs[1] / ".kafka_cleanshutdown").unlink()
     refused = sediment("compact", *logs, "--output", tmp_path / "o2", "--force", COMPACT)
     assert refused.status == 2
-    assert "only one has .kafka_cleanshutdown" in refused.stderr
+    assert "has .kafka_cleanshutdown, so they cannot become one directory" in refused.stderr
     refused = sediment("compact", logs[0], make_log_dir(tmp_path / "twin", {"t-0": tmp_path / "t-0"}), "--output", "o")
     assert refused.status == 2
     assert "both hold t-0" in refused.stderr
@@ -298,7 +298,7 @@ def test_options_that_make_no_sense_with_an_output_are_refused(log_dir, options,
     outcome = sediment("compact", log_dir, "--output", tmp_path / "o", *options, COMPACT)
     assert outcome.status == 2
     assert f"{options[0]}" in outcome.stderr
-    assert "does not go with --output" in outcome.stderr
+    assert "--output excludes --" in outcome.stderr
     assert not (tmp_path / "o").exists()
 
 
@@ -330,14 +330,14 @@ def test_an_output_in_use_is_refused(log_dir, tmp_path):
 # ------------------------------------------------------------------------------------------------- sources that change
 def test_a_source_that_changes_meanwhile_leaves_the_output_incomplete(log_dir, tmp_path, monkeypatch):
     output = tmp_path / "output"
-    spread = output_run.spread
+    original = output_run.run_on_executors
 
-    def spread_and_append(*arguments, **named):
-        yield from spread(*arguments, **named)
+    def run_and_append(*arguments, **named):
+        yield from original(*arguments, **named)
         with (log_dir / "other-0" / f"{20:020d}.log").open("ab") as active:
             active.write(b"x")
 
-    monkeypatch.setattr(output_run, "spread", spread_and_append)
+    monkeypatch.setattr(output_run, "run_on_executors", run_and_append)
     outcome = sediment("compact", log_dir, "--output", output, "--force", COMPACT, "--json")
     assert outcome.status == 1
     assert outcome.partitions()["other-0"]["reason_code"] == "source-changed"
@@ -398,7 +398,7 @@ def test_killed_in_the_middle_it_leaves_no_manifest_and_the_next_run_starts_over
     assert image(log_dir) == before
     again = sediment("compact", log_dir, "--output", output, *arguments)
     assert again.status == 0, again.stderr
-    assert "left incomplete; starting over" in again.stderr
+    assert "left incomplete by run" in again.stderr
     assert sediment("compact", log_dir, "--output", straight, *arguments).status == 0
     assert published(output) == published(straight)
     assert not (output / ".sediment-output").exists()
@@ -408,12 +408,12 @@ def test_killed_in_the_middle_it_leaves_no_manifest_and_the_next_run_starts_over
 def one_process(monkeypatch):
     """Tasks one after the other in this process, where faults can be put under them."""
 
-    def spread(_sc, works, perform, weight, *, group, is_stopped):
+    def run_in_process(_sc, items, perform, weight, *, group, is_stopped):
         assert not is_stopped()
-        for number, work in enumerate(sorted(works, key=weight)):
-            yield [TaskResult(pickle.loads(pickle.dumps(work)), perform(work, f"{group}.{number}"), None)]
+        for number, item in enumerate(sorted(items, key=weight)):
+            yield [TaskResult(pickle.loads(pickle.dumps(item)), perform(item, f"{group}.{number}"), None)]
 
-    monkeypatch.setattr(output_run, "spread", spread)
+    monkeypatch.setattr(output_run, "run_on_executors", run_in_process)
 
 
 @pytest.mark.parametrize("full_at", range(6))
@@ -465,13 +465,13 @@ def test_nothing_is_left_in_the_scratch_directory(log_dir, tmp_path):
 
 
 def test_a_signal_once_every_partition_is_written_still_ends_with_a_complete_output(log_dir, tmp_path, monkeypatch):
-    performed = output_run.spread
+    original = output_run.run_on_executors
 
-    def spread(*given, **more):
-        yield from performed(*given, **more)
+    def run_and_kill(*given, **more):
+        yield from original(*given, **more)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(output_run, "spread", spread)
+    monkeypatch.setattr(output_run, "run_on_executors", run_and_kill)
     outcome = sediment("compact", log_dir, "--output", tmp_path / "output", "--force", COMPACT)
     assert outcome.status == 0, outcome.stderr
     assert (tmp_path / "output" / MANIFEST).exists()

@@ -156,7 +156,7 @@ def test_killed_in_the_middle_it_leaves_no_manifest_and_the_next_run_starts_over
     assert image(log_dir) == before
     again = sediment("compact", log_dir, "--output", output.where, *arguments)
     assert again.status == 0, again.stderr
-    assert "left incomplete; starting over" in again.stderr
+    assert "left incomplete by run" in again.stderr
     assert sediment("compact", log_dir, "--output", bucket("straight"), *arguments).status == 0
     assert published(output.where) == published(bucket("straight"))
 

@@ -9,8 +9,9 @@ import pytest
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.directory.lock import place_run_token
-from sediment.jobs.cleaning.report import compacted
-from sediment.jobs.cleaning.task import CleaningTask, CompactOptions, clean_partition, start_partition
+from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
+from sediment.jobs.cleaning.report import settled
+from sediment.jobs.cleaning.task import clean_partition, start_partition
 from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
@@ -89,7 +90,7 @@ def test_the_report_says_where_tombstones_stayed_because_no_retention_is_stated(
     write_segment(tmp_path / "t-0", count + 2)
     place_run_token(tmp_path, "run", Fs())
     task = task_of(tmp_path / "t-0", delete_retention_ms=None)
-    report = compacted(task, clean_partition(task, "0"))
+    report, _ = settled(task, clean_partition(task, "0"))
     assert (report.status, report.reason_code) == ("compacted", "tombstones-kept")
     assert said in report.reason
     assert "delete.retention.ms is not stated" in report.reason
@@ -104,7 +105,7 @@ def test_the_report_says_nothing_where_no_tombstone_stayed_for_that(tmp_path, re
     write_segment(tmp_path / "t-0", 3)
     place_run_token(tmp_path, "run", Fs())
     task = task_of(tmp_path / "t-0", delete_retention_ms=retention_ms)
-    report = compacted(task, clean_partition(task, "0"))
+    report, _ = settled(task, clean_partition(task, "0"))
     assert (report.status, report.reason_code, report.reason) == ("compacted", None, None)
     horizon_ms = NOW_MS + 1000 if retention_ms == 1000 else None
     assert (report.first_delete_horizon_ms, report.last_delete_horizon_ms) == (horizon_ms, horizon_ms)

@@ -19,6 +19,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.expire import ExpireOptions
 from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.settings.resolve import Settings
 from tests.faults.faulty_fs import FaultyFs, Kill, Killed
@@ -135,7 +136,7 @@ def test_several_partitions_share_a_table_and_later_runs_add_to_it(tmp_path, arc
 # --------------------------------------------------------------------------------------------------------- exactly once
 def run(log_dir: Path, archive: Path, fault: Kill) -> None:
     options = CommonOptions((log_dir,), (), Settings.load(None, [], broker_defaults=True), NOW_MS, True, None, True)
-    run_expire(options, archive=str(archive), fs=FaultyFs(fault))
+    run_expire(options, ExpireOptions(archive=str(archive)), fs=FaultyFs(fault))
 
 
 def run_until_killed(log_dir: Path, archive: Path, fault: Kill) -> None:

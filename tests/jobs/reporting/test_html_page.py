@@ -105,7 +105,7 @@ def test_tombstones_say_how_many_wait_and_when_they_go():
     )
     page = Page(render_html(document(waiting, late)))
     assert "7, on 2023-11-14 22:13:21 UTC to on 2023-11-15 22:13:19 UTC" in page.text
-    assert "tombstones waiting 9 the first may go now" in page.text
+    assert "tombstones waiting 9 the first expire now" in page.text
     waits = {bar.label: bar.text for bar in make_page(document(waiting, late)).waits}
     assert waits == {"within a day": "7", "later": "2"}
 
@@ -211,7 +211,7 @@ def test_reports_of_other_commands_show_what_they_have():
     assert "2.0 kB" in text
     assert "log end offset 1,234" in text
     expired = partition(status="expired", deleted_segments=[{"base_offset": 5, "bytes": 10, "rule": "retention.ms"}])
-    assert "segment 5 (10 B) goes by retention.ms" in Page(render_html(document(expired, command="expire"))).text
+    assert "segment 5 (10 B) expires by retention.ms" in Page(render_html(document(expired, command="expire"))).text
     planned = partition(status="blocked", unblocks_at_ms=NOW_MS, retention={"bytes": 1000, "next_at_ms": NOW_MS})
     text = Page(render_html(document(planned, command="plan"))).text
     assert "retention: bytes 1.0 kB" in text

@@ -144,7 +144,7 @@ def test_a_place_in_a_log_directory_is_refused_before_anything_is_touched(log_di
     for place in (log_dir / "run.html", log_dir / "plain-0" / "run.html", tmp_path / "link" / "run.html"):
         outcome = sediment("compact", log_dir, *topic_sets("plain", plain.configs), option, place)
         assert outcome.status == 2, outcome.stderr
-        assert "may not lie inside a log directory" in outcome.stderr
+        assert "must not be inside a log directory" in outcome.stderr
     assert tree(log_dir) == before
 
 

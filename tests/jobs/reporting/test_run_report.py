@@ -11,8 +11,8 @@ from sediment.jobs.reporting.run_report import (
     FAILED,
     SKIPPED,
     TOMBSTONES_KEPT,
+    CompactionRunReport,
     PartitionReport,
-    RunReport,
     print_report,
     result_console,
     skipped_lines,
@@ -27,7 +27,10 @@ def _print_one() -> None:
 
 
 def _print(*partitions: PartitionReport) -> None:
-    print_report(RunReport("run", "compact", 0, 0.0, False, partitions), result_console())
+    report = CompactionRunReport(
+        run_id="run", command="compact", now_ms=0, seconds=0.0, dry_run=False, partitions=partitions
+    )
+    print_report(report, result_console())
 
 
 def _skipped(number: int, code: str, reason: str) -> PartitionReport:
@@ -69,7 +72,7 @@ def test_many_reasons_do_not_hide_what_failed(capsys: pytest.CaptureFixture[str]
     lines = capsys.readouterr().out.splitlines()
     assert lines[-3:] == [
         "t-29: until 29",
-        "10 more partitions were skipped; --json has the reason of each",
+        "10 more partitions were skipped; --json gives their reasons",
         "u-0: the disk is full",
     ]
 

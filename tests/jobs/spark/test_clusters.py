@@ -19,7 +19,8 @@ import pytest
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.directory.lock import place_run_token
-from sediment.jobs.cleaning.task import CleaningTask, CompactOptions, clean_partition
+from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
+from sediment.jobs.cleaning.task import clean_partition
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log

@@ -158,7 +158,7 @@ except UsageError as error:
     [
         ("resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))", {}, "ulimit -n 65536"),
         ("", {"PYSPARK_PYTHON": "/no/such/python"}, "/no/such/python; correct PYSPARK_PYTHON"),
-        ("", {"SPARK_CONF_DIR": "{conf}"}, "Java does not get the memory that it asks for; free some memory"),
+        ("", {"SPARK_CONF_DIR": "{conf}"}, "Java cannot allocate its memory; free some memory"),
         ("", {"JAVA_HOME": "{java}"}, "Spark does not start: nothing works; correct JAVA_HOME"),
     ],
     ids=["descriptors", "python", "memory", "java"],

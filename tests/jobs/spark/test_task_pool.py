@@ -28,7 +28,7 @@ def test_every_piece_is_answered_once_with_its_own_result(sc):
     answers = [
         answer for task in run_on_executors(sc, range(40, 100), double, lambda work: work, group="g") for answer in task
     ]
-    assert sorted((answer.work, answer.result) for answer in answers) == [(n, 2 * n) for n in range(40, 100)]
+    assert sorted((answer.item, answer.result) for answer in answers) == [(n, 2 * n) for n in range(40, 100)]
 
 
 def test_a_task_that_spark_gives_up_on_answers_with_the_error(sc):
@@ -61,7 +61,7 @@ def test_in_order_the_first_begins_before_the_heaviest_at_the_end(sc):
         for task in run_on_executors(sc, works, launched, lambda work: work, group="g", in_order=True)
         for answer in task
     ]
-    begun = {answer.work: answer.result for answer in answers}
+    begun = {answer.item: answer.result for answer in answers}
     assert len(answers) == len(works)
     assert begun[3] < begun[90]
 
@@ -110,7 +110,7 @@ def double_or_die(work, _attempt):
 
 def test_what_shared_a_task_with_the_one_that_brought_it_down_is_done_all_the_same(sc):
     tasks = list(run_on_executors(sc, [11, 12, 13, 14], double_or_die, lambda work: work, group="g", in_order=True))
-    answers = {answer.work: answer for task in tasks for answer in task}
+    answers = {answer.item: answer for task in tasks for answer in task}
     assert {work: answer.result for work, answer in answers.items()} == {11: 22, 12: 24, 13: None, 14: 28}
     assert [work for work, answer in answers.items() if answer.error is not None] == [13]
 
@@ -131,7 +131,7 @@ def test_where_spark_itself_is_gone_everything_is_answered_without_asking_for_ea
     gone = Gone()
     tasks = run_on_executors(gone, range(400), double, lambda work: work, group="g")
     answers = [answer for task in tasks for answer in task]
-    assert sorted(answer.work for answer in answers) == list(range(400))
+    assert sorted(answer.item for answer in answers) == list(range(400))
     assert all(isinstance(answer.error, ConnectionRefusedError) for answer in answers)
     assert gone.asked < 30
 
@@ -149,7 +149,7 @@ def test_once_stopped_no_further_task_is_begun(sc, tmp_path):
     for task in run_on_executors(sc, works, begin_file, lambda _: 4 * GIB, group="g", is_stopped=stop.is_set):
         stop.set()
         answers += task
-    assert sorted(answer.work for answer in answers) == sorted(works)
+    assert sorted(answer.item for answer in answers) == sorted(works)
     assert len(list(tmp_path.iterdir())) < 12, "those that Spark had when it was stopped"
     errors = [answer.error for answer in answers if answer.error is not None]
     assert len(errors) > 28 and all(isinstance(error, NotStartedError) for error in errors)

@@ -49,7 +49,7 @@ def test_splits_know_hashes_only_and_are_refused(log_dir, tmp_path, elsewhere):
     options = ("--output", tmp_path / "out") if elsewhere else ()
     outcome = run("compact", log_dir, EXACT, "--strategy=split", *options)
     assert outcome.status == 2
-    assert "--strategy split does not go with --key-equality exact" in outcome.stderr
+    assert "--strategy split excludes --key-equality exact" in outcome.stderr
     assert tree(log_dir) == before
     assert not (tmp_path / "out").exists()
 

@@ -27,7 +27,7 @@ RULES = r.PairRules(
     stable_before=INT64_MAX,
     stable_after=INT64_MAX,
     legacy_end=-INT64_MAX,
-    damaged_from=None,
+    corrupt_from=None,
     delete_retention_ms=DAY_MS,
     producer_id_expiration_ms=DAY_MS,
     now_ms=1_700_001_000_000,
@@ -131,6 +131,15 @@ def test_without_stated_settings_only_horizons_that_are_there_count(sc, results)
     assert expired[0] == Counter()
     assert both[0]["tombstones"] > 0
     assert kept[0]["producers"] > 0
+
+
+def test_a_lost_horizon_is_a_difference(sc, results):
+    retention_ms, logs = results
+    before, after, now_ms = logs["new horizons"]
+    rules = replace(RULES, delete_retention_ms=retention_ms, now_ms=now_ms)
+    ((checks, texts),) = judged(SparkSession(sc), [(after, before, rules)])
+    assert checks["horizons"] > 0
+    assert "delete horizon none, in BEFORE " in texts
 
 
 def test_the_largest_settings_and_clocks_are_judged_like_others(sc, results):

@@ -1,0 +1,84 @@
+"""File operations and limits of the tasks of a run.
+
+Invariant: a task that outlives its run writes nothing, because every write checks the run's token.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sediment.engine.directory.lock import check_run_token
+from sediment.engine.directory.throttle import Throttle
+from sediment.jobs.cleaning.options import CleaningTask, RateLimit
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.errors import LimitReachedError
+from sediment.segment_io.fs import DryRunFs, Fs
+
+OnBytes = Callable[[int], None]
+"""Callback with the number of bytes just read or written: it waits for the throttle and raises at the deadline."""
+
+_WRITE_BYTES = 8 << 20  # between two calls of the throttle
+
+
+@contextmanager
+def task_environment(task: CleaningTask) -> Iterator[tuple[Fs, OnBytes]]:
+    """Yield the file operations of a task, and the callback for the bytes that it reads.
+
+    Raises:
+        SourceChangedError: another run works in the directory, or another disk is mounted there.
+        LimitReachedError: the run's time is over.
+    """
+    log_dir, dry_run = task.listing.path.parent, task.options.dry_run
+    if not dry_run:
+        check_run_token(log_dir, task.run_id)
+    with throttled(task.rate_limit) as on_bytes:
+        yield DryRunFs() if dry_run else _RunFs(log_dir, task.run_id, on_bytes), on_bytes
+
+
+@contextmanager
+def throttled(limit: RateLimit) -> Iterator[OnBytes]:
+    """Yield a callback that holds a task to `limit`; `LimitReachedError` is raised at the deadline, also on entry."""
+    throttle = None
+    if limit.bytes_per_second is not None:
+        from pyspark import SparkFiles
+
+        throttle = Throttle(Path(SparkFiles.getRootDirectory()) / limit.throttle_name, limit.bytes_per_second)
+
+    def on_bytes(count: int) -> None:
+        left_seconds = math.inf if limit.deadline_s is None else limit.deadline_s - time.time()
+        if throttle is not None and left_seconds > 0:
+            throttle.take(count, most_seconds=left_seconds)
+        if limit.deadline_s is not None and time.time() >= limit.deadline_s:
+            raise LimitReachedError("the time of --max-seconds is over", advice="run again to go on")
+
+    try:
+        on_bytes(0)
+        yield on_bytes
+    finally:
+        if throttle is not None:
+            throttle.close()
+
+
+class _RunFs(Fs):
+    """File operations that write only as long as the run's token exists."""
+
+    def __init__(self, log_dir: Path, run_id: str, on_bytes: OnBytes) -> None:
+        self._log_dir = log_dir
+        self._run_id = run_id
+        self._on_bytes = on_bytes
+
+    def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
+        check_run_token(self._log_dir, self._run_id)
+        return super().write_new(path, self._counted(chunks))
+
+    def _counted(self, chunks: Iterable[Buffer]) -> Iterator[Buffer]:
+        for chunk in chunks:
+            view = memoryview(chunk).cast("B")
+            for start in range(0, len(view), _WRITE_BYTES):
+                part = view[start : start + _WRITE_BYTES]
+                yield part
+                self._on_bytes(len(part))

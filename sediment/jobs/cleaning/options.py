@@ -1,0 +1,172 @@
+"""Options of `compact`, and the task that cleans one partition.
+
+Invariant: `CompactOptions.validate` alone decides which options exclude each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.strategy import KeyEquality, Resources, Strategy
+from sediment.jobs.delta_lake.paths import is_uri
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.partition.listing import LogListing, SegmentRef
+from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+
+if TYPE_CHECKING:
+    from sediment.jobs.command_line.options import CommonOptions
+
+FAIL, KEEP = "fail", "keep"
+WHOLE_RUN = Resources(asked=Strategy.WHOLE, slots=1, all_bytes=0, task_memory_bytes=INT64_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactOptions:
+    """Options of `compact` besides the common ones."""
+
+    force: bool
+    dry_run: bool
+    from_start: bool
+    on_corruption: str = FAIL
+    """Action for a partition with a corrupt batch: `fail` quarantines it, `keep` cleans its readable batches."""
+
+    roll_active: bool = False
+    keep_originals: Path | None = None
+    keep_before: Path | None = None
+    """Directory for links to all files of the partitions that the run changes, as they were before the run."""
+
+    max_bytes: int | None = None
+    max_seconds: float | None = None
+    retry_quarantined: bool = False
+    allow_network_fs: bool = False
+    strategy: Strategy | None = None
+    """Cleaning strategy; None: chosen for each partition by its size, its keys and the slots."""
+
+    key_equality: KeyEquality = KeyEquality.HASH
+    """Test that makes two keys equal."""
+
+    hand_off: Path | None = None
+    """Folder of the engine that owns the directories: the run leaves its swaps there, and the engine commits them."""
+
+    output: str | None = None
+    """Path or URI of a complete compacted log directory; the source stays unchanged."""
+
+    scratch: Path | None = None
+    """Directory for partitions fetched from a URI, and for the work of a run with an output."""
+
+    @property
+    def is_limited(self) -> bool:
+        """True if the run may end before everything is done, so that the order matters."""
+        return self.max_bytes is not None or self.max_seconds is not None
+
+    def validate(self, common: CommonOptions) -> None:
+        """Check that the options go together and suit the log directories of `common`.
+
+        Raises:
+            UsageError: two options exclude each other, or a log directory needs another option.
+        """
+        if self.strategy is Strategy.SPLIT and self.key_equality is KeyEquality.EXACT:
+            raise UsageError(
+                "--strategy split excludes --key-equality exact: the tasks exchange hashes, never keys",
+                advice="leave one of them out",
+            )
+        if self.output is not None:
+            self._validate_output()
+            return
+        for log_dir in filter(is_uri, common.given_log_dirs):
+            raise UsageError("a URI source is read-only", path=log_dir, advice="give --output a destination")
+        if self.keep_before is not None and len(common.log_dirs) != 1:
+            raise UsageError("--keep-before keeps only one log directory", advice="run once for each LOG_DIR")
+        if (
+            self.keep_before is not None
+            and self.keep_originals is not None
+            and self.keep_before.resolve() == self.keep_originals.resolve()
+        ):
+            raise UsageError(
+                "--keep-before and --keep-originals name the same directory", advice="name a directory for each of them"
+            )
+        if self.hand_off is not None:
+            self._validate_hand_off()
+
+    def _validate_output(self) -> None:
+        for option, given, why in (
+            ("--hand-off", self.hand_off is not None, "an engine would have nothing to commit"),
+            ("--keep-originals", self.keep_originals is not None, "the source keeps them"),
+            ("--keep-before", self.keep_before is not None, "the source keeps it"),
+            ("--max-bytes", self.max_bytes is not None, "an incomplete output is of no use"),
+            ("--strategy split", self.strategy is Strategy.SPLIT, "one task writes a partition"),
+            ("--max-seconds", self.max_seconds is not None, "an incomplete output is of no use"),
+        ):
+            if given:
+                raise UsageError(f"--output excludes {option}: {why}", advice="leave one of them out")
+
+    def _validate_hand_off(self) -> None:
+        for option, given in (
+            ("--dry-run", self.dry_run),
+            ("--roll-active", self.roll_active),
+            ("--keep-originals", self.keep_originals is not None),
+            ("--keep-before", self.keep_before is not None),
+        ):
+            if given:
+                raise UsageError(
+                    f"--hand-off excludes {option}: the directories belong to their engine",
+                    advice="leave one of them out",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """Limits on the speed and the time of tasks; None: no limit.
+
+    All tasks of one executor share `bytes_per_second` through the file `throttle_name` in Spark's folder of the run.
+    `deadline_s` is in seconds since the epoch.
+    """
+
+    bytes_per_second: float | None = None
+    throttle_name: str = ""
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningTask:
+    """One partition to clean, as sent to an executor.
+
+    `on_disk` are the segments on disk if they differ from those of `listing`, as in a dry run that simulates a roll.
+    """
+
+    listing: LogListing
+    checkpoints: PartitionCheckpoints
+    config: CompactionConfig
+    options: CompactOptions
+    now_ms: int
+    run_id: str
+    on_disk: tuple[SegmentRef, ...] | None = None
+    rate_limit: RateLimit = RateLimit()
+    resources: Resources = WHOLE_RUN
+
+    def weight(self) -> int:
+        """Return the `.log` bytes of the partition."""
+        return self.listing.log_bytes()
+
+    def expected_bytes(self) -> int:
+        """Return the `.log` bytes that cleaning will probably read; tasks are packed by this number.
+
+        0 if the checkpoint leaves too little dirty for the configured ratio.  The exact rule is in
+        `compaction.policy`; it needs a view of the log, and so compiled kernels that a driver does not load.
+        """
+        first_dirty, config, options = self.checkpoints.first_dirty, self.config, self.options
+        *rolled, active = self.listing.segments or (None,)
+        rolled_bytes = sum(segment.log_bytes for segment in rolled)
+        if options.force or options.from_start or config.max_compaction_lag_ms < INT64_MAX:
+            return rolled_bytes
+        if first_dirty is None or active is None or first_dirty > active.base_offset:
+            return rolled_bytes
+        clean_bytes = sum(segment.log_bytes for segment in rolled if segment.base_offset < first_dirty)
+        ends = [segment.base_offset for segment in (*rolled[1:], active)]
+        dirty_bytes = sum(s.log_bytes for s, end in zip(rolled, ends, strict=False) if end > first_dirty)
+        ratio_bytes = config.min_cleanable_dirty_ratio * (clean_bytes + dirty_bytes)
+        return rolled_bytes if dirty_bytes > ratio_bytes else 0

@@ -1,0 +1,80 @@
+"""Results of the tasks that survey or clean one partition.
+
+Invariant: an error of a partition is part of its result, so that Spark does not retry a task that would fail again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sediment.engine.directory.uncleanable import Uncleanable, uncleanable_after
+from sediment.jobs.reporting.error_text import describe
+from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, LimitReachedError, SedimentError
+
+if TYPE_CHECKING:
+    from sediment.compaction.chunks import ChunkBoundaries
+    from sediment.compaction.grouping import CleaningPlan
+    from sediment.compaction.policy import CleanableRange
+    from sediment.compaction.prepared_swap import PreparedSwap
+    from sediment.jobs.cleaning.options import CleaningTask
+
+MAX_SECONDS = "max-seconds"
+TASK_ERRORS = (SedimentError, OSError)
+"""Errors that `failed_task` turns into the result of a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """Plan of a partition to be cleaned in splits, with the chunk boundaries of a forward scan if it needs one."""
+
+    plan: CleaningPlan
+    boundaries: dict[int, ChunkBoundaries]
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyResult:
+    """Range of a partition that may be cleaned; `cleaned_bytes` are those that cleaning reads."""
+
+    cleanable: CleanableRange
+    cleaned_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningResult:
+    """Outcome of a cleaning task: a `swap` to commit, or the `reason` for its absence.
+
+    `failed` separates an error from a partition without work.  `reset_checkpoint` is a first dirty offset that replaces
+    an impossible one, even if nothing was cleaned.  `uncleanable` is the mark of a corrupt partition.  `to_split` asks
+    for a cleaning in splits by many tasks; the task did nothing else then.
+    """
+
+    swap: PreparedSwap | None = None
+    first_dirty_offset: int | None = None
+    first_uncleanable_offset: int | None = None
+    reset_checkpoint: int | None = None
+    reason_code: str | None = None
+    reason: str | None = None
+    failed: bool = False
+    uncleanable: Uncleanable | None = None
+    dirty_ratio: float | None = None
+    seconds_by_stage: Mapping[str, float] = field(default_factory=dict)
+    strategy: str | None = None
+    to_split: SplitPlan | None = None
+
+
+def failure(code: str, reason: str) -> CleaningResult:
+    """Return the result of a partition that an error kept from being cleaned."""
+    return CleaningResult(reason_code=code, reason=reason, failed=True)
+
+
+def failed_task(task: CleaningTask, error: SedimentError | OSError) -> CleaningResult:
+    """Return the result of a task that ended with `error`; corrupt data marks the partition as uncleanable."""
+    if isinstance(error, LimitReachedError):
+        return CleaningResult(reason_code=MAX_SECONDS, reason=str(error))
+    code, reason = describe(error)
+    if not isinstance(error, CorruptDataError) or isinstance(error, CorruptCheckpointError):
+        return failure(code, reason)
+    mark = uncleanable_after(error, task.listing, reason_code=code, reason=reason, since_ms=task.now_ms)
+    return CleaningResult(reason_code=code, reason=reason, failed=True, uncleanable=mark)
