@@ -61,7 +61,7 @@ crash: setup ## every command cut off at every step, before our start, Kafka's l
 	@SEDIMENT_CRASH_MATRIX=whole $(BIN)/python -m pytest -n 0 -m delta tests/jobs/test_snapshot_faults.py $(ARGS)
 
 fuzz: setup ## 10 million changed batches through every decoder, every command on every spoiled directory, and a signal at many moments
-	@$(BIN)/python -m pytest -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/test_untrusted_snapshots.py tests/jobs/spark/test_cancellation.py $(ARGS)
+	@$(BIN)/python -m pytest -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/test_untrusted_snapshots.py tests/jobs/spark/test_cancellation.py tests/jobs/test_history.py $(ARGS)
 
 bench-append: setup ## appends to a live log beside Kafka's (brings Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.append $(ARGS)
