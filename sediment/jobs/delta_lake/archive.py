@@ -430,7 +430,7 @@ class _Archive:
         found: Counter[tuple[int, str]] = Counter()
         within = (field("segment") >= min(bases)) & (field("segment") <= max(bases))
         wanted = (field("topic") == partition.topic) & (field("partition") == partition.partition) & within
-        columns = ("topic", "partition", "segment", "digest")
+        columns = ["topic", "partition", "segment", "digest"]
         for batch in read_rows(self._table, self.path, wanted, columns):
             grouped = pa.Table.from_batches([batch]).group_by(["segment", "digest"]).aggregate([([], "count_all")])
             for row in grouped.to_pylist():

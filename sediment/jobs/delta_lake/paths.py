@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -87,7 +87,7 @@ def table_filesystem(path: str) -> Any:
 
 
 def read_rows(
-    table: DeltaTable, path: str, condition: Any = None, columns: Sequence[str] | None = None
+    table: DeltaTable, path: str, condition: Any = None, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `table`, which is at `path`, that satisfy the Arrow expression `condition`, in batches.
 
@@ -104,7 +104,7 @@ def read_rows(
 
 
 def _file_rows(
-    fragment: Any, filesystem: Any, schema: pa.Schema, condition: Any, columns: Sequence[str] | None
+    fragment: Any, filesystem: Any, schema: pa.Schema, condition: Any, columns: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one data file; columns that the file lacks are partition columns or null."""
     import pyarrow as pa
