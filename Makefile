@@ -9,10 +9,10 @@ S3 := .venv-s3
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery lint bench bench-quick bench-page bench-memory bench-scale bench-load conformance conformance-nightly e2e wheel bundle bundle-test airflow-test clean
 
-help: ## this list
+help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-setup: java $(READY) ## make or update the virtual environment
+setup: java $(READY) ## create or update the virtual environment
 
 java:
 	@conf/check-java.sh
@@ -22,10 +22,10 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
 	@touch $@
 
-demo: setup ## compact what Kafka wrote, and look at the result
+demo: setup ## compact a log that Kafka wrote, and show the result
 	@$(BIN)/python -m tests.demo
 
-test: setup ## the test suite (ARGS: more arguments for pytest)
+test: setup ## run the test suite (ARGS: further arguments for pytest)
 	@$(BIN)/python -m pytest -n 2 -m "not delta and not s3 and not fuzz" $(ARGS)
 
 $(S3)/.ready: conf/s3-constraints.txt
@@ -33,61 +33,61 @@ $(S3)/.ready: conf/s3-constraints.txt
 	@$(S3)/bin/python -m pip install --quiet --disable-pip-version-check -c conf/s3-constraints.txt 'moto[server]'
 	@touch $@
 
-test-s3: setup $(S3)/.ready ## outputs and sources in buckets (brings moto's S3 server once, into .venv-s3)
+test-s3: setup $(S3)/.ready ## test outputs and sources in buckets (installs moto's S3 server into .venv-s3 once)
 	@$(BIN)/python -m pytest -n 0 -m s3 $(ARGS)
 
-test-delta: setup ## the tests of Delta tables on Spark; brings Delta's JARs once
+test-delta: setup ## test Delta tables on Spark (downloads Delta's JARs once)
 	@$(BIN)/python -m pytest -m delta $(ARGS)
 
-lint: $(READY) ## style, types, import contracts
+lint: $(READY) ## check style, types and import contracts
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: setup ## the race against Kafka's cleaner: half an hour, 14 GB of disk (brings Kafka's JARs once)
+bench: setup ## compare speed with Kafka's cleaner: half an hour, 14 GB of disk (downloads Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.race --results benchmarks/results/race.json $(ARGS)
 
-bench-quick: setup ## the main ratios of it on less data, in three minutes
+bench-quick: setup ## measure the main ratios of bench on less data, in three minutes
 	@$(BIN)/python -m benchmarks.race --quick $(ARGS)
 
-bench-page: $(READY) ## put what `make bench` measured into docs/internals/performance.md
+bench-page: $(READY) ## write the results of `make bench` into docs/internals/performance.md
 	@$(BIN)/python -m benchmarks.race --report
 
-crash: setup ## every command cut off at every step, before our start, Kafka's loader and Delta; a live log killed 500 times
+crash: setup ## crash every command at every step, then start Sediment, Kafka's loader and Delta; kill a live log 500 times
 	@SEDIMENT_CRASHES=500 SEDIMENT_CRASH_MATRIX=whole SEDIMENT_CONFORMANCE=1 $(BIN)/python -m pytest -n 0 tests/faults \
 		tests/conformance/test_crash_matrix.py tests/conformance/test_crashes.py \
 		tests/conformance/test_expire_crashes.py $(ARGS)
 	@SEDIMENT_CRASH_MATRIX=whole $(BIN)/python -m pytest -n 0 -m delta tests/jobs/test_snapshot_faults.py $(ARGS)
 
-fuzz: setup ## 10 million changed batches through every decoder, every command on every corrupted directory, and a signal at many moments
-	@$(BIN)/python -m pytest -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/test_untrusted_snapshots.py tests/jobs/spark/test_cancellation.py $(ARGS)
+fuzz: setup ## feed 10 million mutated batches to every decoder, run every command on every corrupted directory, send signals at many points
+	@$(BIN)/python -m pytest -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/test_untrusted_snapshots.py tests/jobs/spark/test_cancellation.py tests/jobs/test_history.py $(ARGS)
 
-bench-append: setup ## appends to a live log beside Kafka's (brings Kafka's JARs once)
+bench-append: setup ## compare appends to a live log with Kafka's (downloads Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.append $(ARGS)
 
-bench-recovery: setup ## recovery after an unclean stop beside Kafka's loader, 4 GB (brings Kafka's JARs once)
+bench-recovery: setup ## compare recovery after an unclean stop with Kafka's loader, 4 GB (downloads Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.recovery $(ARGS)
 
-conformance: setup ## Kafka's own classes and Sediment on random logs, compared (brings Kafka's JARs once)
+conformance: setup ## compare Sediment with Kafka's own classes on random logs (downloads Kafka's JARs once)
 	@$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
 
-conformance-nightly: setup ## the same over 10,000 logs
+conformance-nightly: setup ## run conformance on 10,000 logs
 	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_LOADS=6000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 $(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
 
-e2e: setup ## a broker of Kafka's, real clients, and Sediment in between (brings both once)
+e2e: setup ## test Sediment with a Kafka broker and real clients (downloads both once)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[e2e]'
 	@$(BIN)/python -m pytest -W ignore::DeprecationWarning -m e2e tests/e2e $(ARGS)
 
-wheel: setup ## the wheel, in dist/
+wheel: setup ## build the wheel in dist/
 	@rm -f dist/*.whl
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
-bundle: wheel ## Sediment and what it needs, for spark-submit --archives, in dist/ (PYTHON: what every host has)
+bundle: wheel ## pack Sediment and its dependencies for spark-submit --archives, in dist/ (PYTHON: the Python of every host)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bundle]'
 	@conf/make-bundle.sh $$(conf/find-python.sh) $(BIN)/python dist/*.whl dist/sediment-environment.tar.gz
 
-bundle-test: bundle ## the wheel in an empty environment, and the bundle on a standalone cluster
+bundle-test: bundle ## test the wheel in an empty environment, and the bundle on a standalone cluster
 	@$(BIN)/python -m pytest -m bundle tests/bundle $(ARGS)
 
 $(AIRFLOW)/.ready: conf/airflow-constraints.txt
@@ -96,19 +96,19 @@ $(AIRFLOW)/.ready: conf/airflow-constraints.txt
 		apache-airflow apache-airflow-providers-apache-spark
 	@touch $@
 
-airflow-test: setup $(AIRFLOW)/.ready ## the nightly DAG in a real Airflow (brings Airflow once, into .venv-airflow)
+airflow-test: setup $(AIRFLOW)/.ready ## test the nightly DAG in a real Airflow (installs Airflow into .venv-airflow once)
 	@$(BIN)/python -m pytest -m airflow tests/dags $(ARGS)
 
-bench-memory: setup ## peak memory of a worker over sizes and keys
+bench-memory: setup ## measure peak memory of a worker by size and number of keys
 	@$(BIN)/python -m benchmarks.memory
 
-bench-scale: setup ## time and memory over sizes, keys and partitions, into docs/internals/scale.md: 20 minutes, 20 GB of disk
+bench-scale: setup ## measure time and memory by size, keys and partitions, for docs/internals/scale.md: 20 minutes, 20 GB of disk
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@$(BIN)/python -m benchmarks.scale --docs $(ARGS)
 
-bench-load: setup ## 5,000 partitions, 20 GB, 10^8 keys, into docs/internals/scale.md: 10 minutes, 25 GB of disk
+bench-load: setup ## measure 5,000 partitions, 20 GB and 10^8 keys, for docs/internals/scale.md: 10 minutes, 25 GB of disk
 	@$(BIN)/python -m benchmarks.load --docs $(ARGS)
 
-clean: ## remove what tests and builds leave; the environment stays
+clean: ## remove the output of tests and builds, but not the environment
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse
 	@find . -name __pycache__ -not -path './$(VENV)/*' -not -path './$(AIRFLOW)/*' -not -path './$(S3)/*' -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
-"""How fast a live log takes appends, beside Kafka's UnifiedLog on the same bytes in the same run.
+"""Speed of appends to a live log, compared with Kafka's UnifiedLog on the same bytes in the same run.
 
-One thread each, nothing flushed.  Both sides copy what they are given, verify it, assign offsets, write and index it.
-Where other work shares the machine the time of the CPU says more than that of the clock; both are shown.
+Each side uses one thread and does not flush.  Both copy the batches, verify them, assign offsets, write and index them.
+CPU time is the better measure if other work shares the machine; the table shows both CPU and wall time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOW_MS = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is appended: `batches` copies of `batch` in each append, by a leader where it is one."""
+    """A workload: every append holds `batches` copies of `batch`, as a leader or as a follower."""
 
     name: str
     batch: bytes
@@ -44,7 +44,7 @@ class Case:
 
 
 def cases(scale: float) -> list[Case]:
-    """16 kB batches, single records, and many small batches in one call."""
+    """Return the workloads: 16 kB batches, single records, and many small batches in one call."""
 
     def batch(records: int, value_bytes: int) -> bytes:
         new = [NewRecord(NOW_MS + n, b"key-%08d" % n, os.urandom(value_bytes)) for n in range(records)]
@@ -59,14 +59,14 @@ def cases(scale: float) -> list[Case]:
 
 
 class _Never:
-    """No background work: nothing is flushed."""
+    """A scheduler without background work, so that nothing is flushed."""
 
     def schedule_once(self, _name: str, _task: Callable[[], None], *, delay_ms: int = 0) -> None:
         return None
 
 
 def append_timed(directory: Path, case: Case) -> TimedAppends:
-    """What `KafkaOracle.append_timed` measures, of a PartitionLog."""
+    """Measure appends to a PartitionLog as `KafkaOracle.append_timed` measures them."""
     log = PartitionLog.open(
         TopicPartition("bench", 0),
         directory,
@@ -101,7 +101,7 @@ def append_timed(directory: Path, case: Case) -> TimedAppends:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", type=float, default=1.0, help="how many appends, as a share of the usual")
+    parser.add_argument("--scale", type=float, default=1.0, help="number of appends, as a fraction of the default")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--without-kafka", action="store_true")
     given = parser.parse_args()
@@ -152,7 +152,7 @@ def main() -> None:
 
 
 def _rates(case: Case, found: list[TimedAppends]) -> tuple[float, float]:
-    """Medians of appends a second, by the clock and by the CPU."""
+    """Return median appends per second, by wall time and by CPU time."""
     return (
         statistics.median(one.appends / one.wall_seconds for one in found),
         statistics.median(one.appends / one.cpu_seconds for one in found),

@@ -1,4 +1,4 @@
-"""Benchmark data: partitions of records as a Kafka producer and broker would have written them, from a seed.
+"""Benchmark data: partitions as a Kafka producer and broker would have written them, generated from a seed.
 
 Records have a 16-byte key, one of `keys` drawn as `population` says, and a value of letters; batches hold
 `batch_records` of them and carry Kafka's CRCs; segments are cut by `segment_bytes` with their indexes, an empty active
@@ -28,18 +28,18 @@ from sediment.segment_io.segment.writer import lay_out_segments
 KEY_BYTES = 16
 START_MS = 1_700_000_000_000
 
-UNIFORM = "uniform"  # from all keys
-ONCE_FIRST = "once-first"  # every key once, in a scattered order, then from all
-GROWING = "growing"  # from a part of the keys that grows with the log: its beginning looks like a smaller log
+UNIFORM = "uniform"  # drawn from all keys
+ONCE_FIRST = "once-first"  # every key once, in scattered order, then drawn from all
+GROWING = "growing"  # drawn from a part of the keys that grows with the log, so a prefix resembles a smaller log
 _SCATTER = 2**31 - 1  # a prime
 _DRAWN_RECORDS = 1 << 14
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What to write.  `value_bytes` 90 makes records of 116 bytes; `transaction_batches` 0: none.
+    """Parameters of a partition.  `value_bytes` 90 makes records of 116 bytes; `transaction_batches` 0 means none.
 
-    `total_bytes` are those of the batches before compression.
+    `total_bytes` counts batches before compression.
     """
 
     total_bytes: int
@@ -110,7 +110,7 @@ def _write_batches(
     values: npt.NDArray[np.uint8],
     value_bytes: int,
 ) -> tuple[int, int]:
-    """Write plain batches of `keys` while one of at most `most` bytes has room and until `enough_bytes` are there.
+    """Write plain batches of `keys` while a batch of at most `most` bytes fits, until `enough_bytes` are written.
 
     Returns (records, bytes) written.
     """
@@ -128,7 +128,7 @@ def _write_batches(
 
 
 class _Segments:
-    """Collects batches and writes a segment whenever the next would not fit."""
+    """Buffer of batches that writes a segment whenever the next batch would not fit."""
 
     def __init__(self, directory: Path, shape: Shape) -> None:
         self._directory, self._shape = directory, shape
@@ -136,13 +136,13 @@ class _Segments:
         self._used, self._base, self._index = 0, 0, 0
 
     def room(self, offset: int, size: int) -> int:
-        """Address where a batch of at most `size` bytes goes."""
+        """Return the address for a batch of at most `size` bytes."""
         if self._used + size > self._shape.segment_bytes and self._used:
             self.flush(offset)
         return int(self._buffer.ctypes.data) + self._used
 
     def room_bytes(self, size: int) -> int:
-        """How much goes into the segment that `room` answered for; a batch of `size` does in any case."""
+        """Return the bytes left in the segment that `room` chose, at least `size`."""
         return max(self._shape.segment_bytes - self._used, size)
 
     def took(self, size: int) -> None:
@@ -158,7 +158,7 @@ class _Segments:
 
 
 def draw_keys(random: np.random.Generator, shape: Shape, offset: int, count: int, part: float) -> npt.NDArray[np.int64]:
-    """The keys of `count` records from `offset` on, int64[count]; `part` of the log has been written."""
+    """Return the keys of `count` records from `offset` on, int64[count]; `part` of the log has been written."""
     if shape.population == GROWING:
         return random.integers(0, max(1, int(shape.keys * min(part, 1.0))), count)
     keys = random.integers(0, shape.keys, count)
@@ -169,7 +169,7 @@ def draw_keys(random: np.random.Generator, shape: Shape, offset: int, count: int
 
 
 def write_partition(directory: Path, shape: Shape) -> int:
-    """Write one partition directory; returns its log end offset."""
+    """Write one partition directory; return its log end offset."""
     directory.mkdir(parents=True)
     random = np.random.default_rng(shape.seed)
     letters = random.integers(97, 105, 1 << 20, dtype=np.uint8)
@@ -218,7 +218,7 @@ def write_partition(directory: Path, shape: Shape) -> int:
 def _write_plain(
     segments: _Segments, shape: Shape, random: np.random.Generator, letters: npt.NDArray[np.uint8], most: int
 ) -> int:
-    """Write the batches of a log that is neither compressed nor transactional; returns its log end offset."""
+    """Write the batches of a log that is neither compressed nor transactional; return its log end offset."""
     drawn = max(_DRAWN_RECORDS // shape.batch_records, 1) * shape.batch_records
     written, offset = 0, 0
     while written < shape.total_bytes:

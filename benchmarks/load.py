@@ -1,12 +1,12 @@
-"""A great deal at once, each as one `sediment compact` in a process of its own: 5,000 partitions, 20 GB, 10⁸ keys.
+"""Large loads, each as one `sediment compact` in a separate process: 5,000 partitions, 20 GB, 10⁸ keys.
 
     partitions   5,000 partitions of 100 KB in one log directory
     directory    20 GB in 40 partitions
     keys         10⁸ keys in one partition, each once and a tenth of them once more, small values
 
-What is told is the whole command, from its start to its exit: its time, and the memory of all its processes together at
-its highest (PSS: a page that processes share counts once), looked at ten times a second.  The result is checked: every
-partition was compacted, and as many records are left as there are keys.
+The measurement covers the whole command, from its start to its exit: its time, and the peak memory of all its processes
+together.  Memory is PSS, in which a shared page counts once, sampled ten times per second.  The result is checked:
+every partition was compacted, and one record per key is left.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ RECORD_BYTES, SMALL_RECORD_BYTES = 116, 31
 SEGMENT_BYTES = 100 * MEGABYTE
 BUDGET_BYTES = 1000 * MEGABYTE
 _DIFFERENT = 2
-"""Partitions that are written; the others are copies of them, files of their own."""
+"""Number of partitions that are generated; the others are copies with their own files."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """`partitions` of `shape`, cleaned with `strategy` (None: as the command chooses)."""
+    """`partitions` of `shape`, cleaned with `strategy` (None: the command chooses)."""
 
     name: str
     title: str
@@ -64,7 +64,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one command took; bytes of log before and after, records after, memory in bytes."""
+    """Cost of one command; bytes of log before and after, records after, memory in bytes."""
 
     title: str
     partitions: int
@@ -77,7 +77,7 @@ class Outcome:
 
 
 def loads(scale: float) -> tuple[Load, ...]:
-    """All loads; `scale` makes partitions fewer and keys less."""
+    """Return all loads; `scale` reduces partitions and keys."""
 
     def shape(log_bytes: int, **more: int) -> Shape:
         each = Shape(log_bytes, keys=log_bytes // RECORD_BYTES // 10, value_bytes=90, segment_bytes=SEGMENT_BYTES)
@@ -102,7 +102,7 @@ def loads(scale: float) -> tuple[Load, ...]:
 
 
 def make(load: Load, log_dir: Path) -> None:
-    """Write the first partitions, and copy them: every partition has files of its own."""
+    """Generate the first partitions and copy them, so that every partition has its own files."""
     for number in range(load.partitions):
         directory = log_dir / f"load-{number}"
         if number < _DIFFERENT:
@@ -116,7 +116,7 @@ def make(load: Load, log_dir: Path) -> None:
 
 
 def compact(load: Load, log_dir: Path) -> Outcome:
-    """Run the command and check what it did."""
+    """Run the command and check its result."""
     command = [sys.executable, "-m", "sediment.jobs.cli", "compact", str(log_dir), "--force", "--json", "--quiet"]
     sets = ["cleanup.policy=compact", f"segment.bytes={SEGMENT_BYTES}"]
     if load.memory_bytes is not None:
@@ -160,7 +160,7 @@ HEAD = (
 
 
 def rows(outcomes: Iterable[Outcome]) -> list[tuple[str, ...]]:
-    """A row a load."""
+    """Return one row per load."""
     return [
         (
             there.title,
@@ -177,13 +177,15 @@ def rows(outcomes: Iterable[Outcome]) -> list[tuple[str, ...]]:
 
 
 def main() -> None:
-    """Run the loads one after another, each on data of its own that is removed before the next, and tell."""
+    """Run the loads one after another, each on its own data, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1.0, help="fewer partitions, less data, fewer keys")
-    parser.add_argument("--only", action="append", help="loads of this name")
-    parser.add_argument("--scratch", type=Path, help="where the data goes, up to 25 GB (default: a temporary folder)")
-    parser.add_argument("--results", type=Path, help="add them here, one JSON object a line")
-    parser.add_argument("--docs", action="store_true", help="put the table into docs/internals/scale.md")
+    parser.add_argument("--scale", type=float, default=1.0, help="reduce partitions, data and keys")
+    parser.add_argument("--only", action="append", help="run only this load")
+    parser.add_argument(
+        "--scratch", type=Path, help="directory for the data, up to 25 GB (default: a temporary directory)"
+    )
+    parser.add_argument("--results", type=Path, help="append the results here, one JSON object per line")
+    parser.add_argument("--docs", action="store_true", help="write the table into docs/internals/scale.md")
     given = parser.parse_args()
     outcomes = []
     for load in loads(given.scale):

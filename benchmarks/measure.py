@@ -1,7 +1,7 @@
-"""What benchmarks of `compact` measure of a run: time, processor time, memory of its workers, bytes that it shuffled.
+"""Measurements of a `compact` run: wall time, CPU time, memory of its workers and shuffled bytes.
 
-Invariants: a run works on links of the data, which no command changes; the peak of a worker is the kernel's own figure
-(VmHWM, set back before the run); what was shuffled comes from Spark's task metrics.
+Invariants: a run works on hard links to the data, which no command changes; the peak of a worker is the kernel's own
+figure (VmHWM, reset before the run); shuffled bytes come from Spark's task metrics.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ _LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Run:
-    """One `compact`.  `worker_bytes` is what the largest Python worker held at its peak, `grown_bytes` what that was
-    above its own memory before the run; `shuffled_bytes` were written by all tasks, verdicts included.
+    """Figures of one `compact`.
+
+    `worker_bytes` is the peak memory of the largest Python worker; `grown_bytes` is the part above its own memory
+    before the run.  `shuffled_bytes` were written by all tasks, batch flags included.
     """
 
     strategy: str
@@ -55,7 +57,7 @@ class Run:
 
 
 def run_compact(sc: Any, log_dir: Path, strategy: Strategy | None, sets: Sequence[str]) -> Run:
-    """Compact links of `log_dir` in the running session `sc`, with every sync, and remove them."""
+    """Compact links of `log_dir` in the running session `sc`, with every sync, and then remove them."""
     copy = linked(log_dir, log_dir.with_name(f"{log_dir.name}-run"))
     options = CommonOptions(
         log_dirs=(copy,),
@@ -91,7 +93,7 @@ def run_compact(sc: Any, log_dir: Path, strategy: Strategy | None, sets: Sequenc
 
 
 def linked(log_dir: Path, target: Path) -> Path:
-    """A log directory of hard links to another's files."""
+    """Create a log directory of hard links to another's files."""
     for directory in log_dir.iterdir():
         if directory.is_dir():
             (target / directory.name).mkdir(parents=True)
@@ -111,12 +113,12 @@ def _shuffled_bytes(sc: Any, group: str) -> int:
 
 # --------------------------------------------------------------------------------------------------------- processes
 def workers() -> list[psutil.Process]:
-    """The Python processes below this one."""
+    """Return the Python processes that descend from this one."""
     return [process for process in psutil.Process().children(recursive=True) if "java" not in process.name()]
 
 
 def set_peaks_back() -> dict[int, int]:
-    """Let the peaks of all workers begin anew; what each holds now, by process."""
+    """Reset the peaks of all workers; return the memory that each holds now, by process."""
     held = {}
     for worker in workers():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -134,7 +136,7 @@ def _status_bytes(pid: int, field: str) -> int:
 
 
 def processor_seconds() -> float:
-    """Processor time of this process and all below it so far."""
+    """Return the CPU time of this process and its descendants so far."""
     total = 0.0
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -144,7 +146,7 @@ def processor_seconds() -> float:
 
 
 class TreePeak:
-    """Looks at the memory of a process and all below it ten times a second; each shared page counts once (PSS)."""
+    """Sampler of the memory of a process and its descendants, ten times per second; shared pages count once (PSS)."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._process = process
@@ -182,9 +184,9 @@ def _share_bytes(pid: int) -> int:
     return 0
 
 
-# ------------------------------------------------------------------------------------------------------------ telling
+# ----------------------------------------------------------------------------------------------------------- reporting
 def machine() -> str:
-    """What figures depend on, in one sentence."""
+    """Return one line about the machine and the versions that the figures depend on."""
     model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     cores, memory = os.cpu_count(), psutil.virtual_memory().total / 2**30
     versions = f"Linux {platform.release()}, Python {platform.python_version()}, Spark {version('pyspark')}"
@@ -192,6 +194,6 @@ def machine() -> str:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Median and range."""
+    """Return the median and the range."""
     told = f"{statistics.median(values):.{digits}f}"
     return told if len(values) < 2 else f"{told} ({min(values):.{digits}f} to {max(values):.{digits}f})"

@@ -1,7 +1,7 @@
-"""Peak memory of a worker against the size of the partition and the number of keys.
+"""Peak memory of a worker by size of the partition and number of keys.
 
-Each size is cleaned in a process of its own, as a task cleans it; the peak is the kernel's own figure (ru_maxrss).  The
-bound is 200 MB, 48 bytes a key and two segments of output.
+A separate process cleans each size in the way of a task; the peak is the kernel's own figure (ru_maxrss).  The bound is
+200 MB, 48 bytes per key and two segments of output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIXED_MB, KEY_BYTES = 200, 48
 
 
 def measure(directory: Path) -> dict[str, int]:
-    """Clean a partition as a task does; its keys, its largest output segment, and this process's peak in bytes."""
+    """Clean a partition as a task does; return its keys, its largest output segment and the process's peak in bytes."""
     from sediment.compaction.cleaner import clean_log
     from sediment.compaction.config import CompactionConfig
     from sediment.compaction.grouping import plan_cleaning
@@ -50,7 +50,7 @@ def measure(directory: Path) -> dict[str, int]:
 
 
 def main() -> None:
-    """Print the table, or with a directory measure that one and print JSON."""
+    """Print the table; with a directory, measure only that one and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, nargs="?")
     parser.add_argument("--gigabytes", type=float, nargs="*", default=[1, 2, 4])

@@ -1,4 +1,4 @@
-"""Tables of figures, and the pages of `docs/` that they are put into, between marks."""
+"""Tables of figures, written between marks in pages of `docs/`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; all columns but the first are numbers."""
+    """Return a Markdown table; all columns but the first are numbers."""
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def fill_page(page: Path, mark: str, block: str) -> None:
-    """Put `block` between the page's lines `<!-- mark -->` and `<!-- /mark -->`.
+    """Write `block` between the page's lines `<!-- mark -->` and `<!-- /mark -->`.
 
     Raises:
         ValueError: the page has no such lines.
@@ -26,5 +26,5 @@ def fill_page(page: Path, mark: str, block: str) -> None:
         flags=re.DOTALL,
     )
     if not found:
-        raise ValueError(f"{page} has no place for {mark}")
+        raise ValueError(f"{page} has no mark {mark}; add its two lines to the page")
     page.write_text(text)

@@ -1,12 +1,14 @@
-"""The race: Kafka 4.2.0's own cleaner against `compact` on the same data, in the same run, in turn, outputs synced.
+"""Speed of `compact` compared with Kafka 4.2.0's own cleaner on the same data, in turn, in one run, with synced output.
 
-Beside both, the limit: the input read and the output written with fsync, and nothing else, by one thread and by two.
+The limit is a third figure: one thread, and two, only read the input and write the output with fsync.
 
-Rules: Kafka's seconds are those of its cleaner threads alone, with the logs open already; ours are of all that
-`compact` does, from the lock to the checkpoint.  Both are warm (page cache, compiled code), but for the cold course,
-which times whole processes from start to exit.  Before each timed run everything is synced, so that nobody pays for
-another's writes.  Kafka's offset map is as large as its keys need, so that one round does it, as ours does; results
-that differ in size end the race (compressors may differ a little).
+Rules
+- Kafka's time covers its cleaner threads alone, with the logs already open.  Sediment's time covers all of `compact`,
+  from the lock to the checkpoint.
+- Both are warm (page cache, compiled code), except in the cold course, which times whole processes from start to exit.
+- Before each timed run everything is synced, so that no run pays for the writes of another.
+- Kafka's offset map is large enough for all keys, so that it needs one round, like Sediment.
+- The comparison stops if the results differ in size (compressors may differ a little).
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ _TABLE_WIDTH = 180
 
 @dataclass(frozen=True)
 class Course:
-    """One data set: `partitions` of `shape`, with seeds of their own; how it is raced, and what is to be reached."""
+    """One data set: `partitions` of `shape`, each with its own seed; the way to measure it, and its targets."""
 
     name: str
     title: str
@@ -75,7 +77,7 @@ class Course:
     is_cold: bool = False
 
     def scaled(self, scale: float) -> Course:
-        """A smaller one: small partitions become fewer, large ones smaller; never more than three rounds."""
+        """Return a smaller course: fewer small partitions, or smaller large ones; at most three rounds."""
         less = replace(self, title=f"{scale:.0%} of {self.title}", rounds=min(self.rounds, 3))
         if self.partitions > 100:
             return replace(less, partitions=max(2, int(self.partitions * scale)))
@@ -84,13 +86,13 @@ class Course:
         return replace(less, shape=replace(shape, total_bytes=total, keys=keys))
 
     def small(self) -> Course:
-        """The same kind of data, as little as both sides need to have their code compiled."""
+        """Return a course with just enough of the same data for both sides to compile their code."""
         scale = min(1.0, _WARM_UP_BYTES / self.shape.total_bytes)
         return replace(self.scaled(scale), partitions=min(2, self.partitions))
 
 
 def records(total_megabytes: float, *, distinct: float = 0.1, value_bytes: int = 90, **more: int) -> Shape:
-    """Records of 116 bytes unless said, `distinct` of them with keys of their own."""
+    """Return a shape with records of 116 bytes by default; `distinct` is the fraction with unique keys."""
     total = int(total_megabytes * MEGABYTE)
     keys = max(1, int(total / (value_bytes + 26) * distinct))
     return Shape(total_bytes=total, keys=keys, value_bytes=value_bytes, **more)
@@ -121,7 +123,7 @@ _QUICK_SCALE = 0.35
 
 
 def make_course(course: Course, folder: Path) -> list[Path]:
-    """Write the partitions of a course; their directories, one log directory for all."""
+    """Write the partitions of a course into one log directory; return their directories."""
     directories = []
     for number in range(course.partitions):
         directory = folder / f"bench-{number}"
@@ -131,7 +133,7 @@ def make_course(course: Course, folder: Path) -> list[Path]:
 
 
 def linked_copy(directories: Sequence[Path], target: Path) -> Path:
-    """A log directory of hard links: neither cleaner changes an existing file."""
+    """Create a log directory of hard links; neither cleaner changes an existing file."""
     for directory in directories:
         (target / directory.name).mkdir(parents=True)
         for file in directory.iterdir():
@@ -142,7 +144,7 @@ def linked_copy(directories: Sequence[Path], target: Path) -> Path:
 
 # ---------------------------------------------------------------------------------------------------------- timed runs
 def time_kafka(course: Course, directories: Sequence[Path], scratch: Path, oracle: KafkaOracle, threads: int) -> Any:
-    """Seconds of Kafka's cleaner, and what it left."""
+    """Return the seconds of Kafka's cleaner, and its result."""
     os.sync()
     (timed,) = oracle.clean_timed(
         directories,
@@ -157,7 +159,7 @@ def time_kafka(course: Course, directories: Sequence[Path], scratch: Path, oracl
 
 
 def time_ours(directories: Sequence[Path], scratch: Path) -> tuple[float, CompactionRunReport]:
-    """Seconds of one `compact` call in a warm session, and what it tells."""
+    """Return the seconds of one `compact` call in a warm session, and its report."""
     log_dir = linked_copy(directories, scratch / "ours")
     options = CommonOptions(
         log_dirs=(log_dir,),
@@ -178,7 +180,7 @@ def time_ours(directories: Sequence[Path], scratch: Path) -> tuple[float, Compac
 
 
 def time_process(directories: Sequence[Path], scratch: Path, environment: dict[str, str]) -> tuple[float, int]:
-    """Seconds of a whole process, and the bytes that it left."""
+    """Return the seconds of a whole process, and the bytes of its result."""
     log_dir = linked_copy(directories, scratch / "ours")
     command = [sys.executable, "-m", "sediment.jobs.cli", "compact", str(log_dir), "--force", "--json", "--quiet"]
     sets = [f"--set={key}={value}" for key, value in CONFIGS.items()]
@@ -192,7 +194,7 @@ def time_process(directories: Sequence[Path], scratch: Path, environment: dict[s
 
 
 def time_limit(directories: Sequence[Path], written: int, scratch: Path, threads: int) -> float:
-    """Seconds to read the logs and to write and sync as many bytes as the result has."""
+    """Return the seconds to read the logs, and to write and sync as many bytes as the result has."""
 
     def share(number: int) -> None:
         buffer = memoryview(bytearray(1 << 20))
@@ -218,7 +220,7 @@ def time_limit(directories: Sequence[Path], written: int, scratch: Path, threads
 
 # -------------------------------------------------------------------------------------------------------------- courses
 class Race:
-    """The courses of one run, over data in `scratch`; both sides of the warm ones stay up between them."""
+    """Courses of one run, with data in `scratch`; warm courses share one session of each side."""
 
     def __init__(self, scratch: Path, stack: ExitStack, rounds: int | None) -> None:
         self._scratch = scratch
@@ -227,7 +229,7 @@ class Race:
         self._oracle: KafkaOracle | None = None
 
     def run(self, course: Course, directories: Sequence[Path]) -> list[Outcome]:
-        """The outcomes of a course: one, or two of a cold one."""
+        """Return the outcomes of a course: one, or two of a cold course."""
         return self._cold(course, directories) if course.is_cold else [self._warm(course, directories)]
 
     def _warm(self, course: Course, directories: Sequence[Path]) -> Outcome:
@@ -259,9 +261,9 @@ class Race:
         return self._oracle
 
     def _cold(self, course: Course, directories: Sequence[Path]) -> list[Outcome]:
-        """A process for each run; ours without and with what `sediment warm-up` archives, compiled loops cached."""
+        """Time one process per run; Sediment without and with the `sediment warm-up` archive, with kernels cached."""
         kernels = os.environ.get(CACHE_VARIABLE) or str(platformdirs.user_cache_path("sediment"))
-        # Python's own compiled files are kept, as those of an installed package are.
+        # Python's bytecode is kept, as for an installed package.
         inherited = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         bare, archived = (
             {**inherited, CACHE_VARIABLE: kernels, "XDG_CACHE_HOME": str(self._scratch / folder)}
@@ -319,7 +321,7 @@ def _check_same(course: Course, by_kafka: int, by_us: int) -> None:
 
 
 def machine(scratch: Path) -> dict[str, str]:
-    """What the figures depend on."""
+    """Return the properties of the machine that the figures depend on."""
     java = subprocess.run([program("java"), "-version"], capture_output=True, text=True, check=True).stderr
     partitions = psutil.disk_partitions(all=True)
     mounts = [there for there in partitions if scratch.is_relative_to(there.mountpoint)]
@@ -337,15 +339,19 @@ def machine(scratch: Path) -> dict[str, str]:
 
 
 def main() -> None:
-    """Race, and print the table; or make the page from what was measured."""
+    """Run the courses and print the table, or write earlier results into the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the main ratios on less data, in under three minutes")
-    parser.add_argument("--course", action="append", choices=[course.name for course in COURSES], help="only this one")
-    parser.add_argument("--rounds", type=int, help="instead of each course's own number")
-    parser.add_argument("--scale", type=float, default=1.0, help="how much data, as a share of the usual")
-    parser.add_argument("--scratch", type=Path, help="where the data goes, up to 14 GB (default: $TMPDIR)")
-    parser.add_argument("--results", type=Path, help="a file to keep the results in, with those of earlier runs")
-    parser.add_argument("--report", action="store_true", help=f"put the results into {PAGE.name}, race nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="measure the main ratios on less data, in under three minutes"
+    )
+    parser.add_argument(
+        "--course", action="append", choices=[course.name for course in COURSES], help="run only this course"
+    )
+    parser.add_argument("--rounds", type=int, help="number of rounds (default: that of each course)")
+    parser.add_argument("--scale", type=float, default=1.0, help="amount of data, as a fraction of the default")
+    parser.add_argument("--scratch", type=Path, help="directory for the data, up to 14 GB (default: $TMPDIR)")
+    parser.add_argument("--results", type=Path, help="file for the results, which keeps those of earlier runs")
+    parser.add_argument("--report", action="store_true", help=f"write the results into {PAGE.name} without a new run")
     given = parser.parse_args()
     if given.report:
         fill_page_of_race(PAGE, Results.read(given.results or RESULTS))

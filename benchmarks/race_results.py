@@ -1,8 +1,9 @@
-"""What a race measured, and the tables made from it: on a terminal, and in `docs/internals/performance.md`.
+"""Results of a race, and their tables for a terminal and for `docs/internals/performance.md`.
 
-Invariants: seconds of one round stand at the same place of every list; a ratio is taken round by round (Kafka's seconds
-over ours in the same round) and told as the median with the smallest and the largest; the page says nothing of a course
-that was not run.
+Invariants
+- The seconds of one round have the same index in every list.
+- A ratio is that of one round (Kafka's seconds over Sediment's), shown as the median with the smallest and the largest.
+- The page omits courses that were not run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """One course.  Seconds are of each round; `kafka` and `limit` by the number of threads, `stages` by ours."""
+    """Outcome of one course, in seconds of each round.
+
+    `kafka` and `limit` are by number of threads, `stages` by stage of Sediment.
+    """
 
     course: str
     title: str
@@ -38,23 +42,23 @@ class Outcome:
 
     @property
     def fastest_kafka(self) -> list[float]:
-        """Kafka with as many threads as serve it best."""
+        """Kafka's seconds with its fastest number of threads."""
         return min(self.kafka.values(), key=statistics.median)
 
     def ratios(self, threads: int) -> list[float]:
-        """Kafka's seconds over ours."""
+        """Return Kafka's seconds over Sediment's."""
         return [theirs / ours for theirs, ours in zip(self.kafka[threads], self.sediment, strict=True)]
 
     def ratio(self) -> list[float]:
-        """The same, of the faster Kafka."""
+        """Return the seconds of the fastest Kafka over Sediment's."""
         return [theirs / ours for theirs, ours in zip(self.fastest_kafka, self.sediment, strict=True)]
 
     def of_limit(self, threads: int) -> float:
-        """Our seconds over those of the limit."""
+        """Return Sediment's seconds over those of the limit."""
         return statistics.median(self.sediment) / statistics.median(self.limit[threads])
 
     def meets(self) -> bool | None:
-        """Whether the targets are met; None: there are none."""
+        """Return True if the targets are met; None without targets."""
         if self.target is None:
             return None
         near = self.target_of_limit is None or self.of_limit(1) <= self.target_of_limit
@@ -63,21 +67,21 @@ class Outcome:
 
 @dataclass
 class Results:
-    """All outcomes of one machine, kept in a file that is written after every course."""
+    """All outcomes on one machine, in a file that is written after every course."""
 
     machine: dict[str, str] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """What a file holds; nothing where there is none."""
+        """Return the results in a file; empty if it does not exist."""
         if not path.exists():
             return cls()
         found = json.loads(path.read_text())
         return cls(found["machine"], [_outcome(row) for row in found["outcomes"]])
 
     def add(self, outcome: Outcome) -> None:
-        """Add an outcome, in place of an earlier one of the same course."""
+        """Add an outcome, or replace an earlier one of the same course."""
         names = [there.course for there in self.outcomes]
         if outcome.course in names:
             self.outcomes[names.index(outcome.course)] = outcome
@@ -115,7 +119,7 @@ _HEAD = (
 
 
 def terminal_table(outcomes: Iterable[Outcome]) -> Table:
-    """The table for a terminal."""
+    """Return the table for a terminal."""
     table = Table(*_HEAD)
     for outcome in outcomes:
         table.add_row(*_cells(outcome))
@@ -123,12 +127,12 @@ def terminal_table(outcomes: Iterable[Outcome]) -> Table:
 
 
 def outcomes_table(outcomes: Sequence[Outcome]) -> str:
-    """The table for a page."""
+    """Return the table for a page."""
     return markdown_table(_HEAD, [_cells(outcome) for outcome in outcomes])
 
 
 def stages_table(outcomes: Sequence[Outcome]) -> str:
-    """Where the seconds went: medians of what the driver and the tasks tell; those of tasks are summed over them."""
+    """Return the seconds of each stage: medians by the driver's and the tasks' timers; tasks are added up."""
     measured = [outcome for outcome in outcomes if outcome.stages]
     names = list(dict.fromkeys(name for outcome in measured for stages in outcome.stages for name in stages))
     rows = []
@@ -170,7 +174,7 @@ def _spread(values: Sequence[float]) -> str:
 
 # ----------------------------------------------------------------------------------------------------------------- page
 def fill_page_of_race(page: Path, results: Results) -> None:
-    """Put the machine and the tables between the page's marks, `<!-- race -->` and `<!-- /race -->` and `stages`.
+    """Write the machine and the tables between the page's marks, `<!-- race -->` and `<!-- /race -->` and `stages`.
 
     Raises:
         ValueError: the page has no such marks.

@@ -1,9 +1,9 @@
-"""How fast a log is recovered after a stop that was not clean, beside Kafka's loader on the same bytes in the same run.
+"""Speed of recovery after an unclean stop, compared with Kafka's loader on the same bytes in the same run.
 
-Every batch is verified and every index rebuilt.  Both sides get the same number of recovery threads, of which Kafka
-gives one to a log and the engine what is left over too, and copies of the same directories in turn, from the page
-cache.  The aim is three times Kafka's speed.  Where other work shares the machine the time of the CPU says more than
-that of the clock; both are shown, for Kafka without what compiles and collects garbage.
+Every batch is verified and every index rebuilt.  Both sides have the same number of recovery threads.  Kafka uses one
+thread per log; the engine also gives spare threads to a log.  Both load copies of the same directories in turn, from
+the page cache.  The target is three times Kafka's speed.  CPU time is the better measure if other work shares the
+machine; the table shows both.  Kafka's CPU time excludes compilation and garbage collection.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ SHAPES = {
 
 
 def preallocate_indexes(directory: Path) -> None:
-    """Make the indexes of the active segment as long as a crash of a broker leaves them."""
+    """Extend the indexes of the active segment to the size that a crashed broker leaves."""
     size_bytes = LogConfig().compaction.segment_index_bytes
     for suffix, entry_bytes in ((".index", OFFSET_ENTRY_BYTES), (".timeindex", TIME_ENTRY_BYTES)):
         os.truncate(max(directory.glob(f"*{suffix}")), size_bytes // entry_bytes * entry_bytes)
 
 
 def recover(directory: Path, threads: int = 1) -> int:
-    """Load a partition as after a crash, from its first segment on; returns the log end offset."""
+    """Load a partition as after a crash, from its first segment; return the log end offset."""
     log = load_log(
         TopicPartition("bench", 0),
         directory,
@@ -67,7 +67,7 @@ def recover(directory: Path, threads: int = 1) -> int:
 
 
 def recover_timed(directories: list[Path], scratch: Path, threads: int) -> TimedLoad:
-    """What `KafkaOracle.load_timed` measures, of the loader here."""
+    """Measure the loader as `KafkaOracle.load_timed` measures Kafka's."""
 
     with tempfile.TemporaryDirectory(dir=scratch) as parent, ThreadPoolExecutor(threads) as pool:
         copies = [Path(parent) / directory.name for directory in directories]
@@ -83,14 +83,14 @@ def recover_timed(directories: list[Path], scratch: Path, threads: int) -> Timed
 def race(
     oracle: KafkaOracle | None, directories: list[Path], scratch: Path, *, threads: int, repeat: int
 ) -> list[list[TimedLoad]]:
-    """What each side took, in turn; Kafka's side is empty without an oracle."""
+    """Return the times of both sides, measured in turn; Kafka's are empty without an oracle."""
     sides: list[list[TimedLoad]] = [[], []]
     for _ in range(repeat + 1):
         sides[0].append(recover_timed(directories, scratch, threads))
         if oracle is not None:
             sides[1].append(oracle.load_timed(directories, scratch, now_ms=START_MS, configs={}, threads=threads))
             assert sides[0][-1].log_ends == sides[1][-1].log_ends
-    # In the first round what was just written is synced and both sides compile.
+    # The first round syncs new data and compiles both sides, so it is not measured.
     return [side[1:] for side in sides]
 
 
@@ -98,11 +98,11 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=4)
-    parser.add_argument("--logs", type=int, nargs="*", default=[1, 2], help="over how many logs the bytes are spread")
+    parser.add_argument("--logs", type=int, nargs="*", default=[1, 2], help="number of logs that share the bytes")
     parser.add_argument("--threads", type=int, default=2, help="recovery threads of each side (a broker's default: 2)")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), help="the names of some")
-    parser.add_argument("--scratch", type=Path, help="where the data go (default: a temporary directory)")
+    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), help="only these data sets")
+    parser.add_argument("--scratch", type=Path, help="directory for the data (default: a temporary directory)")
     parser.add_argument("--without-kafka", action="store_true")
     given = parser.parse_args()
     oracle = None
@@ -141,7 +141,7 @@ def main() -> None:
 
 
 def _medians(loads: list[TimedLoad]) -> tuple[float, float]:
-    """Seconds of the clock and of the CPU."""
+    """Return wall seconds and CPU seconds."""
     return (
         statistics.median(load.wall_seconds for load in loads),
         statistics.median(load.cpu_seconds for load in loads),

@@ -1,13 +1,13 @@
-"""Time and memory of cleaning against the size of the log, the number of keys and the number of partitions.
+"""Time and memory of cleaning by size of the log, number of keys and number of partitions.
 
-    size         a tenth as many keys as records, 1 to 8 GB, `whole` and `split` in turn
-    keys         every key once and then any of them: 10⁵ to 10⁷ in 2 GB, 10⁸ with small values
-    partitions   1, 10 and 100 that hold 1 GB together
-    small        2,000 of 100 KB, and as many bytes in one
+    size         one key per ten records, 1 to 8 GB, `whole` and `split` in turn
+    keys         every key once, then random keys: 10⁵ to 10⁷ in 2 GB, 10⁸ with small values
+    partitions   1, 10 and 100 partitions with a total of 1 GB
+    small        2,000 partitions of 100 KB, and one partition of the same total
 
-Every point is a `compact` in a warm Spark session on two slots, with all its syncs, several times; a session serves one
-log.  A smaller log is the beginning of a larger one.  Results are kept in a file from which page and plots are made; a
-point that it holds is not measured again.
+Every point is several runs of `compact` in a warm Spark session on two slots, with all syncs.  Each log has its own
+session.  A smaller log is a prefix of a larger one.  The page and the plots are made from a file of results; points in
+that file are not measured again.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ RECORD_BYTES = 116
 VALUE_BYTES = 90
 SEGMENT_BYTES = 100 * MEGABYTE
 BUDGET_BYTES = 512 * MEGABYTE
-"""`sediment.task.memory.bytes` where many keys are cleaned in splits."""
+"""`sediment.task.memory.bytes` for many keys in splits."""
 
-# What the figures are held against.
+# Limits that the figures are compared with.
 FLAT, KEY_BYTES, SMALL_MS, SPLIT_RATIO, SHUFFLED_BYTES = 0.15, 48, 5.0, 1.6, 32
 FIXED_BYTES = 200 * MEGABYTE
 
 
 @dataclass(frozen=True)
 class Point:
-    """One log, cleaned in one way.  `log_bytes` are those of all `partitions` together, as `keys` are."""
+    """One log and one strategy.  `log_bytes` and `keys` are totals of all `partitions`."""
 
     sweep: str
     strategy: str
@@ -85,31 +85,31 @@ class Point:
 
     @property
     def identity(self) -> str:
-        """Its name in the file of results."""
+        """Return the point's name in the file of results."""
         return " ".join(map(str, asdict(self).values()))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A point and its runs; `sights` are the distinct keys of each split added up, where they were counted."""
+    """A point and its runs; `sights` is the sum of the distinct keys of each split, if they were counted."""
 
     point: Point
     runs: list[Run]
     sights: int = 0
 
     def median(self, figure: Callable[[Run], float]) -> float:
-        """The median of a figure over the runs."""
+        """Return the median of a figure over the runs."""
         return statistics.median(map(figure, self.runs))
 
     @property
     def seconds_per_gb(self) -> list[float]:
-        """Of each run, by the bytes that were there."""
+        """Seconds per gigabyte of input, of each run."""
         return [run.seconds / (run.bytes_before / GIGABYTE) for run in self.runs]
 
 
 @dataclass(frozen=True)
 class Log:
-    """Data that several points share: the largest says what is written; they are measured in turn, `rounds` times."""
+    """Data of several points, written for the largest; the points are measured in turn, `rounds` times."""
 
     points: tuple[Point, ...]
     rounds: int
@@ -117,7 +117,7 @@ class Log:
 
 
 def logs(scale: float) -> Iterator[Log]:
-    """All data sets; `scale` shrinks sizes and numbers of keys."""
+    """Return all data sets; `scale` shrinks sizes and numbers of keys."""
     giga = int(GIGABYTE * scale)
     segment_bytes = int(SEGMENT_BYTES * min(scale, 1))
 
@@ -160,7 +160,7 @@ def make(log: Log, folder: Path) -> Path:
 
 
 def beginning(log_dir: Path, log_bytes: int, target: Path) -> Path:
-    """Links to the first segments of the only partition that hold about `log_bytes`, and an empty one behind them."""
+    """Link the first segments of the only partition, about `log_bytes`, and add an empty one after them."""
     source = log_dir / "bench-0"
     (target / source.name).mkdir(parents=True)
     taken = 0
@@ -179,7 +179,7 @@ def beginning(log_dir: Path, log_bytes: int, target: Path) -> Path:
 
 
 def measure(log: Log, scratch: Path | None, rounds: int | None) -> list[Measured]:
-    """Write the data, and clean it in a session of its own."""
+    """Write the data, and clean it in a separate session."""
     with tempfile.TemporaryDirectory(dir=scratch, prefix="sediment-scale-") as name:
         folder = Path(name)
         log_dir = make(log, folder)
@@ -204,7 +204,7 @@ def measure(log: Log, scratch: Path | None, rounds: int | None) -> list[Measured
 
 
 def warm_up(scratch: Path | None) -> None:
-    """Clean a little in both ways, so that nothing is left to be compiled in a session that is measured."""
+    """Clean a small log with both strategies, so that no measured session compiles anything."""
     points = [Point("warm-up", way, 1, 10_000, 20 * MEGABYTE, segment_bytes=4 * MEGABYTE) for way in (WHOLE, SPLIT)]
     measure(Log(tuple(points), 1, GROWING), scratch, None)
 
@@ -219,7 +219,7 @@ def _run(sc: Any, log_dir: Path, point: Point) -> Run:
 
 
 def _count_sights(log_dir: Path, segment_bytes: int, slots: int) -> int:
-    """The distinct keys of each split of the only partition, added up."""
+    """Return the sum of the distinct keys of each split of the only partition."""
     plan = _plan_of(log_dir / "bench-0", segment_bytes)
     splits = cut_into_splits(plan.groups, SPLITS_PER_SLOT * slots)
     work = SplitWork(plan, {}, seed=1, run_limit=INT64_MAX, ranges=2)
@@ -237,7 +237,7 @@ def _plan_of(directory: Path, segment_bytes: int) -> CleaningPlan:
 # ------------------------------------------------------------------------------------------------------------ results
 @dataclass
 class Results:
-    """What was measured on one machine, kept in a file."""
+    """Results on one machine, kept in a file."""
 
     machine: str = ""
     command: str = ""
@@ -245,7 +245,7 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """What a file holds; nothing where there is none."""
+        """Return the results in a file; empty if it does not exist."""
         with suppress(FileNotFoundError):
             found = json.loads(path.read_text())
             rows = [
@@ -261,7 +261,7 @@ class Results:
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     def curve(self, sweep: str, strategy: str = WHOLE) -> list[Measured]:
-        """The points of a curve, in the order in which they grow."""
+        """Return the points of a curve, smallest first."""
         found = [there for there in self.measured if (there.point.sweep, there.point.strategy) == (sweep, strategy)]
         return sorted(found, key=lambda there: (there.point.log_bytes, there.point.keys, there.point.partitions))
 
@@ -279,7 +279,7 @@ HEAD = (
 
 
 def rows(results: Results) -> list[tuple[str, ...]]:
-    """A row a point."""
+    """Return one row per point."""
     return [
         (
             _title(there.point),
@@ -304,19 +304,19 @@ def _title(point: Point) -> str:
     return size if point.budget_bytes is None else f"{size}, {point.budget_bytes / MEGABYTE:.0f} MB a task"
 
 
-def verdicts(results: Results) -> list[tuple[str, str, str]]:
-    """(what is held to be so, what was measured, whether it is so), as far as its points were measured."""
-    told = []
+def check_claims(results: Results) -> list[tuple[str, str, str]]:
+    """Return claim, measurement and result (yes or no) of every claim whose points were measured."""
+    claims = []
 
-    def tell(what: str, found: str, *, holds: bool) -> None:
-        told.append((what, found, "yes" if holds else "no"))
+    def add(what: str, found: str, *, holds: bool) -> None:
+        claims.append((what, found, "yes" if holds else "no"))
 
     for strategy in (WHOLE, SPLIT):
         if len(curve := results.curve("size", strategy)) > 1:
             paces = [statistics.median(there.seconds_per_gb) for there in curve]
             off = max(abs(pace / statistics.median(paces) - 1) for pace in paces)
             sizes = f"{curve[0].point.log_bytes / GIGABYTE:.3g} to {curve[-1].point.log_bytes / GIGABYTE:.3g} GB"
-            tell(
+            add(
                 f"`{strategy}`: seconds per GB, {sizes}, are within {FLAT:.0%} of their median",
                 f"{off:.0%} off, {min(paces):.2f} to {max(paces):.2f} s",
                 holds=off <= FLAT,
@@ -325,7 +325,7 @@ def verdicts(results: Results) -> list[tuple[str, str, str]]:
         keys, peak = there.point.keys, max(run.worker_bytes for run in there.runs)
         bound = FIXED_BYTES + KEY_BYTES * keys + 2 * min(there.point.segment_bytes, there.runs[0].bytes_after)
         grown = max(run.grown_bytes for run in there.runs)
-        tell(
+        add(
             f"`whole`, {keys:,} keys: a worker's peak is at most {FIXED_BYTES // MEGABYTE} MB, {KEY_BYTES} bytes a key "
             "and two segments",
             f"{peak / MEGABYTE:.0f} of {bound / MEGABYTE:.0f} MB; grown by {grown / keys:.0f} bytes a key in all",
@@ -333,7 +333,7 @@ def verdicts(results: Results) -> list[tuple[str, str, str]]:
         )
     for there in results.curve("keys", SPLIT):
         grown, budget = max(run.grown_bytes for run in there.runs), there.point.budget_bytes or 0
-        tell(
+        add(
             f"`split`, {there.point.keys:,} keys: a worker grows by at most its {budget / MEGABYTE:.0f} MB",
             f"{grown / MEGABYTE:.0f} MB",
             holds=grown <= budget,
@@ -342,7 +342,7 @@ def verdicts(results: Results) -> list[tuple[str, str, str]]:
         one, many = small
         extra = many.median(lambda run: run.seconds) - one.median(lambda run: run.seconds)
         each_ms = extra / many.point.partitions * 1000
-        tell(
+        add(
             f"{many.point.partitions:,} partitions of 100 KB: at most {SMALL_MS:g} ms a partition above the time of "
             "their bytes",
             f"{each_ms:.2f} ms",
@@ -351,23 +351,23 @@ def verdicts(results: Results) -> list[tuple[str, str, str]]:
     for whole, there in zip(results.curve("size"), results.curve("size", SPLIT), strict=True):
         if there.point.log_bytes == 4 * results.curve("size")[0].point.log_bytes:
             ratios = [one.seconds / other.seconds for one, other in zip(there.runs, whole.runs, strict=True)]
-            tell(
+            add(
                 f"`split` on one partition of {there.point.log_bytes / GIGABYTE:.3g} GB and two cores takes at most "
                 f"{SPLIT_RATIO:g} times as long as `whole`",
                 spread(ratios),
                 holds=statistics.median(ratios) <= SPLIT_RATIO,
             )
             each = there.median(lambda run: run.shuffled_bytes) / there.sights
-            tell(
+            add(
                 f"the same shuffles at most {SHUFFLED_BYTES} bytes for each key of each split, verdicts included",
                 f"{each:.1f}",
                 holds=each <= SHUFFLED_BYTES,
             )
-    return told
+    return claims
 
 
 def plot(results: Results, folder: Path) -> list[str]:
-    """Draw the curves as SVG files; returns which there are."""
+    """Draw the curves as SVG files; return their names."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -412,10 +412,10 @@ def plot(results: Results, folder: Path) -> list[str]:
     return drawn
 
 
-def tell(results: Results) -> None:
+def print_tables(results: Results) -> None:
     """Print both tables."""
     console = Console(width=max(Console().width, 150))
-    for head, lines in ((HEAD, rows(results)), (("claim", "measured", "holds"), verdicts(results))):
+    for head, lines in ((HEAD, rows(results)), (("claim", "measured", "holds"), check_claims(results))):
         table = Table(*head)
         for line in lines:
             table.add_row(*line)
@@ -424,8 +424,8 @@ def tell(results: Results) -> None:
 
 
 def fill(results: Results) -> None:
-    """Put both tables into the page, and the plots beside it."""
-    fill_page(PAGE, "claims", markdown_table(("", "measured", "holds"), verdicts(results)))
+    """Write both tables into the page, and the plots beside it."""
+    fill_page(PAGE, "claims", markdown_table(("", "measured", "holds"), check_claims(results)))
     where = (
         f"Measured with `{results.command}` on {results.machine}; medians, in brackets the smallest and the largest."
     )
@@ -437,14 +437,16 @@ def fill(results: Results) -> None:
 
 
 def main() -> None:
-    """Measure what is not in the results yet, and tell."""
+    """Measure the points that the results do not have, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, help="keep them here; points that it holds are not measured again")
+    parser.add_argument("--results", type=Path, help="file for the results; points in it are not measured again")
     parser.add_argument("--scale", type=float, default=1.0, help="shrink sizes and numbers of keys")
     parser.add_argument("--only", action="append", choices=("size", "keys", "partitions", "small"))
     parser.add_argument("--rounds", type=int, help="runs of a point (default: 2 to 5)")
-    parser.add_argument("--scratch", type=Path, help="where the data goes, up to 20 GB (default: a temporary folder)")
-    parser.add_argument("--docs", action="store_true", help="put tables and plots into docs/internals/")
+    parser.add_argument(
+        "--scratch", type=Path, help="directory for the data, up to 20 GB (default: a temporary directory)"
+    )
+    parser.add_argument("--docs", action="store_true", help="write tables and plots into docs/internals/")
     given = parser.parse_args()
     results = Results.read(given.results) if given.results else Results()
     results.machine = results.machine or machine()
@@ -463,7 +465,7 @@ def main() -> None:
         print(f"{_title(log.points[-1])}: done", file=sys.stderr, flush=True)
         if given.results:
             results.write(given.results)
-    tell(results)
+    print_tables(results)
     if given.docs:
         fill(results)
 

@@ -1,8 +1,8 @@
-"""How fast segments become rows: `kafka-log` under Spark on two cores, and the same tables read without Spark.
+"""Speed of scans: `kafka-log` under Spark on two cores, and the same tables read without Spark.
 
-Every column is materialised (Spark's `noop` sink).  The first scan of a session, which starts Python workers and warms
-the JVM up, is told apart from the later ones.  Wall time depends on what else the machine does; CPU seconds of all
-processes are told beside it, and the rate that two cores reach when nothing else runs.
+Every column is materialised (Spark's `noop` sink).  The first scan of a session starts Python workers and warms up the
+JVM, and is therefore shown separately.  Wall time depends on the load of the machine.  The table also shows CPU seconds
+of all processes, and the rate that two cores would reach on an idle machine.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ VALUE_BYTES = 90  # records of 116 bytes
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of each run: by the clock, and of CPU in all processes."""
+    """Seconds of each run: wall time, and CPU time of all processes."""
 
     wall: tuple[float, ...]
     cpu: tuple[float, ...]
 
 
 def cpu_seconds() -> float:
-    """Of this process and all that it started and that still run."""
+    """Return the CPU seconds of this process and its running descendants."""
     total = 0.0
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         try:
@@ -61,7 +61,7 @@ def cpu_seconds() -> float:
 
 
 def measure(scan: Callable[[], object], runs: int) -> Measured:
-    """Run `scan` so often, timed each time."""
+    """Run `scan` repeatedly, and time each run."""
     wall, cpu = [], []
     for _ in range(runs):
         before, started = cpu_seconds(), time.perf_counter()
@@ -72,7 +72,7 @@ def measure(scan: Callable[[], object], runs: int) -> Measured:
 
 
 def direct(log_dir: Path, request: TableRequest) -> int:
-    """Read a table in this process; its rows."""
+    """Read a table in this process; return the number of rows."""
     fs, rows = Fs(), 0
     for task in plan_table(request, find_sources([log_dir], fs), fs):
         for batch in read_table(request, task, fs):
@@ -81,12 +81,12 @@ def direct(log_dir: Path, request: TableRequest) -> int:
 
 
 def main() -> None:
-    """Make the data, scan it in each way, print one table."""
+    """Generate the data, scan it in each way and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--codec", choices=f.CODEC_NAMES, default="none")
-    parser.add_argument("--scratch", type=Path, help="where to work (default: a new temporary directory)")
+    parser.add_argument("--scratch", type=Path, help="directory to work in (default: a new temporary directory)")
     given = parser.parse_args()
     scratch = Path(given.scratch or tempfile.mkdtemp(prefix="sediment-scan-"))
     log_dir = scratch / "logs"
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def report(results: list[tuple[str, Measured, int]], size_bytes: int, codec: str) -> None:
-    """Medians, with the spread of the wall time."""
+    """Return medians, with the range of the wall time."""
     shown = Table(
         title=f"{size_bytes / MEGABYTE:.0f} MB of 116-byte records, codec {codec}, load {os.getloadavg()[0]:.1f}"
     )

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Exit 0 if the Java that Spark would run is 17 or newer; else say in one sentence what to do, and exit 1.
+# Exit 0 if the Java that Spark would run is 17 or newer; otherwise print how to install it, and exit 1.
 set -euo pipefail
 
 java=${JAVA_HOME:+$JAVA_HOME/bin/}java

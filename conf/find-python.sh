@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Print the Python to make the environment with: $PYTHON, or the first on the PATH that runs and is 3.11 or newer.
+# Print the Python for the environment: $PYTHON, or the first working Python 3.11 or newer on the PATH.
 set -euo pipefail
 
 for python in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do

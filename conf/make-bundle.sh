@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Pack a wheel of Sediment, what it depends on and its compiled kernels as an environment for spark-submit --archives.
-# Usage: make-bundle.sh PYTHON TOOLS WHEEL ARCHIVE.  The archive links to PYTHON, which every host needs under the same
-# path; TOOLS is the Python that has venv-pack.  Spark itself is not in it: it is the cluster's.
+# Pack a wheel of Sediment, its dependencies and its compiled kernels as an environment for spark-submit --archives.
+# Usage: make-bundle.sh PYTHON TOOLS WHEEL ARCHIVE.  The archive links to PYTHON, which every host needs at the same
+# path; TOOLS is a Python with venv-pack.  Spark is not included, because the cluster has its own.
 set -euo pipefail
 
 python=$1 tools=$2 wheel=$3 archive=$4

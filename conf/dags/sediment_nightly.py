@@ -1,23 +1,23 @@
-"""The nightly run as an Airflow DAG: plan, then for each log directory compact, verify, expire, and one report of all.
+"""Airflow DAG of the nightly run: plan; compact, verify and expire each log directory; one report.
 
                     ┌─ directory, once for each log directory ──────┐
     plan ───────────│  compact ──> verify ──> expire                │──────────> report
                     │                └──────> forget_before         │
                     └───────────────────────────────────────────────┘
 
-`compact` links what it changes into a directory beside the log directory first.  `verify` compares; only if every
-partition that changed is a correct compaction of what it was, `expire` deletes and the links go.  Otherwise they stay.
-A partition that `compact` leaves alone with an error does not keep retention from the directory; a directory that
-`compact` could not work on at all is left alone by what follows.  No directory stops another, and `report` fails if
-anything did.
+`compact` first links the files that it changes into a directory beside the log directory.  `verify` compares them with
+the result.  If every changed partition is a correct compaction, `expire` deletes segments, and the links are removed.
+Otherwise the links stay.  A partition that `compact` leaves alone with an error does not prevent retention in its
+directory.  If `compact` cannot work on a directory at all, the later tasks skip it.  Directories are independent of
+each other; `report` fails if any task failed.
 
-`plan` fails before anything runs if a directory of a KRaft node has no `__cluster_metadata-0` and no parameter says
-where its settings are, or if a pattern of `partitions` matches nothing in any directory.  `report` names the partitions
-that were left alone because a setting is not stated.
+`plan` fails before any other task if a directory of a KRaft node has no `__cluster_metadata-0` and no parameter gives
+its settings, or if a pattern of `partitions` matches nothing in any directory.  `report` lists the partitions that were
+left alone because of an unstated setting.
 
-For Airflow 3 with the Spark provider.  Parameters: those of the run, else the Airflow variable `sediment`, a JSON
-object of the same names (docs/operate/airflow.md).  Nothing here imports Sediment: Airflow and Spark have two
-environments.
+The DAG needs Airflow 3 with the Spark provider.  Parameters come from the run, else from the Airflow variable
+`sediment`, a JSON object of the same names (docs/operate/airflow.md).  The file does not import Sediment, because
+Airflow and Spark have separate environments.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ SCHEDULE = os.environ.get("SEDIMENT_SCHEDULE", "0 2 * * *")
 RETRY_DELAY = timedelta(seconds=float(os.environ.get("SEDIMENT_RETRY_SECONDS", "300")))
 
 COMPACTED = AssetAlias("sediment-compacted")
-"""The log directories that a run changed and `verify` found correct, each the asset `file://<directory>`."""
+"""Log directories that a run changed and `verify` found correct, each as the asset `file://<directory>`."""
 
-_KEPT = ".sediment-before"  # `compact --keep-before` leaves it in a directory that it began
+_KEPT = ".sediment-before"  # `compact --keep-before` writes it to mark a directory that it created
 _METADATA = "__cluster_metadata-0"
 _PARTITION = re.compile(r".+-[0-9]+")
 _NODE_ID = re.compile(r"^\s*node\.id\s*[=:]", re.MULTILINE)
@@ -73,43 +73,52 @@ PARAMS = {
         description="--metadata: the log directory that holds __cluster_metadata-0, or an object by log directory.",
     ),
     "broker_defaults": Param(
-        None, type=["null", "boolean"], description="--broker-defaults: Kafka's defaults count as stated."
+        None, type=["null", "boolean"], description="--broker-defaults: use Kafka's default for every unstated setting."
     ),
     "fail_on_unknown": Param(
         None,
         type=["null", "boolean"],
-        description="--fail-on-unknown: fail if a partition is left alone for an unstated setting.",
+        description="--fail-on-unknown: fail if an unstated setting left a partition alone.",
     ),
-    "partitions": Param(None, type=_NAMES, items={"type": "string"}, description="Only these; globs."),
-    "force": Param(None, type=["null", "boolean"], description="Whatever the dirty ratio."),
-    "dry_run": Param(None, type=["null", "boolean"], description="Change nothing, report what would be."),
-    "expire": Param(None, type=["null", "boolean"], description="Apply retention too (default: yes)."),
-    "archive": Param(None, type=_TEXT, description="expire --archive: a Delta table."),
-    "compact_options": Param(None, type=_NAMES, items={"type": "string"}, description="More options of compact."),
-    "ledger": Param(None, type=_TEXT, description="--ledger: append every run to it."),
-    "report_dir": Param(None, type=_TEXT, description="Pages of each run go to a directory below it."),
-    "metrics_file": Param(None, type=_TEXT, description="Prometheus text of the last run, for a textfile collector."),
+    "partitions": Param(
+        None,
+        type=_NAMES,
+        items={"type": "string"},
+        description="Partitions to work on, by name or glob (default: all).",
+    ),
+    "force": Param(None, type=["null", "boolean"], description="Compact whatever the dirty ratio."),
+    "dry_run": Param(None, type=["null", "boolean"], description="Change nothing; only report the changes."),
+    "expire": Param(None, type=["null", "boolean"], description="Apply retention as well (default: yes)."),
+    "archive": Param(None, type=_TEXT, description="expire --archive: the Delta table that keeps the deleted records."),
+    "compact_options": Param(None, type=_NAMES, items={"type": "string"}, description="Further options of compact."),
+    "ledger": Param(None, type=_TEXT, description="--ledger: the ledger that every run is appended to."),
+    "report_dir": Param(None, type=_TEXT, description="Directory for the HTML reports; each run gets a subdirectory."),
+    "metrics_file": Param(
+        None, type=_TEXT, description="File for the Prometheus metrics of the last run, for a textfile collector."
+    ),
     "before_dir": Param(
-        None, type=_TEXT, description="On the filesystem of the log directories (default: beside each)."
+        None,
+        type=_TEXT,
+        description="Directory for the links, on the filesystem of the log directories (default: beside each).",
     ),
-    "application": Param(None, type=_TEXT, description="jobs/cli.py, where spark-submit finds it."),
-    "spark_conf": Param(None, type=["null", "object"], description="Spark's settings."),
+    "application": Param(None, type=_TEXT, description="Path of jobs/cli.py for spark-submit."),
+    "spark_conf": Param(None, type=["null", "object"], description="Spark settings."),
 }
 
 
 def plan_jobs(given: Mapping[str, Any], run: str, now_ms: int) -> list[dict[str, Any]]:
-    """What is to be done in each log directory: arguments by command, and where `compact` keeps what was before.
+    """Return the job of each log directory: arguments by command, and the directory for the links of `compact`.
 
     Raises:
-        AirflowFailException: the parameters name no log directory, one twice, no application, no settings for a
-            directory of a KRaft node, or a pattern that matches nothing.
+        AirflowFailException: `log_dirs` is empty or names a directory twice, the application does not exist, the
+            settings for a directory of a KRaft node are missing, or a pattern matches nothing.
     """
     log_dirs = [os.path.normpath(path) for path in given.get("log_dirs") or ()]
     application = given.get("application") or str(Path(__file__).resolve().parents[2] / "jobs" / "cli.py")
     if not log_dirs or len(set(log_dirs)) != len(log_dirs):
         raise AirflowFailException("log_dirs is empty or names a directory twice; set it in the variable `sediment`")
     if not Path(application).is_file():
-        raise AirflowFailException(f"application: there is no {application}; set it in the variable `sediment`")
+        raise AirflowFailException(f"application {application} does not exist; set it in the variable `sediment`")
     for name in ("config", "metadata"):
         _check_directories(given, name, log_dirs)
     _check_settings_are_known(given, log_dirs)
@@ -118,7 +127,7 @@ def plan_jobs(given: Mapping[str, Any], run: str, now_ms: int) -> list[dict[str,
 
 
 def _of_directory(given: Mapping[str, Any], name: str, log_dir: str) -> str | None:
-    """Return the value of a parameter that is one for all directories, or an object by directory."""
+    """Return a directory's value of a parameter, which is one value for all or an object by directory."""
     value = given.get(name)
     if isinstance(value, Mapping):
         value = {os.path.normpath(path): text for path, text in value.items()}.get(log_dir)
@@ -135,7 +144,7 @@ def _check_directories(given: Mapping[str, Any], name: str, log_dirs: Sequence[s
 
 
 def _check_settings_are_known(given: Mapping[str, Any], log_dirs: Sequence[str]) -> None:
-    """Fail if a directory of a KRaft node comes without anything that says the settings of its topics."""
+    """Fail if neither metadata nor a parameter gives the topic settings for a directory of a KRaft node."""
     policies = (key.rpartition(":") for key in given.get("settings") or {})
     stated = {topic for topic, _, name in policies if topic and name == "cleanup.policy"}
     unknown = [
@@ -149,8 +158,8 @@ def _check_settings_are_known(given: Mapping[str, Any], log_dirs: Sequence[str])
     ]
     if unknown:
         raise AirflowFailException(
-            f"{', '.join(unknown)}: the directory of a KRaft node holds no {_METADATA}, so that the settings of its "
-            'topics are not known and nothing was run; add to the variable `sediment` "config": the server.properties '
+            f"{', '.join(unknown)}: the directory of a KRaft node holds no {_METADATA}, so the settings of its "
+            'topics are unknown and nothing was run; add to the variable `sediment` "config": the server.properties '
             'of the broker, or "metadata": the log directory of the node that holds it'
         )
 
@@ -163,7 +172,7 @@ def _is_of_kraft_node(log_dir: str) -> bool:
 
 
 def _selected(patterns: Sequence[str], log_dir: str) -> list[str]:
-    """Return the partitions of a directory that the patterns select; without a pattern all of them.
+    """Return the partitions of a directory that match the patterns, or all without patterns.
 
     Raises:
         OSError: the directory cannot be listed.
@@ -174,7 +183,7 @@ def _selected(patterns: Sequence[str], log_dir: str) -> list[str]:
 
 
 def _check_patterns(patterns: Sequence[str], log_dirs: Sequence[str]) -> None:
-    """Fail if a pattern matches nothing in any directory; where one cannot be listed, its own tasks say so."""
+    """Fail if a pattern matches nothing in any directory; the tasks of an unreadable directory fail themselves."""
     try:
         names = sorted({name for log_dir in log_dirs for name in _selected((), log_dir)})
     except OSError:
@@ -233,7 +242,7 @@ def _plan_job(
 
 
 def _metrics(report_dir: Path, log_dir: str, command: str) -> Path:
-    """The same file each night: a failed run carries on there when the last good one was."""
+    """Return the same file each night, so that a failed run keeps the time of the last success."""
     return report_dir / "metrics" / f"{quote(log_dir, safe='')}.{command}.prom"
 
 
@@ -242,14 +251,14 @@ def _text_of(path: Path) -> str:
 
 
 def changed_partitions(before: str) -> list[str] | None:
-    """The partitions that `compact` changed, as it kept them; None: it did not come to work."""
+    """Return the partitions that `compact` linked before it changed them; None if `compact` did not start."""
     if not Path(before, _KEPT).is_file():
         return None
     return sorted(entry.name for entry in os.scandir(before) if entry.is_dir() and not entry.name.endswith(".linking"))
 
 
 class SedimentOperator(SparkSubmitOperator):
-    """`spark-submit jobs/cli.py COMMAND …` of one job of the plan; exit status 2 is not tried again."""
+    """`spark-submit jobs/cli.py COMMAND …` for one job of the plan; exit status 2 is not retried."""
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "job")
 
@@ -259,12 +268,12 @@ class SedimentOperator(SparkSubmitOperator):
         self.job = job
 
     def execute(self, context: Context) -> None:
-        """Submit it and wait for its end."""
+        """Submit the command and wait until it ends."""
         changed: list[str] = []
         if self.command == "verify" and not self.job["is_dry"]:
             found = changed_partitions(self.job["before"])
             if found is None:
-                raise AirflowSkipException("compact did not come to work in this directory")
+                raise AirflowSkipException("compact did not start in this directory")
             changed = found
         if self.command == "expire" and not self.job["expires"]:
             raise AirflowSkipException("the parameter `expire` is off")
@@ -286,7 +295,7 @@ class SedimentOperator(SparkSubmitOperator):
 
 
 def merge_metrics(texts: Mapping[str, str]) -> str:
-    """Prometheus texts by log directory as one, each sample with its directory in the label `directory`."""
+    """Merge Prometheus texts by log directory; each sample gets its directory in the label `directory`."""
     families: dict[str, list[str]] = {}
     family = ""
     for directory, text in texts.items():
@@ -303,7 +312,7 @@ def merge_metrics(texts: Mapping[str, str]) -> str:
 
 
 def unstated(command: str, text: str) -> list[str]:
-    """Return a clause for each reason why a command left partitions alone, from its Prometheus text."""
+    """Return a text for each unstated setting that left partitions alone, from a command's Prometheus text."""
     found: dict[str, dict[str, float]] = {}
     for line in text.splitlines():
         sample = _SAMPLE.match(line)
@@ -319,7 +328,7 @@ def unstated(command: str, text: str) -> list[str]:
 
 
 def report_page(run: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """A page that says how each command ended in each directory, with links to its own page if it left one."""
+    """Return an HTML page with the state of each command in each directory, linked to its report if there is one."""
     body = "".join(
         f"<tr><td>{html.escape(row['log_dir'])}"
         + "".join(
@@ -358,7 +367,7 @@ with DAG(
 
     @task(retries=0)
     def plan(params: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
-        """One job for each log directory."""
+        """Return one job for each log directory."""
         standing = Variable.get(VARIABLE, default={}, deserialize_json=True)
         unknown = sorted(standing.keys() - PARAMS.keys())
         if unknown:
@@ -373,7 +382,7 @@ with DAG(
 
     @task_group
     def directory(job: Any) -> None:
-        """What is done in one log directory."""
+        """Compact, verify and expire one log directory."""
         compact = SedimentOperator(task_id="compact", command="compact", job=job)
         verify = SedimentOperator(
             task_id="verify", command="verify", job=job, trigger_rule=TriggerRule.ALL_DONE, outlets=[COMPACTED]
@@ -382,14 +391,14 @@ with DAG(
 
         @task
         def forget_before(job: dict[str, Any]) -> None:
-            """Let go of the links; the bytes that compaction gave back are free from now on."""
+            """Remove the links, which frees the space that compaction gained."""
             shutil.rmtree(job["before"], ignore_errors=True)
 
         compact >> verify >> [expire, forget_before(job)]
 
     @task(trigger_rule=TriggerRule.ALL_DONE, retries=0)
     def report(jobs: list[dict[str, Any]], params: dict[str, Any], run_id: str, ti: Any) -> None:
-        """Say how everything ended; fails if anything did."""
+        """Write the report of all directories; fail if any task failed."""
         run = _name_of_run(run_id)
         states = ti.get_task_states(ti.dag_id, task_group_id="directory", run_ids=[run_id])[run_id]
         failed = []

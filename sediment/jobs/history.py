@@ -27,7 +27,7 @@ from rich.table import Table
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import as_text, write_result
 from sediment.jobs.delta_lake import ledger
-from sediment.jobs.delta_lake.paths import check_table_path, table_filesystem
+from sediment.jobs.delta_lake.paths import check_table_path, read_rows
 from sediment.jobs.reporting.run_report import SCHEMA, human_bytes, result_console
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.printable import printable
@@ -72,9 +72,7 @@ def _rows(path: str, name: str, condition: Any) -> list[dict[str, Any]]:
     check_table_path(path)
     table = f"{path}/{name}"
     try:
-        dataset = DeltaTable(table).to_pyarrow_dataset(filesystem=table_filesystem(table))
-        rows: list[dict[str, Any]] = dataset.to_table(filter=condition).to_pylist()
-        return rows
+        return [row for batch in read_rows(DeltaTable(table), table, condition) for row in batch.to_pylist()]
     except TableNotFoundError as error:
         raise UsageError(
             "this is not a ledger", path=path, advice="name the path that a run was given with --ledger"

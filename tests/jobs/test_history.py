@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
 
+import pyarrow as pa
 import pytest
 
 from sediment.jobs import snapshot
-from sediment.jobs.delta_lake import ledger
-from sediment.jobs.reporting.run_report import COMPACTED, FAILED, CompactionRunReport, PartitionReport, report_json
+from sediment.jobs.delta_lake import ledger, paths
+from sediment.jobs.reporting.run_report import (
+    COMPACTED,
+    FAILED,
+    CompactionRunReport,
+    PartitionReport,
+    report_json,
+)
 from tests.jobs.log_dirs import make_log_dir, sediment
 from tests.segments import batch_bytes, write_segment
 
@@ -160,12 +170,42 @@ def test_no_thread_of_arrow_holds_a_python_file_of_a_ledger_on_this_machine(path
 
     monkeypatch.setattr("deltalake.fs.DeltaStorageHandler.open_input_file", refuse)
     monkeypatch.chdir(path.parent)
-    for place in (path, path.name, f"./{path.name}/"):
+    for place in (path, path.name, f"./{path.name}/", path.as_uri()):
         assert len(sediment("history", place, "--json").report["runs"]) == 3
 
 
 def test_a_ledger_can_be_named_by_a_uri(path):
     assert len(sediment("history", path.as_uri(), "--json").report["runs"]) == 3
+
+
+def test_a_ledger_at_a_uri_is_read_in_the_thread_of_the_command(path, monkeypatch):
+    """A `file://` URI that is not taken for a local path stands for a URI of any scheme."""
+    expected = sediment("history", path, "--json").report["runs"]
+    threads = set()
+
+    class Recorded:
+        def __init__(self, file):
+            self._file = file
+
+        def __getattr__(self, name):
+            threads.add(threading.get_ident())
+            return getattr(self._file, name)
+
+    def opened(handler, path):
+        return pa.PythonFile(Recorded(handler._handler.open_input_file(path)), mode="r")
+
+    monkeypatch.setattr(paths, "local_directory", lambda _: None)
+    monkeypatch.setattr("deltalake.fs.DeltaStorageHandler.open_input_file", opened)
+    assert sediment("history", path.as_uri(), "--json").report["runs"] == expected
+    assert threads == {threading.get_ident()}
+
+
+@pytest.mark.fuzz
+def test_a_ledger_at_a_uri_never_aborts_the_command(path):
+    """An Arrow thread that holds a Python file when the interpreter ends aborts about one command in ten."""
+    command = [sys.executable, "-m", "sediment.jobs.history", path.as_uri(), "--json"]
+    for _ in range(25):
+        assert subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def test_rows_that_lack_what_commands_fill_in_are_shown(tmp_path):

@@ -37,7 +37,14 @@ from typing import TYPE_CHECKING, Any
 from sediment.engine.directory.lock import check_run_token, place_run_token, remove_run_token
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
-from sediment.jobs.delta_lake.paths import check_table_path, is_uri, outside_log_dirs, table_filesystem
+from sediment.jobs.delta_lake.paths import (
+    check_table_path,
+    is_uri,
+    local_directory,
+    outside_log_dirs,
+    read_rows,
+    table_filesystem,
+)
 from sediment.jobs.delta_lake.session import INSTALL
 from sediment.jobs.reporting.error_text import describe, describe_lost_task, first_line
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when
@@ -323,8 +330,8 @@ class _DayFile:
         folder = f"topic={topic}/day={day or '__HIVE_DEFAULT_PARTITION__'}"
         # Unique to the attempt, so that a lost attempt cannot overwrite the file of the one that won.
         self.path = f"{folder}/part-{attempt}-{uuid.uuid4()}.parquet"
-        if not is_uri(table):
-            (Path(table) / folder).mkdir(parents=True, exist_ok=True)
+        if (local := local_directory(table)) is not None:
+            (Path(local) / folder).mkdir(parents=True, exist_ok=True)
         self._sink = table_filesystem(table).open_output_stream(self.path)
         self._writer = pq.ParquetWriter(self._sink, _file_schema(), compression="zstd", use_dictionary=["digest"])
         self._rows = 0
@@ -346,8 +353,8 @@ class _DayFile:
         self._writer.close()
         self._sink.close()
         size_bytes = table_filesystem(self._table).get_file_info(self.path).size
-        if not is_uri(self._table):
-            fs, file, top = Fs(), Path(self._table) / self.path, Path(self._table)
+        if (local := local_directory(self._table)) is not None:
+            fs, file, top = Fs(), Path(local) / self.path, Path(local)
             fs.sync_file(file)
             for folder in file.parents:
                 fs.sync_directory(folder)
@@ -423,10 +430,8 @@ class _Archive:
         found: Counter[tuple[int, str]] = Counter()
         within = (field("segment") >= min(bases)) & (field("segment") <= max(bases))
         wanted = (field("topic") == partition.topic) & (field("partition") == partition.partition) & within
-        dataset = self._table.to_pyarrow_dataset(filesystem=table_filesystem(self.path))
-        for batch in dataset.to_batches(
-            columns=["segment", "digest"], filter=wanted, batch_readahead=2, fragment_readahead=1
-        ):
+        columns = ["topic", "partition", "segment", "digest"]
+        for batch in read_rows(self._table, self.path, wanted, columns):
             grouped = pa.Table.from_batches([batch]).group_by(["segment", "digest"]).aggregate([([], "count_all")])
             for row in grouped.to_pylist():
                 found[row["segment"], row["digest"]] += row["count_all"]
@@ -434,9 +439,10 @@ class _Archive:
 
     def _make_durable(self) -> None:
         """Sync the log of a local table to disk, which the library leaves to the system."""
-        if is_uri(self.path):
+        local = local_directory(self.path)
+        if local is None:
             return
-        fs, log = Fs(), Path(self.path) / "_delta_log"
+        fs, log = Fs(), Path(local) / "_delta_log"
         newest = [entry.name for entry in fs.scan(log) if entry.name.endswith(".json")][-_COMMIT_ATTEMPTS:]
         for name in newest:
             fs.sync_file(log / name)

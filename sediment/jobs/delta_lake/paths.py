@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from sediment.segment_io.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
 
 _NO_TABLE_PATH = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\[\]^|\\]|%[0-9A-Fa-f]{2}")
 
@@ -15,6 +20,14 @@ _NO_TABLE_PATH = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\[\]^|\\]|%[0-9A-Fa-f]{
 def is_uri(path: str) -> bool:
     """Return True if `path` names a scheme rather than a directory of this machine."""
     return "://" in path
+
+
+def local_directory(path: str) -> str | None:
+    """Return the path on this machine that `path` names, as a path or a `file://` URI; None for any other URI."""
+    if not is_uri(path):
+        return path
+    uri = urlsplit(path)
+    return unquote(uri.path) if uri.scheme == "file" else None
 
 
 def is_delta_table(path: str) -> bool:
@@ -28,9 +41,10 @@ def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
     Raises:
         UsageError: `path` is or lies in one of `log_dirs`.
     """
-    if is_uri(path):
+    local = local_directory(path)
+    if local is None:
         return
-    resolved = Path(path).resolve()
+    resolved = Path(local).resolve()
     for log_dir in log_dirs:
         if resolved.is_relative_to(log_dir.resolve()):
             raise UsageError(
@@ -58,13 +72,55 @@ def check_table_path(path: str) -> None:
 def table_filesystem(path: str) -> Any:
     """Return the pyarrow filesystem for the data files of the table at `path`.
 
-    For a local table it is Arrow's own.  With the filesystem of deltalake, which is Python, a thread of Arrow may still
-    hold a file when the interpreter ends.  CPython then unwinds that thread, and C++ aborts the process.
+    For a table on this machine it is Arrow's own. The filesystem of deltalake is Python: Arrow may use it only in the
+    caller's thread. A thread of Arrow may still hold a file when the interpreter ends. CPython then unwinds that
+    thread, and C++ aborts the process.
     """
     from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
-    if not is_uri(path):
-        return SubTreeFileSystem(path, LocalFileSystem())
+    local = local_directory(path)
+    if local is not None:
+        return SubTreeFileSystem(local, LocalFileSystem())
     from deltalake.fs import DeltaStorageHandler
 
     return PyFileSystem(DeltaStorageHandler(path))
+
+
+def read_rows(
+    table: DeltaTable, path: str, condition: Any = None, columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `table`, which is at `path`, that satisfy the Arrow expression `condition`, in batches.
+
+    `columns` (all if None) includes those of the condition. A table at a URI is read in the caller's thread, for the
+    reason that `table_filesystem` gives.
+    """
+    filesystem = table_filesystem(path)
+    dataset = table.to_pyarrow_dataset(filesystem=filesystem)
+    if local_directory(path) is not None:
+        yield from dataset.to_batches(columns=columns, filter=condition, batch_readahead=2, fragment_readahead=1)
+        return
+    for fragment in dataset.get_fragments(filter=condition):
+        yield from _file_rows(fragment, filesystem, dataset.schema, condition, columns)
+
+
+def _file_rows(
+    fragment: Any, filesystem: Any, schema: pa.Schema, condition: Any, columns: list[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one data file; columns that the file lacks are partition columns or null."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow.dataset import get_partition_keys
+
+    keys = get_partition_keys(fragment.partition_expression)
+    fields = [field for field in schema if columns is None or field.name in columns]
+    with filesystem.open_input_file(fragment.path) as file, pq.ParquetFile(file, pre_buffer=False) as parquet:
+        stored = {field.name for field in fields}.intersection(parquet.schema_arrow.names)
+        for batch in parquet.iter_batches(columns=sorted(stored), use_threads=False):
+            arrays = [
+                batch.column(field.name).cast(field.type)
+                if field.name in stored
+                else pa.repeat(pa.scalar(keys.get(field.name), field.type), batch.num_rows)
+                for field in fields
+            ]
+            rows = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+            yield from (rows if condition is None else rows.filter(condition)).to_batches()

@@ -19,9 +19,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.delta_lake import archive as archives
+from sediment.jobs.delta_lake import paths
 from sediment.jobs.expire import ExpireOptions
 from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.settings.resolve import Settings
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.slices import ALL, plan_slices
+from sediment.segment_io.tables.planning import ScanTask, TableTask
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import TableRequest
 from tests.faults.faulty_fs import FaultyFs, Kill, Killed
 from tests.jobs.log_dirs import sediment, tree
 from tests.jobs.test_expire import DAY_MS, NAME, bases, deleted, make_log
@@ -118,6 +126,27 @@ def test_records_of_old_message_formats_are_counted_one_by_one(tmp_path, archive
     report = expire(tmp_path / "logs", "--archive", archive).partitions()[NAME]
     assert (report["status"], report["messages_archived"]) == ("expired", 5), report
     assert offsets(archive) == list(range(5))
+
+
+@pytest.mark.parametrize("name_of", [str, Path.as_uri], ids=["path", "local uri"])
+@pytest.mark.parametrize("is_remote", [False, True], ids=["in threads", "in the thread of the caller"])
+def test_the_rows_of_each_segment_are_counted_at_a_path_and_at_a_uri(tmp_path, monkeypatch, name_of, is_remote):
+    make_log(tmp_path / "logs", times_ms=(OLD_MS, NOW_MS))
+    if is_remote:
+        for module in (archives, paths):
+            monkeypatch.setattr(module, "local_directory", lambda _: None)
+    partition = TopicPartition("orders", 0)
+    table = archives._Archive(name_of(tmp_path / "an archive"))
+    digests = {}
+    for work in archives._works((tmp_path / "logs", partition), [0, 5], "run", Fs()):
+        digests[work.base_offset] = archives._measure(work).digest
+        for found in plan_slices(work.source, ALL, Fs()):
+            task = ScanTask(found, ALL)
+            with archives._Files(archives.WriteWork(work, digests[work.base_offset], task, table.path), "0") as files:
+                for batch in read_table(TableRequest(), TableTask(scan_tasks=(task,)), Fs()):
+                    files.add(batch)
+            table.commit(files.written, [f"segment-{work.base_offset}"], "run")
+    assert table.counts(partition, [0, 5]) == dict.fromkeys(digests.items(), 5)
 
 
 def test_several_partitions_share_a_table_and_later_runs_add_to_it(tmp_path, archive):
