@@ -55,7 +55,7 @@ def test_checkpoints_that_are_there_stay(tmp_path):
 
 def test_a_file_is_no_log_directory(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(NotALogDirectoryError, match="no directory"):
+    with pytest.raises(NotALogDirectoryError, match="not a directory"):
         LogDirectory(tmp_path / "file", Fs()).open()
 
 

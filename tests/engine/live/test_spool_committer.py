@@ -198,7 +198,7 @@ def test_a_swap_of_the_active_segment_is_refused(engine, logs, folder):
 def test_a_swap_of_a_log_that_is_no_longer_compacted_is_refused(engine, logs, folder):
     spool_swap(prepare(logs), folder, RUN, FS)
     engine.update_topic_config("t", topic_config("delete"))
-    assert "does not contain compact" in take(engine, folder)[0].refusal
+    assert "no longer contains compact" in take(engine, folder)[0].refusal
     assert parts_in(logs) == []
 
 
