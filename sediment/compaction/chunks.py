@@ -107,8 +107,8 @@ class Chunk:
     `source` holds the `size_bytes` read at `position` of the file; batch n begins at `origins`[n] of it.  `buffer` is
     `source` if the chunk holds no message of magic 0 or 1; else it holds the converted batches, and of compressed
     messages the header only.
-    Records decompressed ahead are at `payloads`, int64[batches, 2] of (address, bytes); NOT_DECOMPRESSED marks the
-    others, and it is empty if nothing is compressed.  The rest of them is in `decompressed`, by ordinal.
+    Decompressed records are at `payloads`, int64[batches, 2] of (address, bytes), or in `decompressed`, by ordinal.
+    NOT_DECOMPRESSED marks batches without an address; `payloads` is empty if nothing is compressed.
     """
 
     segment: SegmentRef

@@ -3,8 +3,8 @@
     segment   | batch | batch | unreadable | batch | batch |
                               ^ kept byte for byte; tombstones of this and later segments stay, and so do all markers
 
-docs/corruption.md argues why this is enough.  It is used only if a cleaning met a corrupt batch and its caller keeps
-such batches.
+docs/corruption.md argues why this is enough.  It is used only if a cleaning met a corrupt batch and its caller
+keeps such batches.
 
 Every batch is read as a consumer reads it.  A region that fails ends where reading surely continues:
 1. where the lengths of batches lead to a good one; else

@@ -24,7 +24,8 @@ from sediment.segment_io.partition.listing import SegmentRef
 
 counts = st.integers(0, INT64_MAX)
 sizes = st.none() | counts
-topics = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
+# Kafka allows no topic of these two names.
+topics = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True).filter(lambda name: name not in (".", ".."))
 runs = st.from_regex(r"[0-9a-f]{12}", fullmatch=True)
 attempts = st.from_regex(r"[0-9]{1,3}\.[0-9]\.[0-9]{1,4}", fullmatch=True)
 
