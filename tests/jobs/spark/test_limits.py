@@ -209,8 +209,8 @@ def test_reading_and_writing_keep_to_the_rate(tmp_path):
     listing = list_log(TopicPartition("t", 0), path, Fs())
     options = CompactOptions(force=True, dry_run=True, from_start=False)
     config = CompactionConfig(cleanup_policy=("compact",))
-    pace = RateLimit(bytes_per_second=500_000, throttle_name=name)
-    task = CleaningTask(listing, PartitionCheckpoints(), config, options, NOW_MS, "run", pace=pace)
+    limit = RateLimit(bytes_per_second=500_000, throttle_name=name)
+    task = CleaningTask(listing, PartitionCheckpoints(), config, options, NOW_MS, "run", rate_limit=limit)
     assert clean_partition(task, "0").swap is not None
     assert time.monotonic() - started > 0.8, "530 kB take a second, but for what the last window saves"
 
