@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sediment.engine.config import LogConfig
-from sediment.engine.live.partition_log import PartitionLog
+from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch
 from sediment.segment_io.fs import Fs

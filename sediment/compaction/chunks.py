@@ -55,9 +55,9 @@ from sediment.segment_io.format.layout import (
     LEGACY_ATTRIBUTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
+    MAGIC_V2,
     OFFSET_ENTRY_BYTES,
 )
-from sediment.segment_io.format.layout import FIRST_MAGIC_WITH_PRODUCERS as _MAGIC
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 from sediment.segment_io.fs import Fs
@@ -221,7 +221,7 @@ class ChunkReader:
         sizes = np.diff(starts, append=chunk.size_bytes)
         batch_flags = chunk.batch_flags.copy() if chunk.batch_flags.size else np.zeros(starts.size, dtype=np.uint8)
         unreadable = batch_flags & UNREADABLE != 0
-        is_legacy = (chunk.source[starts + MAGIC] < _MAGIC) & ~unreadable
+        is_legacy = (chunk.source[starts + MAGIC] < MAGIC_V2) & ~unreadable
         has_expired = chunk.segment.mtime_ns // NS_PER_MS <= self._legacy_horizon_ms
         batch_flags[is_legacy] |= LEGACY | (TOMBSTONES_GO if has_expired else 0)
 
@@ -370,7 +370,7 @@ class ChunkReader:
         """Return True if the first batch is not compressed; most likely no other is then."""
         header = padded_buffer(BATCH_HEADER_BYTES)
         read_into(self._files.descriptor(segment), header, 0, BATCH_HEADER_BYTES, 0)
-        return bool(header[MAGIC] >= _MAGIC and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
+        return bool(header[MAGIC] >= MAGIC_V2 and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
 
     def error(self, status: int, chunk: Chunk, position: int) -> SedimentError:
         """Return the error that a kernel's `status` means for the batch at `position` of a chunk's buffer."""

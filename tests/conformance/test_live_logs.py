@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sediment.engine.live.partition_log import PartitionLog
+from sediment.engine.live.log.partition_log import PartitionLog
 from tests.conformance.engine_writer import EngineWriter
 from tests.conformance.logs import SPEC, continued, random_spec, writing_steps
 from tests.conformance.oracle import KafkaFailedError, KafkaOracle, LogState

@@ -11,8 +11,8 @@ from typing import Any
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.live.fetch import Isolation
-from sediment.engine.live.partition_log import AppendInfo, AppendOrigin, PartitionLog
+from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
 from sediment.retention.config import RetentionConfig
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition

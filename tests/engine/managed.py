@@ -14,8 +14,8 @@ from typing import Any
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
 from sediment.engine.live.broker_config import BrokerConfig
+from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_manager import LogManager
-from sediment.engine.live.partition_log import PartitionLog
 from sediment.retention.config import RetentionConfig
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.names import TopicPartition

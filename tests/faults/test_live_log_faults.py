@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from sediment.engine.config import LogConfig
-from sediment.engine.live.partition_log import AppendOrigin, PartitionLog
+from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
 from sediment.segment_io.errors import StorageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch

@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from sediment.engine.config import LogConfig
-from sediment.engine.live.validation import AppendBuffers, AppendOrigin, read_batches, validate
+from sediment.engine.live.log.validation import AppendBuffers, AppendOrigin, read_batches, validate
 from sediment.segment_io.errors import CorruptBatchError, InvalidRecordError
 from sediment.segment_io.format.codecs import decompress
 from sediment.segment_io.format.decode import BATCH_ROW, read_headers

@@ -28,7 +28,7 @@ from sediment.engine.config import LogConfig
 from sediment.engine.directory.output import MANIFEST_FILE, check_output_path
 from sediment.engine.directory.spool import CommitReply, announce, check_announced, read_replies, reply, spool_swap
 from sediment.engine.directory.uncleanable import read_uncleanable, uncleanable_after, update_uncleanable
-from sediment.engine.live.partition_log import Isolation, PartitionLog
+from sediment.engine.live.log.partition_log import Isolation, PartitionLog
 from sediment.jobs.delta_lake.refresh_plan import PartitionProgress, RefreshProgress, parse_progress, progress_json
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import SedimentError

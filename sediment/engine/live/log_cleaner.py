@@ -36,9 +36,9 @@ from sediment.engine.directory.throttle import Throttle
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, uncleanable_after, update_uncleanable
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.cleaning_states import CleaningStates
+from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_directory import LogDirectory
 from sediment.engine.live.open_files import open_files_limit
-from sediment.engine.live.partition_log import PartitionLog
 from sediment.engine.live.scheduler import Clock, Scheduler
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import (

@@ -34,10 +34,10 @@ from types import TracebackType
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.spool import announce, withdraw
 from sediment.engine.live.broker_config import BrokerConfig
+from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_cleaner import LogCleaner
 from sediment.engine.live.log_directory import LogDirectory, check_owners
 from sediment.engine.live.open_files import SPARE_DESCRIPTORS, open_files_limit
-from sediment.engine.live.partition_log import PartitionLog
 from sediment.engine.live.scheduler import Clock, Scheduler
 from sediment.engine.live.spool_committer import SpoolCommitter
 from sediment.engine.live.topic_names import LONGEST_FILE_NAME, check_partition, check_topic, check_topic_id

@@ -16,9 +16,9 @@ from typing import Protocol
 from sediment.compaction.prepared_swap import PreparedSwap, from_json
 from sediment.engine.directory.spool import PREPARED, CommitReply, reply
 from sediment.engine.directory.swap import discard_parts
+from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_cleaner import LogCleaner
 from sediment.engine.live.log_directory import LogDirectory
-from sediment.engine.live.partition_log import PartitionLog
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
     CorruptDataError,

@@ -25,7 +25,7 @@ import platformdirs
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _ALSO = ("layout.py", "status.py", "jit.py")  # constants, and the options of the compilation
-_COMPILED = re.compile(r"^@(kernel|_intrinsic)\b", re.MULTILINE)
+_COMPILED = re.compile(r"^@(kernel|inlined_kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
 """Value of the variable for a cache beside the sources, which moves with them if an environment is shipped.

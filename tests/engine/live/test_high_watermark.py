@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sediment.engine.live.partition_log import AppendInfo, PartitionLog
+from sediment.engine.live.log.partition_log import AppendInfo, PartitionLog
 from tests.engine.live_logs import LiveLog, batch
 from tests.waiting import LIMIT_SECONDS
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sediment.engine.live.log_offsets import LogOffsets
+from sediment.engine.live.log.log_offsets import LogOffsets
 from sediment.segment_io.errors import UsageError
 
 OFFSETS = LogOffsets(10, 20, 15, 30)

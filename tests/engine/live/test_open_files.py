@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from sediment.engine.live.fetch import Isolation
+from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_manager import IDLE_FILES_CHECK_INTERVAL_MS, LogManager
-from sediment.engine.live.partition_log import PartitionLog
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import OpenFilesLimitError, StorageError
 from sediment.segment_io.format.names import TopicPartition

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.live.partition_log import PartitionLog
+from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.segment_io.errors import (
     CorruptBatchError,
     OffsetsOutOfOrderError,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sediment.engine.live.fetch import Isolation
-from sediment.engine.live.partition_log import AppendOrigin
-from sediment.engine.live.producer_appends import LogProducers, ProducerUpdate, _EndedTransaction
+from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.partition_log import AppendOrigin
+from sediment.engine.live.log.producer_appends import LogProducers, ProducerUpdate, _EndedTransaction
 from sediment.segment_io.errors import (
     InvalidProducerEpochError,
     InvalidTransactionStateError,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.live.partition_log import AppendOrigin
+from sediment.engine.live.log.partition_log import AppendOrigin
 from sediment.segment_io.errors import (
     CorruptBatchError,
     InvalidRecordError,

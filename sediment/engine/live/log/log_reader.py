@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sediment.engine.directory.leader_epochs import latest_epoch
-from sediment.engine.live.fetch import (
+from sediment.engine.live.log.fetch import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -26,8 +26,8 @@ from sediment.engine.live.fetch import (
     LogOffsetMetadata,
     TimestampOffsetEpoch,
 )
-from sediment.engine.live.local_log import LocalLog
-from sediment.engine.live.segment import FoundRecord, Segment
+from sediment.engine.live.log.local_log import LocalLog
+from sediment.engine.live.log.segment import FoundRecord, Segment
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT64_MAX, NO_LEADER_EPOCH, NO_TIMESTAMP
 from sediment.segment_io.partition.listing import SegmentRef, list_log

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.engine.directory.swap import commit
-from sediment.engine.live.local_log import LocalLog
+from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.open_files import SPARE_DESCRIPTORS
 from sediment.segment_io.errors import CommitStateUnknownError, UsageError
 

@@ -16,11 +16,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sediment.engine.directory.leader_epochs import with_batches
-from sediment.engine.live.local_log import LocalLog
-from sediment.engine.live.log_flush import flush_locked
-from sediment.engine.live.log_roll import roll
-from sediment.engine.live.producer_appends import ProducerUpdate, VerificationGuard
-from sediment.engine.live.validation import AppendBuffers, AppendOrigin, Batches, BatchFields, read_batches, validate
+from sediment.engine.live.log.local_log import LocalLog
+from sediment.engine.live.log.log_flush import flush_locked
+from sediment.engine.live.log.log_roll import roll
+from sediment.engine.live.log.producer_appends import ProducerUpdate, VerificationGuard
+from sediment.engine.live.log.validation import (
+    AppendBuffers,
+    AppendOrigin,
+    Batches,
+    BatchFields,
+    read_batches,
+    validate,
+)
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import RecordBatchTooLargeError, SedimentError, UnexpectedAppendOffsetError
 from sediment.segment_io.format import legacy

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from sediment.engine.config import LogConfig
-from sediment.engine.live.validation import Batches
+from sediment.engine.live.log.validation import Batches
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, INCOMPLETE, OK
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy

@@ -5,8 +5,8 @@ Both raise the log start; only retention deletes segments.
 
 from __future__ import annotations
 
-from sediment.engine.live.local_log import LocalLog
-from sediment.engine.live.log_roll import roll
+from sediment.engine.live.log.local_log import LocalLog
+from sediment.engine.live.log.log_roll import roll
 from sediment.retention.policy import plan_retention
 from sediment.segment_io.errors import InvalidTopicError, OffsetOutOfRangeError, PolicyViolationError
 from sediment.segment_io.format.names import INTERNAL_TOPICS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sediment.engine.live.local_log import LocalLog
+from sediment.engine.live.log.local_log import LocalLog
 from sediment.segment_io.fs import OpenFile
 
 

@@ -33,7 +33,7 @@ from sediment.engine.config import LogConfig
 from sediment.engine.directory.leader_epochs import Epochs, assign, end_offset_for, latest_epoch
 from sediment.engine.directory.loader import LoadedLog, load_log
 from sediment.engine.directory.swap import mark_deleted, remove_deleted
-from sediment.engine.live import (
+from sediment.engine.live.log import (
     log_append,
     log_flush,
     log_reader,
@@ -42,11 +42,11 @@ from sediment.engine.live import (
     log_roll,
     log_truncation,
 )
-from sediment.engine.live.fetch import FetchedData, Isolation, LogOffsetMetadata, TimestampOffsetEpoch
-from sediment.engine.live.local_log import LocalLog, TaskScheduler
-from sediment.engine.live.log_append import AppendInfo, AppendRequest
-from sediment.engine.live.producer_appends import UNKNOWN_TRANSACTION_VERSION, VerificationGuard
-from sediment.engine.live.validation import AppendOrigin
+from sediment.engine.live.log.fetch import FetchedData, Isolation, LogOffsetMetadata, TimestampOffsetEpoch
+from sediment.engine.live.log.local_log import LocalLog, TaskScheduler
+from sediment.engine.live.log.log_append import AppendInfo, AppendRequest
+from sediment.engine.live.log.producer_appends import UNKNOWN_TRANSACTION_VERSION, VerificationGuard
+from sediment.engine.live.log.validation import AppendOrigin
 from sediment.retention.policy import SegmentState
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sediment.engine.live.local_log import LocalLog
-from sediment.engine.live.log_flush import flush
+from sediment.engine.live.log.local_log import LocalLog
+from sediment.engine.live.log.log_flush import flush
 from sediment.segment_io.errors import StorageError, UsageError
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 

@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from sediment.engine.live.segment import FoundBatch, FoundRecord, Segment
+from sediment.engine.live.log.segment import FoundBatch, FoundRecord, Segment
 from sediment.retention.policy import SegmentState
 from sediment.segment_io.format.indexes import AbortedTransaction, collect_aborted
 
