@@ -1,4 +1,4 @@
-"""What all tests share: reads that are counted, and examples that are the same in every run and may take their time.
+"""Fixtures and settings of all tests: counted reads, and Hypothesis examples that are the same in every run.
 
 Kernels compile at their first call, and a machine may be busy: no example has a deadline, and none is too slow.
 """

@@ -1,7 +1,7 @@
 """The corpus: partition directories that Apache Kafka 4.2.0 wrote, cleaned and loaded (data/corpus/README.md).
 
-Cases are unpacked into a directory of the caller's, who may change them.  `assert_same_log` says whether a directory is
-what Kafka left; its failures name the segment, the batch's offset and the field.
+Cases are unpacked into a directory that the caller may change.  `assert_same_log` compares a directory with Kafka's;
+its failures name the segment, the batch's offset and the field.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Cases as plain JSON: the random one of a seed, smaller ones of which the same is true, and those that are kept.
+"""Cases as plain JSON: a random case from a seed, smaller cases that fail alike, and saved cases.
 
-A case is {"spec": …, "rounds": […]} (see logs.py); others than of cleaning have fields of their own.  What differs from
-Kafka is made as small as it goes and written to `KEPT`, from where every later run replays it.
+A case is {"spec": …, "rounds": […]} (see logs.py); cases of other commands have other fields.  A case that differs
+from Kafka is made as small as possible and saved in `KEPT`; every later run replays it.
 
-Invariant: shrinking never ends with a case of which `fails` was not true.
+Invariant: shrinking ends with a case for which `fails` is true.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a set of random logs covers: for each dimension, how many logs or cleaning rounds have it.
+"""Coverage of a set of random logs: the number of logs or cleaning rounds in each dimension.
 
-Invariant: counted is what is in the steps that were written and in the rounds that were cleaned, not what was likely.
+Invariant: counts come from the written steps and the cleaned rounds, not from probabilities.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The steps of `logs.writing_steps` carried out by a PartitionLog, as java/Generate.java has Kafka do them."""
+"""The steps of `logs.writing_steps` carried out by a PartitionLog, as java/Generate.java does with Kafka."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Random partition logs for Kafka to write and to clean: specs from a seed, and the steps that a spec stands for.
+"""Random partition logs for Kafka to write and clean: specs from a seed, and the steps of a spec.
 
 A spec is plain JSON: the fields of `SPEC` (probabilities are per batch or per record), or "steps" as java/Generate.java
-takes them.  A round says how a log is cleaned once.  Everything is a function of seeds alone: the same seed, the same
-bytes.
+takes them.  A round describes one cleaning of a log.  Invariant: the same seed gives the same bytes.
 """
 
 from __future__ import annotations

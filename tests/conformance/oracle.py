@@ -1,10 +1,10 @@
-"""Kafka's own classes as a test oracle: one long-lived JVM, one JSON command and one JSON answer a line.
+"""Kafka's own classes as a test oracle: one long-lived JVM, with one JSON command and one JSON answer per line.
 
 The JVM runs java/*.java against the Kafka release below under a clock that stands still.  The JARs lie in the user's
 cache directory (or in $SEDIMENT_KAFKA_JARS), brought there once by Maven, or by Spark where there is no Maven; our
 compiled classes lie beside them, keyed by a digest of their sources.
 
-Invariant: an answer belongs to the command written last; after a broken pipe the oracle is of no more use.
+Invariant: an answer belongs to the command written last; after a broken pipe the oracle cannot be used again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kafka's loader over everything that a cut-off replacement can leave, and Kafka's log manager against our lock."""
+"""Kafka's loader on every state that an interrupted swap can leave, and Kafka's log manager against Sediment's lock."""
 
 from pathlib import Path
 

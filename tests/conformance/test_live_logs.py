@@ -1,7 +1,7 @@
-"""The same appends, rolls, truncations and markers, done by Kafka 4.2.0 and by a PartitionLog, leave the same files.
+"""The same appends, rolls, truncations and markers by Kafka 4.2.0 and by a PartitionLog must give the same files.
 
-SEDIMENT_CONFORMANCE_LIVE is how many random logs (60), SEDIMENT_CONFORMANCE_SEED the first seed (0).  Where codecs are
-in play the streams differ and with them sizes; then what Kafka says of the directory is compared without them.
+SEDIMENT_CONFORMANCE_LIVE is the number of random logs (60), SEDIMENT_CONFORMANCE_SEED the first seed (0).  With codecs
+the compressed streams differ, and so do sizes; then Kafka's description of the directory is compared without them.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def test_the_engine_writes_what_kafka_writes(oracle: KafkaOracle, tmp_path: Path
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_engine_goes_on_where_kafka_stopped_and_kafka_goes_on_behind_it(
+def test_the_engine_continues_after_kafka_and_kafka_after_the_engine(
     oracle: KafkaOracle, tmp_path: Path, seed: int
 ) -> None:
     spec = {**SPEC, **random_spec(seed), "log_start": None}

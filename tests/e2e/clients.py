@@ -1,4 +1,4 @@
-"""What clients do to a broker and see of it: a workload for compacted topics, and everything that consumers can tell.
+"""Clients of a broker: a workload for compacted topics, and everything that consumers can read.
 
 Two clients that share no code take part, librdkafka's (confluent-kafka) and kafka-python, so that one's habits do not
 decide which batches are on disk or how they are read.

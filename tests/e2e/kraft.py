@@ -1,9 +1,9 @@
 """A Kafka 4.2.0 broker and controller in one process (KRaft), on loopback, out of the oracle's JARs.
 
 A `KafkaNode` owns its data directory and survives its broker: `start`, `stop` (as an operator stops it) and `kill` (-9)
-may be called in turn.  Every start has a log file of its own, because what a start says is what tests look at.
+may be called in turn.  Every start has its own log file, because tests read the messages of a start.
 
-Invariant: `start` returns when the broker answers on its port; whoever started a broker ends it (`running` does).
+Invariant: `start` returns when the broker answers on its port; the test that starts a broker ends it (`running` does).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sediment on the data directory of a broker that stopped, and the same broker on what Sediment left."""
+"""Sediment on the data directory of a broker that stopped, and the same broker on the result."""
 
 from __future__ import annotations
 

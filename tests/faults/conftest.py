@@ -1,4 +1,4 @@
-"""The counts of the crash matrix, told at the end of a run in which all of it was tried."""
+"""The counts of the crash matrix, printed at the end of a complete run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands whose every step is cut off, and what must hold of a directory in which one was.
+"""Crash scenarios: commands that are interrupted at every step, and the properties of the directory afterwards.
 
 A `CrashScenario` lays out a directory, runs a command in it, and checks what a crash or a failed step left there:
 

@@ -1,4 +1,4 @@
-"""A filesystem that dies, fails, tears and forgets (after leveldb's fault_injection_test), and the disk below it.
+"""A filesystem that kills, fails, tears and loses writes (after leveldb's fault_injection_test), and the disk below it.
 
 `FaultyFs` does every operation for real, counts those that change or sync something, and at one of them stops the
 process, fails, or writes only half.  `Disk` remembers what of a directory is durable: file contents since their last

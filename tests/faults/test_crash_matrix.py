@@ -1,4 +1,4 @@
-"""Every step of every command that commits, cut off in every way, and our own start over what is left.
+"""Every step of every command that commits, interrupted in every way, and Sediment's loader on the result.
 
 `tests.faults.matrix` has the faults, `tests.faults.crash_scenarios` the commands; Kafka's loader sees the same in
 tests/conformance/test_crash_matrix.py.
@@ -37,7 +37,7 @@ def test_whatever_a_crash_at_any_step_leaves_is_opened_whole_and_completed_by_th
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("failure", [Failure.EIO, Failure.ENOSPC])
-def test_a_step_that_fails_is_told_and_what_it_leaves_is_opened_whole_and_completed_by_the_next_run(
+def test_a_failed_step_is_reported_and_the_next_run_opens_and_completes_its_result(
     scenario: CrashScenario, failure: Failure
 ):
     with FsTrace(scenario.root) as trace:

@@ -1,11 +1,11 @@
-"""A fuzzing campaign: many changed batches through every decoder, in a process whose death is an answer too.
+"""A fuzzing campaign: many mutated batches through every decoder, in a process whose crash is a result.
 
     python -m tests.fuzz.campaign --batches 10000000 --seed 1
 
 The process that fuzzes keeps the batch at work in a file, so that its parent can save what killed it or made it hang.
-Batches that go a way nobody went before join those that are changed.  Of the batches that are good on the outside, some
+Batches that take a new path join the seeds.  Of the batches that are good on the outside, some
 go on through the decoders written in Python: decompression, wrappers, columns, the intake of a live log; and some are
-compared with the plain twin.  The same seed does the same again.
+compared with the plain twin.  The same seed gives the same run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Partition directories, and the small files beside segments, changed at random: the same seed does the same again."""
+"""Partition directories, and the small files beside segments, mutated at random from a seed."""
 
 from __future__ import annotations
 

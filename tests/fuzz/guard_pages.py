@@ -1,4 +1,4 @@
-"""Memory between pages that nobody may touch: a decoder that reads or writes one byte too far dies at once.
+"""Memory between inaccessible pages: a decoder that reads or writes one byte too far crashes at once.
 
 The bytes are those of a file, so that the parent of a process that died finds there what killed it.
 """

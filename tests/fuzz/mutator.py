@@ -2,7 +2,7 @@
 
 A change is a flipped bit, a wild byte, a field set to a value that hurts (huge, negative, off by one, a varint that is
 longer than it need be), bytes taken out or put in, an end cut off, or another batch spliced on.  After the changes most
-batches get a right length, and most of those a right checksum, so that the decoders behind both are reached.
+batches get a right length, and most of those a right checksum, so that the decoders after both checks are reached.
 
 Everything follows from the seed that the state of the random numbers is made of.
 """

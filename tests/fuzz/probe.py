@@ -1,4 +1,4 @@
-"""One changed batch through every compiled decoder, between forbidden pages, with what they answer checked on the spot.
+"""One mutated batch through every compiled decoder, between guard pages, with every result checked at once.
 
 A probe answers with a signature, a number below SIGNATURES that says which way the batch went, or with what is wrong:
 a negative number, one of the BROKEN_ below.

@@ -1,4 +1,4 @@
-"""Changed batches through the decoders that are written in Python, and beside the plain twin.
+"""Mutated batches through the decoders in Python, compared with the plain twin.
 
 Whatever the bytes are, a decoder answers with records or with a SedimentError.
 """

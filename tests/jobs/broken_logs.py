@@ -1,6 +1,6 @@
-"""Good results of a compaction, each broken in one way: what `verify` has to find, and by which check.
+"""Results of a compaction, each broken in one way that a given check of `verify` must find.
 
-A breakage edits AFTER only.  What it does not mean to break stays right: checksums and indexes are made anew.
+A breakage edits AFTER only.  Everything else stays valid: checksums and indexes are rebuilt.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _change_first(**fields: object) -> Callable[[Edited], None]:
     return change
 
 
-def _drop_living_record(log: Edited) -> None:
+def _drop_surviving_record(log: Edited) -> None:
     log.edit_records(log.data_batch(), lambda records: records[1:])
 
 
@@ -598,8 +598,8 @@ def _move_log_start(log: Edited) -> None:
 
 
 BREAKAGES = {
-    "a living record is gone": Breakage("plain", "lost", _drop_living_record),
-    "the latest value of a key is gone": Breakage("plain", "latest_committed", _drop_living_record),
+    "a living record is gone": Breakage("plain", "lost", _drop_surviving_record),
+    "the latest value of a key is gone": Breakage("plain", "latest_committed", _drop_surviving_record),
     "a superseded record is back": Breakage("plain", "superseded", _bring_back_superseded),
     "a deleted key is back": Breakage("tombstones", "latest_committed", _bring_back_before_tombstone),
     "a deleted key is back for readers of everything": Breakage(

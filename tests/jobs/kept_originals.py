@@ -1,4 +1,4 @@
-"""What a catalogue of originals says, and a log directory put back by it, with nothing but the standard library."""
+"""Catalogues of originals, and restoring a log directory from one with only the standard library."""
 
 from __future__ import annotations
 

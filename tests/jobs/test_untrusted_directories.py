@@ -213,7 +213,7 @@ def _cases():
 
 
 @pytest.mark.parametrize(("spoil", "command"), list(_cases()))
-def test_a_spoiled_directory_is_answered_for_and_nothing_is_lost(tmp_path, log_dir, spoil, command):
+def test_a_corrupted_directory_is_reported_and_nothing_is_lost(tmp_path, log_dir, spoil, command):
     shutil.copytree(log_dir, tmp_path / "before")
     spoil(log_dir)
     readable = latest_values(log_dir / "t-0")
@@ -236,7 +236,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
         Fs().read_bytes(Path("/dev/zero"))
 
 
-def test_what_is_no_regular_file_is_no_segment(log_dir):
+def test_a_segment_must_be_a_regular_file(log_dir):
     partition = log_dir / "t-0"
     before = list_log(TopicPartition("t", 0), partition, Fs())
     fifo(f"t-0/{60:020d}.log")(log_dir)

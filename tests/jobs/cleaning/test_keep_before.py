@@ -1,4 +1,4 @@
-"""`compact --keep-before`: what verify takes as BEFORE."""
+"""`compact --keep-before`: the BEFORE directory of `verify`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`compact --output`: the directory that cleaning in place would have left, somewhere else, and a source left alone."""
+"""`compact --output`: the same result as in place, in another directory, and an unchanged source."""
 
 import errno
 import hashlib
@@ -310,7 +310,7 @@ def test_a_uri_without_an_output_is_refused(log_dir):
 
 
 @pytest.mark.parametrize("where", ["nosuch://host/x", "file:///no/such/directory"])
-def test_a_source_that_is_not_there_is_told_by_its_uri(where, tmp_path):
+def test_a_missing_source_is_reported_by_its_uri(where, tmp_path):
     outcome = sediment("compact", where, "--output", tmp_path / "o", COMPACT)
     assert outcome.status == 2
     assert where in outcome.stderr
@@ -446,9 +446,7 @@ def test_a_full_disk_leaves_the_output_incomplete_and_the_next_run_starts_over(
     published(output)
 
 
-def test_a_scratch_disk_that_is_too_small_is_told_before_anything_is_fetched(
-    log_dir, one_process, tmp_path, monkeypatch
-):
+def test_a_scratch_disk_that_is_too_small_is_reported_before_any_download(log_dir, one_process, tmp_path, monkeypatch):
     monkeypatch.setattr(Fs, "free_bytes", lambda self, path: 10)
     outcome = sediment("compact", uri(log_dir), "--output", tmp_path / "o", "--force", COMPACT, "--json")
     assert outcome.status == 1

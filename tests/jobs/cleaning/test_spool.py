@@ -1,4 +1,4 @@
-"""`sediment compact --hand-off`: a Spark job cleans what a running engine owns, and the engine commits it."""
+"""`sediment compact --hand-off`: a Spark job cleans the logs of a running engine, and the engine commits them."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def was_speculated(cases, expected, scratch: Path) -> bool:
     return bool(frozen)
 
 
-def test_two_disks_under_one_path_are_told_apart(cases, tmp_path):
+def test_two_disks_under_one_path_are_distinguished(cases, tmp_path):
     case = cases["plain"]
     log_dir = make_log_dir(tmp_path / "logs", {"plain-0": case.before})
     place_run_token(log_dir, "run")
