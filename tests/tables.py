@@ -38,7 +38,7 @@ def iterate_rows(path: Path | str | Sequence[Path], request: TableRequest, *, ta
 
 
 def in_ms(batch: Any) -> Any:
-    """A record batch whose timestamps are int64 in ms."""
+    """Return a record batch whose timestamps are int64 in ms."""
     import pyarrow as pa
 
     columns = []
@@ -49,7 +49,7 @@ def in_ms(batch: Any) -> Any:
 
 
 def twin_dump(directory: Path) -> tuple[DumpedSegment, ...]:
-    """The good batches of magic 2 as far as sizes lead in each segment, by the plain Python twin, shaped as a dump."""
+    """Return the valid batches of magic 2 that sizes reach in each segment, read by the twin, shaped as a dump."""
     return tuple(
         DumpedSegment(segment.base_offset, segment.log_bytes(), tuple(_twin_batches(segment)))
         for segment in list_segments(directory)
@@ -86,7 +86,7 @@ def _twin_batches(segment: Segment) -> Iterator[DumpedBatch]:
 
 
 def dumped_segments(dump: Sequence[DumpedSegment], topic: str, partition: int) -> list[dict[str, Any]]:
-    """The columns of `segments` that Kafka's dump of a partition has."""
+    """Return the columns of `segments` that Kafka's dump of a partition has."""
     return [
         {"topic": topic, "partition": partition, "baseOffset": segment.base_offset, "size": segment.log_bytes}
         for segment in dump
@@ -94,7 +94,7 @@ def dumped_segments(dump: Sequence[DumpedSegment], topic: str, partition: int) -
 
 
 def dumped_records(dump: Sequence[DumpedSegment], topic: str, partition: int) -> list[dict[str, Any]]:
-    """The rows of `records` that Kafka's dump of a partition asks for, without `size`."""
+    """Return the rows of `records` that Kafka's dump of a partition asks for, without `size`."""
     return [
         {
             "key": record.key,
@@ -121,7 +121,7 @@ def dumped_records(dump: Sequence[DumpedSegment], topic: str, partition: int) ->
 
 
 def dumped_batches(dump: Sequence[DumpedSegment], topic: str, partition: int) -> list[dict[str, Any]]:
-    """The columns of `batches` that Kafka's dump of a partition has."""
+    """Return the columns of `batches` that Kafka's dump of a partition has."""
     return [
         {
             "topic": topic,

@@ -41,7 +41,7 @@ DIMENSIONS = (*OF_LOGS, *_OF_ROUNDS)
 
 @dataclass
 class Coverage:
-    """How many logs, or rounds, had each of DIMENSIONS."""
+    """Number of logs, or rounds, in each of DIMENSIONS."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -63,7 +63,7 @@ class Coverage:
 
 
 def dimensions_of(case: Case) -> Iterator[str]:
-    """Those of DIMENSIONS that the log of a case has; a name can come more than once."""
+    """Yield those of DIMENSIONS that the log of a case has; a name can come more than once."""
     spec, rounds, steps = case["spec"], case["rounds"], writing_steps(case["spec"])
     configs = spec["configs"]
     yield from _of_batches([step for step in steps if "records" in step])

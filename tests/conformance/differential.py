@@ -97,7 +97,7 @@ def _forgets_aborted(given: CleanedRound, spec: Mapping[str, Any]) -> bool:
 
 
 def _equal_from_start(given: CleanedRound, partition: Path, kafka: Path) -> str:
-    """Every batch that reaches the log start offset is what Kafka left."""
+    """Compare every batch that reaches the log start offset with Kafka's; return the outcome."""
     found, expected = (
         [
             batch

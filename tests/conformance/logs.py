@@ -65,7 +65,7 @@ SPEC: Spec = {
 
 
 def writing_steps(spec: Mapping[str, Any]) -> list[Step]:
-    """The steps that a spec stands for; fields it lacks are those of `SPEC`.
+    """Return the steps that a spec stands for; fields it lacks are those of `SPEC`.
 
     Raises:
         KeyError: the spec has a field that `SPEC` does not have.
@@ -79,7 +79,7 @@ def writing_steps(spec: Mapping[str, Any]) -> list[Step]:
 
 
 def continued(spec: Mapping[str, Any], *, log_end_offset: int, part: int) -> Spec:
-    """The spec that goes on where a log ends: later, with producers and leader epochs of its own."""
+    """Return the spec that goes on where a log ends: later, with producers and leader epochs of its own."""
     whole = {**SPEC, **spec}
     return {
         **whole,
@@ -321,7 +321,7 @@ class _Writer:
 
 # ------------------------------------------------------------------------------------------------------- random choices
 def random_spec(seed: int) -> Spec:
-    """A spec of a small log: each dimension is off in about half of all specs, so that pairs of them meet."""
+    """Return a spec of a small log: each dimension is off in about half of all specs, so that pairs of them meet."""
     pick = random.Random(seed)
 
     def sometimes(*shares: float) -> float:
@@ -392,7 +392,7 @@ def random_spec(seed: int) -> Spec:
 
 
 def random_rounds(seed: int) -> list[Round]:
-    """One to four cleaning rounds of the log of `random_spec(seed)`.
+    """Return one to four cleaning rounds of the log of `random_spec(seed)`.
 
     A round: "now_ms"; "configs" that differ from the log's; "from_checkpoint" (go on at the previous round's end; else
     no checkpoint) or "dirty_share" (a checkpoint at that share of the log); "high_watermark_share" or None for the log

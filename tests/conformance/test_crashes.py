@@ -17,7 +17,7 @@ ACTIVE = f"{40:020d}"
 
 
 def crashes(directory: Path, given: Scenario) -> list[Image]:
-    """What a kill behind each step of a commit leaves, and the result of one that nothing disturbed."""
+    """Return the files after a kill at each step of a commit, and the result of an undisturbed one."""
     swap = prepare(directory, given.groups, FaultyFs())
     with_parts = read_image(directory)
     images = []

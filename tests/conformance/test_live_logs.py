@@ -28,7 +28,7 @@ EXPIRATION_MS = 86_400_000
 
 
 def facts_of(log: PartitionLog) -> dict[str, Any]:
-    """What both sides say of an open log."""
+    """State of an open log, of either side."""
     return {
         "log_start": log.log_start_offset,
         "log_end": log.log_end_offset,
@@ -61,7 +61,7 @@ def kafka_facts(state: LogState) -> dict[str, Any]:
 
 
 def files_of(directory: Path) -> dict[str, object]:
-    """The files of a partition by name; producers of snapshots in no order, an empty index like a missing one."""
+    """Return files of a partition by name, with unordered producers and without empty indexes."""
     found: dict[str, object] = {}
     for path in directory.iterdir():
         content = path.read_bytes()
@@ -85,7 +85,7 @@ def without_sizes(state: LogState) -> LogState:
 
 
 def written(oracle: KafkaOracle, spec: dict[str, Any], scratch: Path) -> tuple[Path, Path]:
-    """The directories that Kafka and the engine write; what both say of them before they stop is compared."""
+    """Return the directories that Kafka and the engine write; what both say of them before they stop is compared."""
     kafka, ours = scratch / "kafka" / "t-0", scratch / "ours" / "t-0"
     kafka.mkdir(parents=True)
     try:
@@ -101,7 +101,7 @@ def written(oracle: KafkaOracle, spec: dict[str, Any], scratch: Path) -> tuple[P
 
 
 def _loaded(oracle: KafkaOracle, directory: Path, **options: Any) -> LogState | str:
-    """What Kafka makes of a directory; its complaint where it does not load it."""
+    """Return Kafka's state of a directory, or its error if it does not load."""
     try:
         return oracle.load(directory, **options)
     except KafkaFailedError as error:

@@ -130,7 +130,7 @@ class KafkaNode:
             self.kill()
 
     def said(self) -> list[str]:
-        """The lines of the last start's log."""
+        """Return the lines of the last start's log."""
         return self.log.read_text(errors="replace").splitlines()
 
     def _answers(self) -> bool:
@@ -148,7 +148,7 @@ class KafkaNode:
         self._process = None
 
     def config_file(self) -> str:
-        """The broker's server.properties."""
+        """Return the broker's server.properties."""
         return str(self._home / "server.properties")
 
     def _write_properties(self) -> None:

@@ -49,7 +49,7 @@ _OVERHEAD_BYTES, _CRC_POSITION, _CRC_FROM = 12, 17, 21
 
 # --------------------------------------------------------------------------------------------------------------- values
 def readable_batches(directory: Path) -> dict[int, bytes]:
-    """The whole batches of magic 2 with a right checksum, by base offset, up to the first other of each segment."""
+    """Return the complete, valid batches of magic 2 by base offset, up to the first other batch of each segment."""
     found = {}
     for path in sorted(directory.glob("*.log")):
         data, position = path.read_bytes(), 0
@@ -65,7 +65,7 @@ def readable_batches(directory: Path) -> dict[int, bytes]:
 
 
 def records_of(directory: Path) -> dict[int, object]:
-    """The records by offset."""
+    """Return the records by offset."""
     return {
         record.offset: record
         for segment in list_segments(directory)
@@ -128,7 +128,7 @@ class CrashScenario:
         self.restore(self.before)
 
     def run(self, arguments: tuple[str, ...] | None = None, *, speculates: bool = False) -> Outcome:
-        """The command, in this process; with `speculates` each of its tasks runs twice."""
+        """Run the command in this process; with `speculates` each of its tasks runs twice."""
         arguments = tuple(argument.replace("@", str(self.root)) for argument in arguments or self.arguments)
         with inline_spark(speculates=speculates):
             return sediment(self.command, self.root / LOGS, "--json", "--quiet", *arguments)
@@ -143,7 +143,7 @@ class CrashScenario:
 
     @property
     def is_trusted_more_by_us(self) -> bool:
-        """Whether Kafka would take a torn last batch for good after a clean stop, where our start cuts it off."""
+        """Return True if Kafka accepts a torn last batch after a clean stop; Sediment's loader truncates it."""
         return "torn-tail-clean" in self.name
 
     @property
@@ -151,12 +151,12 @@ class CrashScenario:
         return self.root / LOGS
 
     def partitions(self) -> list[Path]:
-        """The partition directories, by what was laid out."""
+        """Return the partition directories, by what was laid out."""
         names = {name.split("/")[1] for name in self.before if name.startswith(f"{LOGS}/") and name.count("/") > 1}
         return [self.log_dir / name for name in sorted(names)]
 
     def of(self, tree: Tree, directory: Path) -> dict[str, bytes]:
-        """The files of a directory in a tree."""
+        """Return the files of a directory in a tree."""
         start = f"{directory.relative_to(self.root)}/"
         return {
             name.removeprefix(start): data
@@ -180,7 +180,7 @@ class CrashScenario:
         )
 
     def assert_repeats(self) -> Outcome:
-        """The command run again on what lies there says what one said that nothing disturbed."""
+        """Run the command again on the directory and assert that its result is that of an undisturbed run."""
         outcome = self.run(self.again)
         assert outcome.status == self.outcome.status, outcome.stderr + outcome.stdout
         assert leftovers(read_tree(self.root)) == []
@@ -188,7 +188,7 @@ class CrashScenario:
 
 
 def files_of(scenario: CrashScenario, tree: Tree) -> dict[str, bytes]:
-    """The files that say nothing of the run that made them: all but the manifest, catalogues and the archive."""
+    """Return the files that say nothing of the run that made them: all but the manifest, catalogues and the archive."""
     is_archived = "archived" in scenario.name
     return {
         name: data
@@ -215,7 +215,7 @@ _COMPACT = (
 
 
 def committed_groups(scenario: CrashScenario, directory: Path) -> int:
-    """How many groups are new behind a start; each must be old or new, and the new ones first."""
+    """Return the number of new groups after a start; each must be old or new, and the new ones come first."""
     old, new = (_segments(scenario.of(tree, directory)) for tree in (scenario.before, scenario.after))
     found = segment_files(directory)
     # A group keeps the base offset of its first segment.
@@ -277,7 +277,7 @@ def _check_groups(scenario: CrashScenario, tree: Tree) -> None:
 
 
 def _check_kept(scenario: CrashScenario, tree: Tree) -> None:
-    """Every log is where it was or, with its content, among the originals."""
+    """Assert that every log is unchanged in place or, with the same content, among the originals."""
     _check_groups(scenario, tree)
     (directory,) = scenario.partitions()
     for state in (tree, read_tree(scenario.root)):
@@ -367,7 +367,7 @@ def _check_expired_and_kept(scenario: CrashScenario, tree: Tree) -> None:
 
 
 def archived_offsets(scenario: CrashScenario) -> list[int]:
-    """The offsets of all rows of the archive."""
+    """Return the offsets of all rows of the archive."""
     from deltalake import DeltaTable
 
     archive = scenario.root / ELSEWHERE
@@ -470,7 +470,7 @@ _RECOVERED = (
 
 # ------------------------------------------------------------------------------------------------------------ the table
 def crash_scenarios() -> Mapping[str, CrashScenario]:
-    """Every scenario by its name, not prepared yet."""
+    """Return every scenario by its name, not prepared yet."""
     table = [
         CrashScenario(
             "compact, whole", "compact", (*_COMPACT, "--strategy=whole"), _lay_out_for_compact, _check_groups

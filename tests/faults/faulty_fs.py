@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 
 
 def read_image(directory: Path) -> Image:
-    """The files of `directory`, not those of directories in it."""
+    """Return the files of `directory`, not those of directories in it."""
     files = (path for path in sorted(directory.iterdir()) if path.is_file())
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
@@ -93,7 +93,7 @@ class Disk:
         self._pending = []
 
     def created(self, path: Path) -> None:
-        """A new file: without a sync its name may be there and half of its content."""
+        """Record a new file: without a sync its name may exist, with half of its content."""
         content = path.read_bytes()
         self._names[path.name] = _Inode((content[: len(content) // 2], path.stat().st_mtime_ns))
         self._changed()
@@ -107,27 +107,27 @@ class Disk:
             self._changed()
 
     def linked(self, disk: Disk, source: Path, target: Path) -> None:
-        """A second name for a file that `disk` knows."""
+        """Record a second name for a file that `disk` knows."""
         self._names[target.name] = disk._names[source.name]
         self._changed()
 
     def moved(self, directory: Path) -> Disk:
-        """The directory has another name, durably."""
+        """Follow a durable rename of the directory."""
         self.directory = directory
         return self
 
     def names(self) -> set[str]:
-        """The files that are there now."""
+        """Return the files that are there now."""
         return set(self._names)
 
     def opened(self, path: Path) -> None:
-        """A file that may be new; without a sync its name may be there with nothing in it."""
+        """Record an opened file, which may be new; without a sync it may exist but be empty."""
         if path.name not in self._names:
             self._names[path.name] = _Inode((b"", path.stat().st_mtime_ns))
             self._changed()
 
     def written(self, path: Path) -> None:
-        """An open file was written to or resized."""
+        """Record that an open file was written to or resized."""
         inode = self._names.get(path.name)
         if inode is not None:
             inode.content = path.read_bytes()
@@ -150,7 +150,7 @@ class Disk:
         ]
 
     def after_random_power_loss(self, chance: random.Random) -> Image:
-        """One thing that the directory may hold; of files written to while open, any of the unsynced pages."""
+        """Return one thing that the directory may hold; of files written to while open, any of the unsynced pages."""
         names = chance.choice((self._durable_names, *self._pending))
         return {name: inode.survivor(chance) for name, inode in sorted(names.items())}
 
@@ -276,7 +276,7 @@ class FaultyFs(Fs):
             tell(self.disk)
 
     def is_torn_next(self) -> bool:
-        """Whether the next operation is to stop in its middle."""
+        """Return True if the next operation is to stop in its middle."""
         return self.fault is not None and self.fault.torn and self.fault.number == self.operations + 1
 
 

@@ -38,7 +38,7 @@ _NO_INODE = (b"", 0)
 
 
 class Crash(StrEnum):
-    """What ended a run at a step."""
+    """Cause that ended a run at a step."""
 
     KILLED = "SIGKILL"
     TORN_WRITE = "torn write"
@@ -75,7 +75,7 @@ class Fault:
     failure: Failure
 
     def hits(self, number: int, grows: bool) -> bool:
-        """Whether that step fails; `grows`: it takes room on the disk."""
+        """Return True if that step fails; `grows`: it takes room on the disk."""
         if self.failure is Failure.ENOSPC:
             return number >= self.number and grows
         return number == self.number
@@ -90,7 +90,7 @@ class Fault:
 
 # ---------------------------------------------------------------------------------------------------------------- trees
 def read_tree(root: Path) -> Tree:
-    """All files and directories below `root`, without the lock files that whoever owns a directory leaves."""
+    """Return all files and directories below `root`, without the lock files that whoever owns a directory leaves."""
     tree: Tree = {}
     for folder, folders, files in os.walk(root):
         above = Path(folder).relative_to(root)
@@ -123,7 +123,7 @@ def write_tree(root: Path, tree: Tree) -> None:
 
 
 def contents(tree: Tree) -> dict[str, bytes]:
-    """The files of a tree, whatever their times."""
+    """Return the files of a tree, whatever their times."""
     return {name: content for name, (content, _) in tree.items() if not name.endswith("/")}
 
 
@@ -331,7 +331,7 @@ class FsTrace:
 
 
 def _method(wrapper: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    """A function, so that it binds as a method where `wrapper` would not."""
+    """Return a function, so that it binds as a method where `wrapper` would not."""
     watched = partial(wrapper, real)
 
     def method(self: Any, *arguments: Any, **named: Any) -> Any:

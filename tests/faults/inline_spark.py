@@ -37,7 +37,7 @@ class Attempts:
     is_lost: bool = False
 
     def perform(self, work: Callable[[], Iterable[Any]]) -> list[Any]:
-        """The rows of a task."""
+        """Return the rows of a task."""
         results: list[list[Any]] = []
         while len(results) < (2 if self.speculates else 1):
             self.number += 1
@@ -52,7 +52,7 @@ ATTEMPTS = Attempts()
 
 
 class _Context:
-    """What a task asks of its TaskContext."""
+    """The part of TaskContext that tasks use."""
 
     def stageId(self) -> int:
         return 0

@@ -30,20 +30,20 @@ _Item = TypeVar("_Item")
 
 
 def sample(items: Sequence[_Item], count: int = SAMPLE) -> Sequence[_Item]:
-    """All of them, or `count` evenly spread."""
+    """Return all of them, or `count` evenly spread."""
     if IS_WHOLE or len(items) <= count:
         return items
     return [items[(2 * index + 1) * len(items) // (2 * count)] for index in range(count)]
 
 
 def sampled_by_crash(images: Sequence[CrashImage], count: int = SAMPLE) -> Iterator[CrashImage]:
-    """A sample of each kind of crash."""
+    """Yield a sample of each kind of crash."""
     for crash in dict.fromkeys(image.crash for image in images):
         yield from sample([image for image in images if image.crash is crash], count)
 
 
 def recorded(scenario: CrashScenario) -> FsTrace:
-    """The steps of an undisturbed run and what a crash at each leaves."""
+    """Return the steps of an undisturbed run and what a crash at each leaves."""
     scenario.restore(scenario.before)
     with FsTrace(scenario.root, records=True) as trace:
         outcome = scenario.run()
@@ -60,7 +60,7 @@ class OutcomeChecker:
         self._known: set[frozenset[tuple[str, bytes]]] = set()
 
     def count(self, fault: str) -> None:
-        """One more was tried."""
+        """Count one more case."""
         TALLY[self._scenario.name, fault] += 1
 
     def check(self, tree: Tree, fault: str, what: str) -> None:

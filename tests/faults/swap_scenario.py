@@ -60,7 +60,7 @@ class Group:
     new: Files
 
     def files_of(self, name_to_content: Files) -> Files:
-        """Those of the given files that carry a base of this group."""
+        """Return those of the given files that carry a base of this group."""
         bases = {*self.bases, *self.new_bases}
         return {name: content for name, content in name_to_content.items() if _base_of(name) in bases}
 
@@ -81,7 +81,7 @@ class Scenario:
         return {name: content for name, (content, _) in self.image.items() if name.endswith(".snapshot")}
 
     def cleaned_files(self) -> Files:
-        """The whole directory after a commit."""
+        """Return the whole directory after a commit."""
         files = self.untouched()
         gone = {base for group in self.groups for base in group.bases if base not in group.new_bases}
         files |= {name: content for name, content in self.snapshots().items() if _base_of(name) not in gone}
@@ -125,7 +125,7 @@ def build(directory: Path, old: Offsets, new: Sequence[tuple[Sequence[int], Offs
 
 
 def full_scenario(tmp_path: Path) -> tuple[Path, Scenario]:
-    """The table above, laid out below `tmp_path`."""
+    """Return the table above, laid out below `tmp_path`."""
     directory = tmp_path / "logs" / str(PARTITION)
     old = {
         0: range(3),
@@ -206,7 +206,7 @@ def prepare(directory: Path, groups: Sequence[Group], fs: Fs, *, synced: bool = 
 
 
 def whole_run(directory: Path, scenario: Scenario, fs: Fs) -> None:
-    """A run from its first step to its last: finish what was interrupted, write the parts, commit."""
+    """Run all steps: finish an interrupted swap, write the parts, commit."""
     finish_interrupted(directory, fs)
     done = committed_groups(directory, scenario)
     commit(prepare(directory, scenario.groups[done:], fs), fs)
@@ -214,7 +214,7 @@ def whole_run(directory: Path, scenario: Scenario, fs: Fs) -> None:
 
 # --------------------------------------------------------------------------------------------------------- the verdicts
 def committed_groups(directory: Path, scenario: Scenario) -> int:
-    """How many groups are new; each must be old or new, and the new ones a prefix."""
+    """Return the number of new groups; each must be old or new, and the new ones a prefix."""
     files = {name: content for name, content in _contents(directory).items() if _is_kept(name)}
     states = []
     for group in scenario.groups:
@@ -226,7 +226,7 @@ def committed_groups(directory: Path, scenario: Scenario) -> int:
 
 
 def assert_whole(directory: Path, scenario: Scenario) -> int:
-    """No leftovers, each group old or new, everything else as it was; returns how many groups are new."""
+    """Assert no leftovers, each group old or new and the rest unchanged; return the number of new groups."""
     files = _contents(directory)
     assert [name for name in files if name.endswith(TEMPORARY)] == []
     committed = committed_groups(directory, scenario)
@@ -241,7 +241,7 @@ def assert_whole(directory: Path, scenario: Scenario) -> int:
 
 
 def assert_start_repairs(directory: Path, scenario: Scenario) -> int:
-    """A start makes the directory whole, a second start finds nothing to do; returns how many groups are new."""
+    """Assert that a start repairs the directory and a second one changes nothing; return the number of new groups."""
     finish_interrupted(directory, FaultyFs())
     committed = assert_whole(directory, scenario)
     assert finish_interrupted(directory, FaultyFs()) == ()
@@ -249,13 +249,13 @@ def assert_start_repairs(directory: Path, scenario: Scenario) -> int:
 
 
 def assert_run_completes(directory: Path, scenario: Scenario) -> None:
-    """A run over what a crash left ends where an undisturbed run ends; stray snapshots may be left to the loader."""
+    """Assert that a run after a crash ends like an undisturbed run; stray snapshots may be left to the loader."""
     whole_run(directory, scenario, FaultyFs())
     assert assert_whole(directory, scenario) == len(scenario.groups)
 
 
 def copy_of(directory: Path, place: Path) -> Path:
-    """A copy of a partition directory below `place`, under the same name."""
+    """Return a copy of a partition directory below `place`, under the same name."""
     target = place / directory.name
     if target.exists():
         shutil.rmtree(target)

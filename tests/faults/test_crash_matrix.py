@@ -82,14 +82,14 @@ def test_tasks_that_all_run_twice_change_nothing(tasked: CrashScenario):
 
 @pytest.fixture(params=[name for name in crash_scenarios() if name.startswith("compact") or "archived" in name])
 def tasked(request: pytest.FixtureRequest, tmp_path: Path) -> CrashScenario:
-    """A scenario that has tasks."""
+    """Return a scenario that has tasks."""
     found = crash_scenarios()[request.param]
     found.prepare(tmp_path / "root")
     return found
 
 
 def assert_as_undisturbed(scenario: CrashScenario) -> None:
-    """The same bytes in the log directory, the same archive or output, and nothing that an attempt left that lost."""
+    """Assert the same log directory and the same archive or output, without files of a losing attempt."""
     tree = read_tree(scenario.root)
     assert leftovers(tree) == []
     assert files_of(scenario, tree) == files_of(scenario, scenario.after)

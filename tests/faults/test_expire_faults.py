@@ -55,7 +55,7 @@ class Log:
         return self.log_dir / NAME
 
     def lay_out(self, images: tuple[Image, Image] | None = None) -> None:
-        """The log directory and the partition's, as `images` or as before."""
+        """Write the log directory and the partition directory, from `images` or as before the run."""
         top, partition = images or self.before
         write_image(self.directory, partition)
         write_image(self.log_dir, top)
@@ -121,7 +121,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
 
 
 def assert_nothing_lost(log: Log) -> None:
-    """A start over what lies there: the log begins at the old or the new start and holds every record from there on."""
+    """Assert that after a start the log begins at the old or new start and holds every record from there on."""
     checkpoints = read_checkpoints(log.log_dir, Fs()).of(PARTITION)
     found = records_of(log.directory)
     loaded = load_log(
@@ -149,7 +149,7 @@ def assert_recoverable(log: Log, images: tuple[Image, Image]) -> None:
 
 
 def kills(log: Log):
-    """A run killed behind each of its operations."""
+    """Yield a run killed behind each of its operations."""
     for number in itertools.count(1):
         log.lay_out()
         fs = FsOfBoth(Kill(number), log.log_dir)

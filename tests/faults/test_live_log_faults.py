@@ -68,7 +68,7 @@ class History:
 
 
 def _delta(data: bytes) -> int:
-    """The last offset delta of a batch."""
+    """Return the last offset delta of a batch."""
     return int.from_bytes(data[23:27], "big")
 
 

@@ -69,7 +69,7 @@ def kills(work: Work, lay_out: Callable[[], object], disk_of: Path | None = None
 
 
 class Starts:
-    """How many groups are new after a start over an image; what is known already is not tried again."""
+    """Return the number of new groups after a start on an image; known images are not tried again."""
 
     def __init__(self, directory: Path, given: Scenario) -> None:
         self._directory = directory
@@ -85,7 +85,7 @@ class Starts:
 
 
 def crashes_of_a_commit(directory: Path, given: Scenario) -> list[Image]:
-    """What a kill behind each step of a commit leaves."""
+    """Return the files after a kill at each step of a commit."""
     swap = prepare(directory, given.groups, FaultyFs())
     with_parts = read_image(directory)
     return [

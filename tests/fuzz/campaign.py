@@ -38,7 +38,7 @@ MOST_RESIDENT_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """What a campaign did; `ways` are the different outcomes that batches had."""
+    """Result of a campaign; `ways` are the different outcomes of batches."""
 
     batches: int
     python_batches: int
@@ -88,7 +88,7 @@ def run(
 
 
 def _kept(folder: Path, saves: Path, seed: int) -> str:
-    """Where the batch at work was saved, and how to do it again."""
+    """Save the batch that was in progress; return its path and the command that repeats it."""
     try:
         number, size = np.frombuffer(saved(folder / "note", 16), dtype=np.int64).tolist()
         python_batches = folder / "python_batches"
@@ -162,7 +162,7 @@ def _cut(data: np.ndarray, ends: np.ndarray, count: int) -> list[bytes]:
 
 
 def main() -> None:
-    """The command line; a table of what happened, or a failure and exit status 1."""
+    """Run from the command line; print a table of results, or a failure and exit with 1."""
     parser = argparse.ArgumentParser(description="fuzz the decoders")
     parser.add_argument("--batches", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -19,7 +19,7 @@ NOW_MS = START_MS + 3_600_000
 
 
 def corrupted_log(directory: Path, seed: int) -> Path:
-    """A random log of which `corrupt` changed some files; every third one has messages of the old formats."""
+    """Return a random log of which `corrupt` changed some files; every third one has messages of the old formats."""
     magics = (0, 1, 2) if seed % 3 == 0 else (2,)
     write_random_log(directory, seed % 7, LogShape(batches=30, codecs=(0, 0, 1, 2, 3, 4), magics=magics))
     corrupt(directory, seed)
@@ -27,7 +27,7 @@ def corrupted_log(directory: Path, seed: int) -> Path:
 
 
 def changed_batch(batches: list[bytes], seed: int, number: int) -> bytes:
-    """One of `batches`, changed as a campaign changes it."""
+    """Return one of `batches`, mutated as in a campaign."""
     out, state = np.zeros(ROOM_BYTES, dtype=np.uint8), np.ones(1, dtype=np.uint64)
     pool = pool_of(batches)
     seed_state(state, seed, number)
@@ -36,7 +36,7 @@ def changed_batch(batches: list[bytes], seed: int, number: int) -> bytes:
 
 
 def flipped(content: bytes, chance: random.Random) -> bytes:
-    """One to six bytes or numbers changed, put in or taken out."""
+    """Change, insert or remove one to six bytes or numbers."""
     changed = bytearray(content)
     for _ in range(chance.randint(1, 6)):
         kind = chance.randrange(4)

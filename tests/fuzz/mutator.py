@@ -47,7 +47,7 @@ def seed_state(state: State, seed: int, number: int) -> None:
 
 @kernel
 def below(state: State, bound: int) -> int:
-    """A number in [0, bound)."""
+    """Return a number in [0, bound)."""
     word = state[0]
     word ^= word >> np.uint64(12)
     word ^= word << np.uint64(25)

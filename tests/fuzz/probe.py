@@ -41,7 +41,7 @@ BROKEN_TEXT = {
 
 @kernel
 def _probe_record(base: int, start: int, end: int, row: npt.NDArray[np.int64], secrets: int) -> bool:
-    """Whether the fields lie within their record and in their order."""
+    """Return True if the fields lie within their record and in their order."""
     key_end = row[decode.KEY_START] + max(row[decode.KEY_BYTES], 0)
     value_end = row[decode.VALUE_START] + max(row[decode.VALUE_BYTES], 0)
     if not (start <= row[decode.RECORD_START] <= row[decode.KEY_START] <= key_end <= row[decode.VALUE_START]):

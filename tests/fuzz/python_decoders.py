@@ -64,7 +64,7 @@ class PythonDecoders:
         self.compared = 0
 
     def feed(self, batches: Sequence[bytes], count: int) -> None:
-        """Some of `batches` as they are, and compressed as a batch or a wrapper whose content they are."""
+        """Decode some of `batches` as they are, and compressed as the content of a batch or a wrapper."""
         if not batches:
             return
         for _ in range(count):
@@ -80,7 +80,7 @@ class PythonDecoders:
         self._note.unlink(missing_ok=True)
 
     def compressed(self, data: bytes) -> bytes:
-        """The batch with its records, right or wrong, as a stream of some codec, which may be damaged too."""
+        """Return the batch with its records, right or wrong, as a stream of some codec, which may be damaged too."""
         codec = self._random.randrange(1, 5)
         stream = self._damaged(framing.compress(codec, data[61:]))
         head = bytearray(data[:61])
@@ -89,7 +89,7 @@ class PythonDecoders:
         return sign_batch(bytes(head) + stream)
 
     def wrapped(self, data: bytes) -> bytes:
-        """A wrapper around the message."""
+        """Return a wrapper around the message."""
         magic, codec = data[16], self._random.randrange(1, 4)
         stream = self._damaged(framing.compress(codec, data * self._random.randrange(1, 4), magic=magic))
         offset = self._random.choice([0, 1, 5, 1 << 40, -1, INT64_MAX])
@@ -104,7 +104,7 @@ class PythonDecoders:
         return bytes(changed)
 
     def one(self, data: bytes) -> None:
-        """Every decoder on the one batch."""
+        """Run every decoder on one batch."""
         rows, ours = self._read(data)
         for row in rows:
             self._fold(row)
@@ -124,7 +124,7 @@ class PythonDecoders:
         return result
 
     def _read(self, data: bytes) -> tuple[np.ndarray, list[tuple[Any, ...]] | None]:
-        """The header rows, and the records as (offset, key, value, headers) or None where they cannot be read."""
+        """Return the header rows, and the records as (offset, key, value, headers) or None if unreadable."""
         buffer = padded_buffer(len(data))
         buffer[: len(data)] = np.frombuffer(data, dtype=np.uint8)
         rows = np.zeros(1, dtype=BATCH_ROW)
@@ -182,7 +182,7 @@ class PythonDecoders:
             self._guarded("metadata", lambda value=value: decode_metadata_record(value))
 
     def _compare(self, data: bytes, ours: list[tuple[Any, ...]] | None) -> None:
-        """The twin must accept and read the same, but for what it does not bother to refuse."""
+        """Assert that the twin reads the same; it may accept input that the decoders refuse."""
         try:
             _, batch = next(file_batches(data), (0, None))
             theirs = batch.records() if batch is not None and batch.is_valid() else None
@@ -208,7 +208,7 @@ class PythonDecoders:
 
 
 def _refused_on_purpose(batch: Any) -> bool:
-    """What the reader of headers refuses, and Kafka's reader of records does not look at."""
+    """Return the reason if only the header reader refuses a batch, in fields that Kafka's record reader ignores."""
     if not isinstance(batch, Batch):
         return bool(batch.codec)  # a wrapper may hold entries of a magic that Kafka takes for one of its own
     return batch.last_offset_delta < 0 or batch.magic != 2 or batch.is_control

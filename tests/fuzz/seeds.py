@@ -69,7 +69,7 @@ def _fields(batch: bytes) -> Iterable[tuple[int, int]]:
 
 
 def _record_fields(batch: bytes) -> Iterable[tuple[int, int]]:
-    """The varints of the records, as far as they can be followed."""
+    """Yield the varints of the records, as far as they can be followed."""
     at = 61
 
     def varint() -> int:
@@ -102,7 +102,7 @@ def _record_fields(batch: bytes) -> Iterable[tuple[int, int]]:
 
 
 def seed_batches() -> list[bytes]:
-    """The same ones, in the same order, every time."""
+    """Return the same ones, in the same order, every time."""
     found: dict[bytes, None] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in cleaning_cases(magic2_only=False):

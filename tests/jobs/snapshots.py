@@ -63,7 +63,7 @@ class Committed:
 
 
 def committed_records(directory: Path) -> list[Committed]:
-    """All of a log that has every marker its transactions ever had."""
+    """Return all of a log that has every marker its transactions ever had."""
     found: list[Committed] = []
     aborted: set[int] = set()
     transactions: dict[int, list[int]] = {}
@@ -176,7 +176,7 @@ class Log:
 
 
 def first_segments(source: Path, target: Path, count: int) -> Path:
-    """A copy of a partition directory as it was when its segment number `count` began."""
+    """Return a copy of a partition directory as it was when its segment number `count` began."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     bases = [segment.base_offset for segment in list_segments(source)]

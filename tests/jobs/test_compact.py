@@ -234,7 +234,7 @@ def test_a_new_cleaner_checkpoint_belongs_to_the_owner_of_the_log_directory(log_
 
 
 def leave_complete_swap(partition: Path) -> None:
-    """The files of a replacement whose new segment was complete when the process died."""
+    """Write the files of a swap whose new segment was complete when the process died."""
     for suffix in (".log", ".index", ".timeindex"):
         name = f"{0:020d}{suffix}"
         (partition / (name + ".swap")).write_bytes((partition / name).read_bytes())

@@ -88,7 +88,7 @@ def load(spark, path, **options):
 
 
 def direct(spark, path, **options):
-    """The same table without the source: read here, handed to Spark as rows."""
+    """Return the same table without the source: read here, handed to Spark as rows."""
     request = TableRequest(**options)
     rows = []
     for task in plan_table(request, find_sources([path], Fs()), Fs()):
@@ -137,7 +137,7 @@ PLACE = ("topic", "partition", "segment", "baseOffset", "offset")
 
 
 def assert_table(frame, rows):
-    """The columns of `frame` that `rows` have hold `rows`, timestamps as ms."""
+    """Assert that the columns of `frame` that `rows` have hold `rows`, timestamps as ms."""
     place = [name for name in PLACE if name in rows[0]]
     table = frame.select(*rows[0]).toArrow().sort_by([(name, "ascending") for name in place])
     found = [row for batch in table.to_batches() for row in in_ms(batch).to_pylist()]
@@ -146,7 +146,7 @@ def assert_table(frame, rows):
 
 
 def assert_tables(spark, log_dir, dumps, **options):
-    """The partitions in `log_dir` hold, field by field, what `dumps` say, by (topic, partition)."""
+    """Assert that partitions in `log_dir` equal `dumps`, by (topic, partition), field by field."""
     for what, dumped in (("records", dumped_records), ("batches", dumped_batches), ("segments", dumped_segments)):
         rows = [row for (topic, partition), dump in dumps.items() for row in dumped(dump, topic, partition)]
         frame = load(spark, log_dir, what=what, **options)
@@ -479,7 +479,7 @@ def test_a_stream_that_was_stopped_goes_on_where_it_was_whatever_happened_to_the
 
 
 def roll(directory, base):
-    """A segment as a broker rolls it: the one before it gets its final indexes, the new one is empty."""
+    """Roll a segment like a broker: the previous one gets its final indexes, the new one is empty."""
     log = max(directory.glob("*.log"))
     write_indexes(log)
     write_segment(directory, base)
@@ -494,7 +494,7 @@ def write_indexes(log):
 
 
 def let_go(directory, base):
-    """What retention does to the first segment: the log start is checkpointed, then files are renamed, then gone."""
+    """Expire the first segment: checkpoint the log start, rename its files, then delete them."""
     following = sorted(int(log.stem) for log in directory.glob("*.log"))[1]
     write_checkpoint(directory.parent / "log-start-offset-checkpoint", {directory.name: following})
     for path in sorted(directory.glob(f"{base:020d}.*")):
@@ -612,7 +612,7 @@ def test_a_stream_of_committed_data_waits_for_the_marker(stream, live):
 
 @pytest.fixture
 def many(tmp_path):
-    """A log directory of 120 partitions of two records each."""
+    """Return a log directory of 120 partitions of two records each."""
     for number in range(120):
         write_segment(tmp_path / "many" / f"m-{number}", 0, [batch_bytes(0, "ab")])
     return tmp_path / "many"

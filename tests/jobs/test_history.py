@@ -114,7 +114,7 @@ COMMANDS = ("plan", "compact", "compact --output", "verify", "expire", "recover"
 
 @pytest.fixture(scope="module")
 def of_every_command(tmp_path_factory, sc):
-    """A ledger with a run of every command that writes there, by the commands themselves where they need no JARs."""
+    """Return a ledger with a run of every command; commands that need JARs are not run but recorded."""
     top = tmp_path_factory.mktemp("runs")
     path = top / "ledger"
     for base in (0, 20):

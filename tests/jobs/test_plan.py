@@ -49,7 +49,7 @@ def plan(log_dir, *options, now_ms=NOW_MS):
 
 
 def keyed_log(path, *, batches=40, keys=4, tombstones=False, timestamp=NOW_MS - DAY_MS):
-    """A partition of two rolled segments and an empty active one, one record a batch."""
+    """Return a partition of two rolled segments and an empty active one, one record a batch."""
     half = batches // 2
 
     def batch(offset):

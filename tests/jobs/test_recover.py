@@ -24,7 +24,7 @@ CASE_NOW_MS = 1_700_001_000_000
 
 
 def corpus_log_dir(scratch, name):
-    """A log directory with the partition of a loading case, left as the case says."""
+    """Return a log directory with the partition of a loading case, left as the case says."""
     case = load_loading_case(name, scratch)
     log_dir = scratch / f"logs-{name}"
     log_dir.mkdir()
@@ -369,7 +369,7 @@ def test_new_files_have_the_owner_of_the_log(tmp_path):
 
 @pytest.fixture
 def healthy(tmp_path):
-    """A directory as a broker leaves it at a clean stop, with an idle partition and files whose deletion had begun."""
+    """Return a directory after a clean stop, with an idle partition and files whose deletion had begun."""
     log_dir = make_log_dir(tmp_path / "logs", "t-0", "idle-0")
     assert run(log_dir).status == 0
     for suffix in (".log", ".index", ".timeindex"):

@@ -65,7 +65,7 @@ def run(command, log_dir):
 
 
 def latest_values(partition):
-    """The newest value of each key, of what is readable as a segment."""
+    """Return the newest value of each key, of what is readable as a segment."""
     found = {}
     for path in sorted(partition.glob("*.log")):
         if path.is_file() and path.stat().st_size < 1 << 20:
@@ -205,7 +205,7 @@ SPOILED = {
 
 
 def _cases():
-    """Every command on every spoiled directory, of which two each are for every run of the tests."""
+    """Yield every command on every spoiled directory, of which two each are for every run of the tests."""
     for row, (name, spoil) in enumerate(SPOILED.items()):
         for column, command in enumerate(COMMANDS):
             marks = [] if column < EVERY_RUN and (column + row) % EVERY_RUN < 2 else [pytest.mark.fuzz]

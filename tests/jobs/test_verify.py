@@ -1,4 +1,4 @@
-"""What Kafka 4.2.0 left of every case is a correct compaction, what compact leaves is too, and nothing broken is."""
+"""`sediment verify`: accepts the results of Kafka 4.2.0 and of `compact` in every case, and rejects broken ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def topic_of(name):
 
 
 def comparisons(cases):
-    """Every round of every case, and all rounds of a case at once; few runs, because each one costs seconds.
+    """Return every round of every case, and all rounds of a case at once; few runs, because each one costs seconds.
 
     Rounds that give no delete horizon go with the first ones whatever their clock.
     """
@@ -97,7 +97,7 @@ def break_results(before: Path, after: Path, partitions) -> dict[str, str]:
 
 
 def keep_damage(log_dirs) -> None:
-    """The same batch of both logs gets the same wrong checksum."""
+    """Give the same batch of both logs the same wrong checksum."""
     for log_dir in log_dirs:
         path = next((log_dir / "all_unique-0").glob("*.log"))
         content = bytearray(path.read_bytes())

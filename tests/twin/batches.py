@@ -143,11 +143,11 @@ class Batch:
         )
 
     def is_valid(self) -> bool:
-        """Whether the batch is long enough and its checksum right."""
+        """Return True if the batch is long enough and its checksum right."""
         return len(self.data) >= HEADER_BYTES and crc32c_of(self.data[_CRC_START:]) == self.crc
 
     def records(self) -> tuple[Record, ...]:
-        """The records, decoded with the checks of 01 §3.4.
+        """Return the records, decoded with the checks of 01 §3.4.
 
         Raises:
             InvalidRecordError: a count or a record contradicts the bytes.
@@ -175,7 +175,7 @@ class Batch:
 
 
 def parse_batch(data: bytes) -> Batch:
-    """The batch that `data` holds from first to last byte; nothing but its framing is checked."""
+    """Return the batch that `data` holds from first to last byte; nothing but its framing is checked."""
     if len(data) < HEADER_BYTES:
         raise CorruptRecordError(f"a batch of {len(data)} bytes is shorter than its header")
     base_offset, length, *rest = _HEADER.unpack_from(data)
@@ -257,7 +257,7 @@ def parse_end_transaction_marker(value: bytes | None) -> int:
 
 # --------------------------------------------------------------------------------------------------------------- encode
 def encode_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:
-    """The record as it stands in a batch, its length first."""
+    """Return the record as it stands in a batch, its length first."""
     body = bytearray(b"\x00")
     body += encode_varlong(wrap(record.timestamp - base_timestamp, 64))
     body += encode_varint(record.offset - base_offset)
@@ -287,7 +287,7 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """A batch of at least one record, as Kafka's builder writes it.
+    """Return a batch of at least one record, as Kafka's builder writes it.
 
     Deltas are relative to `delete_horizon_ms`, else to the first record's timestamp.  `append_time` makes the batch one
     of LogAppendTime; it is its maxTimestamp.  `last_offset` defaults to the last record's.
@@ -318,7 +318,7 @@ def encode_batch(
 
 
 def encode_empty_batch(batch: Batch) -> bytes:
-    """The header that stays of a batch without records: no codec, no horizon, baseTimestamp -1 (§3.2)."""
+    """Return the header that stays of a batch without records: no codec, no horizon, baseTimestamp -1 (§3.2)."""
     return assemble_batch(
         b"",
         base_offset=batch.base_offset,
@@ -368,7 +368,7 @@ def assemble_batch(
 
 
 def sign_batch(data: bytes) -> bytes:
-    """The same batch with its checksum made right."""
+    """Return the same batch with its checksum made right."""
     return data[:_CRC_POSITION] + struct.pack(">I", crc32c_of(data[_CRC_START:])) + data[_CRC_START:]
 
 
@@ -382,7 +382,7 @@ def encode_marker(
     producer_epoch: int,
     coordinator_epoch: int,
 ) -> bytes:
-    """A transaction marker: a control batch of one record, 78 bytes (§4)."""
+    """Return a transaction marker: a control batch of one record, 78 bytes (§4)."""
     key = struct.pack(">hh", 0, control_type)
     value = struct.pack(">hi", 0, coordinator_epoch)
     return encode_batch(

@@ -106,7 +106,7 @@ class CleanableRange:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one round did; `end_offset` is the new cleaner checkpoint."""
+    """Result of one round; `end_offset` is the new cleaner checkpoint."""
 
     stats: Stats
     end_offset: int

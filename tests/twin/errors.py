@@ -1,4 +1,4 @@
-"""What the twin raises, named after the exceptions of Kafka that they stand for."""
+"""Errors of the twin, named after Kafka's exceptions."""
 
 from __future__ import annotations
 

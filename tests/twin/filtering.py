@@ -12,7 +12,7 @@ from tests.twin.segments import AnyBatch, parse_any
 
 
 class Retention(Enum):
-    """What becomes of a batch as a whole (BatchRetention)."""
+    """Decision about a whole batch (BatchRetention)."""
 
     DELETE = auto()  # dropped, its records are not even looked at
     RETAIN_EMPTY = auto()  # its header stays when no record does
@@ -21,7 +21,7 @@ class Retention(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FilteredBatch:
-    """What is written (b"": nothing), and the records read and kept on the way."""
+    """Written bytes (b"" for none), and the numbers of records read and kept."""
 
     data: bytes
     messages_read: int = 0
@@ -89,7 +89,7 @@ def apply_filter(
 
 
 def rebuild_batch(batch: AnyBatch, kept: Sequence[Record], horizon_ms: int | None) -> bytes:
-    """A batch of magic 2 of the `kept` records.
+    """Return a batch of magic 2 of the `kept` records.
 
     Of magic 2 the offsets of the original batch stay; of magic 0 and 1 the first and last kept record's are taken.
     """

@@ -36,7 +36,7 @@ def compress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
 
 
 def decompress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
-    """The whole content of a compressed payload.
+    """Return the whole content of a compressed payload.
 
     Raises:
         CorruptRecordError: the stream is malformed or ends early.

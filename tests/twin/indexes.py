@@ -117,7 +117,7 @@ def lookup_upper_bound(entries: Sequence[OffsetEntry], position: int, size_bytes
 
 
 def lookup_timestamp(entries: Sequence[TimeEntry], target: int, base_offset: int) -> TimeEntry:
-    """The entry with the largest timestamp not above `target`, (-1, base offset) where there is none."""
+    """Return the entry with the largest timestamp not above `target`, (-1, base offset) where there is none."""
     return max(
         (entry for entry in entries if entry.timestamp <= target),
         key=lambda entry: entry.timestamp,

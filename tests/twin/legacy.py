@@ -90,13 +90,13 @@ class LegacyBatch:
         return -1
 
     def is_valid(self) -> bool:
-        """Whether the entry is long enough and its own checksum right; inner checksums are not looked at."""
+        """Return True if the entry is long enough and its own checksum right; inner checksums are not looked at."""
         return (
             len(self.data) >= LOG_OVERHEAD_BYTES + MIN_RECORD_BYTES and zlib.crc32(self.data[_CRC_START:]) == self.crc
         )
 
     def records(self) -> tuple[Record, ...]:
-        """The record, or those inside of a wrapper.
+        """Return the record, or those inside of a wrapper.
 
         Raises:
             InvalidRecordError: the wrapper contradicts what it holds (01 §5.1).
@@ -131,7 +131,7 @@ class LegacyBatch:
 
 
 def _inner_entries(data: bytes) -> list[LegacyBatch]:
-    """The entries of a decompressed wrapper; an incomplete last one is ignored."""
+    """Return the entries of a decompressed wrapper; an incomplete last one is ignored."""
     entries = []
     position = 0
     while position + LOG_OVERHEAD_BYTES <= len(data):
@@ -147,7 +147,7 @@ def _inner_entries(data: bytes) -> list[LegacyBatch]:
 
 
 def parse_legacy_batch(data: bytes) -> LegacyBatch:
-    """The entry that `data` holds from first to last byte.
+    """Return the entry that `data` holds from first to last byte.
 
     Raises:
         InvalidRecordError: key or value reach beyond it.
@@ -177,7 +177,7 @@ def _bytes_at(data: bytes, position: int) -> tuple[bytes | None, int]:
 
 # --------------------------------------------------------------------------------------------------------------- encode
 def encode_legacy_record(record: Record, *, magic: int, attributes: int = 0) -> bytes:
-    """One entry, uncompressed unless `attributes` says that its value is a compressed stream."""
+    """Return one entry, uncompressed unless `attributes` says that its value is a compressed stream."""
     body = struct.pack(">bb", magic, attributes)
     if magic > 0:
         body += struct.pack(">q", record.timestamp)

@@ -23,7 +23,7 @@ LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT = ".log", ".index", "
 
 
 def parse_any(data: bytes) -> AnyBatch:
-    """The batch that `data` holds, of whatever magic."""
+    """Return the batch that `data` holds, of whatever magic."""
     return parse_legacy_batch(data) if data[16] < 2 or data[16] > 127 else parse_batch(data)
 
 
@@ -75,7 +75,7 @@ class Segment:
     base_offset: int
 
     def path(self, suffix: str) -> Path:
-        """The segment's file with `suffix`."""
+        """Return the segment's file with `suffix`."""
         return self.directory / f"{self.base_offset:020d}{suffix}"
 
     def read(self, suffix: str) -> bytes:
@@ -96,13 +96,13 @@ class Segment:
         return list(file_batches(self.read(LOG)))
 
     def next_offset(self) -> int:
-        """One past the last complete batch's last offset, the base offset where there is none."""
+        """Return one past the last complete batch's last offset, the base offset where there is none."""
         batches = self.batches()
         return batches[-1][1].next_offset if batches else self.base_offset
 
 
 def list_segments(directory: Path) -> list[Segment]:
-    """The segments of a partition directory, ascending."""
+    """Return the segments of a partition directory, ascending."""
     return [Segment(directory, int(path.name.split(".", 1)[0])) for path in sorted(directory.glob("*" + LOG))]
 
 

@@ -23,7 +23,7 @@ DEFAULT_EXPIRATION_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """What the log knows of one producer; -1 stands for unknown or none, as in the file."""
+    """State of one producer; -1 means unknown or none, as in the file."""
 
     producer_id: int
     epoch: int = -1
@@ -35,13 +35,13 @@ class ProducerEntry:
     transaction_first_offset: int = -1
 
     def with_epoch(self, epoch: int) -> ProducerEntry:
-        """The entry under `epoch`; another epoch than before forgets the last batch."""
+        """Return the entry under `epoch`; another epoch than before forgets the last batch."""
         if epoch == self.epoch:
             return self
         return replace(self, epoch=epoch, last_sequence=-1, last_offset=-1, offset_delta=0)
 
     def is_expired(self, now_ms: int, expiration_ms: int | None) -> bool:
-        """Whether no transaction is open and the last append is `expiration_ms` old; None: it never is."""
+        """Return True if no transaction is open and the last append is `expiration_ms` old; None: it never is."""
         if expiration_ms is None:
             return False
         return self.transaction_first_offset < 0 and now_ms - self.timestamp >= expiration_ms
@@ -149,7 +149,7 @@ class ProducerStates:
         )
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
-        """The transaction index entry of a transaction that was just completed by an ABORT."""
+        """Return the transaction index entry of a transaction that was just completed by an ABORT."""
         return AbortedTransaction(
             completed.producer_id,
             completed.first_offset,
@@ -175,7 +175,7 @@ class ProducerStates:
 def load_producers(
     directory: Path, *, now_ms: int, expiration_ms: int | None = DEFAULT_EXPIRATION_MS, log_start_offset: int = 0
 ) -> ProducerStates:
-    """The state at the log's end: the newest readable snapshot, then the batches behind it; without expired producers.
+    """Return the state at the log end from the newest readable snapshot and later batches, without expired producers.
 
     Snapshots at or below `log_start_offset`, or beyond the log's end, do not count (05 §6).
     """

@@ -73,7 +73,7 @@ def payload_of(records, base_offset=0, base_timestamp=0):
 
 
 def batch_of(payload, count, codec=framing.NONE):
-    """A batch of magic 2 around any payload, at offset 0."""
+    """Return a batch of magic 2 around any payload, at offset 0."""
     return parse_batch(
         assemble_batch(
             framing.compress(codec, payload),
@@ -92,7 +92,7 @@ def batch_of(payload, count, codec=framing.NONE):
 
 
 def single(offset, size_bytes=70, timestamp=0):
-    """A batch of one record that takes `size_bytes`."""
+    """Return a batch of one record that takes `size_bytes`."""
     value_bytes = 1
     while True:
         data = encode_batch([Record(offset, timestamp, b"k", b"v" * value_bytes)], base_offset=offset, leader_epoch=0)

@@ -37,7 +37,7 @@ def image(path):
 
 
 def published(output):
-    """What is in an output, once its manifest was found to be right."""
+    """Return the files of an output, after a check of its manifest."""
     found = tree(output)
     manifest = json.loads(found.pop(MANIFEST))
     assert {file["name"]: (file["size_bytes"], file["sha256"]) for file in manifest["files"]} == {
@@ -47,7 +47,7 @@ def published(output):
 
 
 def write_log(path, keys="ab", end=30):
-    """A partition with three segments, the last one active."""
+    """Write a partition with three segments, the last one active."""
     for base in range(0, end, 10):
         batches = [batch_bytes(n, keys[n % len(keys)], timestamp=NOW_MS) for n in range(base, base + 10)]
         write_segment(path, base, batches)
@@ -60,7 +60,7 @@ def write_log(path, keys="ab", end=30):
 
 @pytest.fixture
 def log_dir(tmp_path):
-    """A log directory with one compacted topic, one that is not, and every checkpoint file."""
+    """Return a log directory with one compacted topic, one that is not, and every checkpoint file."""
     path = make_log_dir(
         tmp_path / "logs",
         {"t-0": write_log(tmp_path / "t"), "other-0": write_log(tmp_path / "other")},
@@ -74,7 +74,7 @@ def log_dir(tmp_path):
 
 @pytest.fixture
 def corpus(tmp_path):
-    """A log directory of what Kafka wrote in several cases, and the options of its topics."""
+    """Return a log directory of what Kafka wrote in several cases, and the options of its topics."""
     cases = [load_case(name, tmp_path / "cases") for name in ("plain", "transactions", "everything", "tombstones")]
     return corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0]) for case in cases])
 

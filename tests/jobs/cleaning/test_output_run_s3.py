@@ -87,7 +87,7 @@ def download(where: str) -> dict[str, bytes]:
 
 
 def published(where: str) -> dict[str, bytes]:
-    """What is in an output, once its manifest was found to be right."""
+    """Return the files of an output, after a check of its manifest."""
     found = download(where)
     found.pop(".lock", None)
     manifest = json.loads(found.pop(MANIFEST))

@@ -24,7 +24,7 @@ def compact(log_dir, *options, segment_bytes=2500, now_ms=NOW_MS):
 
 
 def cleaned_both_ways(tmp_path, sources, **given):
-    """The trees after `whole` and after `split`, and the reports of the latter."""
+    """Return the trees after `whole` and after `split`, and the reports of the latter."""
     whole = make_log_dir(tmp_path / "whole", sources)
     split = make_log_dir(tmp_path / "split", sources)
     assert compact(whole, "--strategy=whole", **given).status == 0
@@ -34,7 +34,7 @@ def cleaned_both_ways(tmp_path, sources, **given):
 
 
 def without_checkpoint(files):
-    """The lines of a checkpoint stand in the order in which partitions were done."""
+    """Return a tree without the cleaner checkpoint, because its lines are in the order of completion."""
     return {name: content for name, content in files.items() if name != "cleaner-offset-checkpoint"}
 
 

@@ -32,7 +32,7 @@ def task_of(
 
 
 def write_three_segments(directory: Path) -> int:
-    """Two rolled segments and an empty active one; the bytes of a rolled one."""
+    """Write two rolled segments and an empty active one; return the bytes of a rolled segment."""
     for base in (0, 10):
         path = write_segment(directory, base, [batch_bytes(base + n, "k", value=bytes(50)) for n in range(10)])
     write_segment(directory, 20)

@@ -27,7 +27,7 @@ def protocol(path):
 
 
 def read_by_all(path, columns):
-    """The rows of `columns` that all three readers find, sorted."""
+    """Return the rows of `columns` that all three readers find, sorted."""
     table = DeltaTable(str(path)).to_pyarrow_table(columns=list(columns))
     found = {
         "delta-rs": [tuple(row.values()) for row in table.to_pylist()],

@@ -47,7 +47,7 @@ def opened(log_dir: Path, config: Path | None = None, *given: str) -> SelectedDi
 
 
 def set_aside(log_dir: Path, name: str) -> None:
-    """The directory of a deleted topic under the name it had while the topic was there."""
+    """Restore the directory of a deleted topic under its original name."""
     (deleted,) = log_dir.glob(f"{name}.*-delete")
     shutil.rmtree(log_dir / name, ignore_errors=True)
     deleted.rename(log_dir / name)

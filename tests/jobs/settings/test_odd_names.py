@@ -77,7 +77,7 @@ def spark(sc):
 
 @pytest.fixture
 def log_dir(tmp_path, source):
-    """Two partitions, and a directory of every odd name that holds the same log."""
+    """Return two partitions, and a directory of every odd name that holds the same log."""
     log_dir = make_log_dir(tmp_path / "logs", {"good-0": source, "t-0": source}, clean=False)
     write_checkpoint(log_dir / "recovery-point-offset-checkpoint", {"good-0": 40, "t-0": 40})
     for name in ODD:

@@ -155,7 +155,7 @@ def end(process: subprocess.Popen[str], number: int, *, group: bool = False) -> 
 
 
 def jvms_of(session: int) -> list[int]:
-    """The JVMs in a session, whoever their parent is by now."""
+    """Return the JVMs in a session, whoever their parent is by now."""
     found = []
     for place in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):

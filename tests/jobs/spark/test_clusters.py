@@ -80,7 +80,7 @@ def finish(process: subprocess.Popen[str]) -> Outcome:
 
 @pytest.fixture(scope="module")
 def expected(cases, tmp_path_factory):
-    """What local[2] makes of the partitions, checked against Kafka's result."""
+    """Return the result of local[2] on the partitions, compared with Kafka's."""
     log_dir = fresh_log_dir(tmp_path_factory.mktemp("local") / "logs", cases)
     outcome = finish(start(log_dir, cases, "local[2]"))
     assert outcome.status == 0, outcome.stderr
@@ -109,7 +109,7 @@ class Standalone:
 
 @contextmanager
 def standalone(scratch: Path, *hosts: str) -> Iterator[Standalone]:
-    """A standalone master and a worker on each of `hosts`, which are loopback addresses; ports are free ones."""
+    """Provide a standalone master and a worker on each of `hosts` (loopback addresses), on free ports."""
     logs = itertools.count()
 
     with ExitStack() as stack:
@@ -156,7 +156,7 @@ def test_a_standalone_master_with_two_workers_gives_the_same_bytes(cases, expect
 
 
 def shell_environment(**more: str) -> dict[str, str]:
-    """The environment of a shell: without what a SparkContext of this process has put there."""
+    """Return the environment of a shell: without what a SparkContext of this process has put there."""
     return {name: value for name, value in os.environ.items() if "SPARK" not in name} | more
 
 

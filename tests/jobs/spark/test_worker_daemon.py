@@ -1,4 +1,4 @@
-"""What a worker finds ready, and that Spark's own archives do not stand before the installed package."""
+"""Modules that a forked worker has loaded, and precedence of the installed package over Spark's own archives."""
 
 from __future__ import annotations
 
