@@ -88,7 +88,7 @@ def run(
 
 
 def _kept(folder: Path, saves: Path, seed: int) -> str:
-    """Save the batch that was in progress; return its path and the command that repeats it."""
+    """Save the batch that was in progress; return a text with its seed, number and path."""
     try:
         number, size = np.frombuffer(saved(folder / "note", 16), dtype=np.int64).tolist()
         python_batches = folder / "python_batches"
