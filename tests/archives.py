@@ -1,4 +1,4 @@
-"""Archives of test data, unpacked alike by every supported Python: 3.11.0 to 3.11.3 know no extraction filters."""
+"""Archives of test data; unpacking works in every supported Python, as 3.11.0 to 3.11.3 lack extraction filters."""
 
 from __future__ import annotations
 

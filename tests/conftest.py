@@ -1,4 +1,4 @@
-"""What all tests share: reads that are counted, and examples that are the same in every run and may take their time.
+"""Fixtures and settings of all tests: counted reads, and Hypothesis examples that are the same in every run.
 
 Kernels compile at their first call, and a machine may be busy: no example has a deadline, and none is too slow.
 """
@@ -21,7 +21,7 @@ os.environ.setdefault("SEDIMENT_TRACEBACK", "1")  # a fault of a command is a fa
 
 
 def pytest_terminal_summary(terminalreporter):
-    """How many of the numbered scenarios the run has seen hold."""
+    """Print the number of numbered scenarios that passed in the run."""
     stats = terminalreporter.stats
     passed = [report.nodeid for report in stats.get("passed", []) if report.when == "call"]
     failed = [report.nodeid for kind in ("failed", "error") for report in stats.get(kind, [])]

@@ -1,7 +1,7 @@
 """The corpus: partition directories that Apache Kafka 4.2.0 wrote, cleaned and loaded (data/corpus/README.md).
 
-Cases are unpacked into a directory of the caller's, who may change them.  `assert_same_log` says whether a directory is
-what Kafka left; its failures name the segment, the batch's offset and the field.
+Cases are unpacked into a directory that the caller may change.  `assert_same_log` compares a directory with Kafka's;
+its failures name the segment, the batch's offset and the field.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LEGACY = "legacy-"
 # ---------------------------------------------------------------------------------------------------------------- cases
 @dataclass(frozen=True, slots=True)
 class KafkaStats:
-    """What Kafka's cleaner reported of a round; `uncleanable_offset` is not rounded down to a segment's base."""
+    """Kafka's cleaner report of a round; `uncleanable_offset` is not rounded down to a segment's base."""
 
     first_dirty_offset: int
     uncleanable_offset: int
@@ -96,7 +96,7 @@ class CleaningCase:
         return self.directory / "before"
 
     def dump(self, stage: str) -> tuple[DumpedSegment, ...]:
-        """What Kafka read in `stage`, which is `before` or `after-N`."""
+        """Return the dump of Kafka in `stage`, which is `before` or `after-N`."""
         return read_dump(self.directory / f"{stage}.dump.jsonl.gz")
 
 
@@ -114,7 +114,7 @@ class LoadedSegment:
 
 @dataclass(frozen=True, slots=True)
 class LoadedState:
-    """What Kafka reported after loading; producers are (id, last sequence), aborted (id, first, last, last stable)."""
+    """Kafka's report after loading; producers are (id, last sequence), aborted (id, first, last, last stable)."""
 
     log_start_offset: int
     log_end_offset: int
@@ -270,7 +270,7 @@ class DumpedSegment:
 
 
 def read_dump(path: Path) -> tuple[DumpedSegment, ...]:
-    """The segments of a `*.dump.jsonl.gz`."""
+    """Return the segments of a `*.dump.jsonl.gz`."""
     segments: list[tuple[dict[str, Any], list[tuple[dict[str, Any], list[dict[str, Any]]]]]] = []
     with gzip.open(path, "rt") as lines:
         for line in lines:
@@ -342,7 +342,7 @@ _RECORD_FIELDS = ("offset", "timestamp", "key", "value", "headers")
 
 
 def assert_same_log(actual_dir: Path, expected_dir: Path, compressed: bool) -> None:
-    """The segments in `actual_dir` are those in `expected_dir`, which Kafka wrote.
+    """Assert that the segments in `actual_dir` are those in `expected_dir`, which Kafka wrote.
 
     Segment base offsets, bytes of uncompressed batches and transaction indexes must be equal; compressed batches field
     by field and record by record, without length and checksum.  Offset and time indexes must be equal too, unless
@@ -364,7 +364,7 @@ def assert_same_log(actual_dir: Path, expected_dir: Path, compressed: bool) -> N
 
 
 def assert_same_snapshots(actual_dir: Path, expected_dir: Path) -> None:
-    """The producer snapshots of both directories are for the same offsets and hold the same producers."""
+    """Assert that the producer snapshots of both directories have the same offsets and the same producers."""
     offsets, expected = list_snapshots(actual_dir), list_snapshots(expected_dir)
     assert offsets == expected, f"snapshots at {offsets}, expected {expected}"
     for offset in offsets:
@@ -375,7 +375,7 @@ def assert_same_snapshots(actual_dir: Path, expected_dir: Path) -> None:
 
 
 def assert_copied_verbatim(actual_dir: Path, expected_dir: Path, source_dir: Path) -> None:
-    """Each batch that Kafka copied from `source_dir` to `expected_dir` byte for byte is in `actual_dir` byte for byte.
+    """Assert that `actual_dir` has every batch that Kafka copied verbatim from `source_dir` to `expected_dir`.
 
     Only compressed batches need this: of others `assert_same_log` compares the bytes.
     """
@@ -401,12 +401,12 @@ def _assert_same_batches(ours: Segment, theirs: Segment) -> None:
 
 
 def _tail(segment: Segment, batches: list[tuple[int, AnyBatch]]) -> bytes:
-    """What follows the last complete batch."""
+    """Return the bytes after the last complete batch."""
     return segment.read(LOG)[sum(len(batch.data) for _, batch in batches) :]
 
 
 def assert_same_batch(actual: AnyBatch, expected: AnyBatch, where: str = "") -> None:
-    """Two batches are the same: byte for byte where uncompressed, else in all but length, checksum and compression."""
+    """Assert that two batches are equal; if compressed, except for length, checksum and compression."""
     where = f"{where} batch {expected.base_offset if isinstance(expected, Batch) else expected.offset}".strip()
     assert actual.magic == expected.magic, f"{where}: magic {actual.magic}, expected {expected.magic}"
     for name in _HEADER_FIELDS if isinstance(expected, Batch) else _LEGACY_FIELDS:
@@ -452,7 +452,7 @@ def _assert_same_transaction_index(ours: Segment, theirs: Segment) -> None:
 
 
 def assert_valid_indexes(segment: Segment) -> None:
-    """Every entry of a segment's offset and time index says what is so in its `.log` (01 §7.1, §7.2, §7.6)."""
+    """Assert that every entry of a segment's offset and time index agrees with its `.log` (01 §7.1, §7.2, §7.6)."""
     batches = segment.batches()
     at = dict(batches)
     entries = parse_offset_index(segment.read(OFFSET_INDEX), segment.base_offset)

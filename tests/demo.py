@@ -1,4 +1,4 @@
-"""`make demo`: compacts partitions that Kafka 4.2.0 wrote, copied to a scratch directory, and queries what is left."""
+"""`make demo`: compacts partitions that Kafka 4.2.0 wrote, copied to a scratch directory, and queries the result."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _build(source: Path, kind: str, folder: Path) -> None:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """The files of an archive or a wheel by name, without an archive's top folder."""
+    """Return the files of an archive or a wheel by name, without an archive's top folder."""
     if path.suffix == ".whl":
         with zipfile.ZipFile(path) as wheel:
             return {name: wheel.read(name) for name in wheel.namelist()}

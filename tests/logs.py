@@ -26,7 +26,7 @@ START_MS = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class LogShape:
-    """How a random log is to look; probabilities are per batch or per record."""
+    """Parameters of a random log; probabilities are per batch or per record."""
 
     batches: int = 60
     most_records: int = 8
@@ -123,7 +123,7 @@ class _Writer:
         return data
 
     def _legacy(self, records: list[Record], magic: int) -> bytes:
-        """A compressed wrapper, or as many plain messages as there are records."""
+        """Return a compressed wrapper, or as many plain messages as there are records."""
         codec = self.random.choice([codec for codec in self.shape.codecs if codec < 4])
         plain = [Record(r.offset, r.timestamp if magic else -1, r.key, r.value) for r in records]
         append_time = self.clock if magic and self.chance(self.shape.append_time) else None

@@ -27,17 +27,17 @@ _ID = re.compile(rf"(?<![a-z0-9])({'|'.join(SCENARIOS)})_(\d\d)(?![0-9])")
 
 
 def scenarios_in(name: str) -> set[str]:
-    """The scenarios, as `ap_07`, that the name of a test tells."""
+    """Return the scenarios, as `ap_07`, that the name of a test tells."""
     return {f"{area}_{number}" for area, number in _ID.findall(name) if 0 < int(number) <= SCENARIOS[area]}
 
 
 def all_scenarios() -> set[str]:
-    """Every one."""
+    """Return every one."""
     return {f"{area}_{number:02d}" for area, count in SCENARIOS.items() for number in range(1, count + 1)}
 
 
 def counted(passed: Iterable[str], failed: Iterable[str]) -> str:
-    """A line on tests by their names: how many scenarios of each area passed, and which did not."""
+    """Return a line on tests by their names: how many scenarios of each area passed, and which did not."""
     bad = {found for name in failed for found in scenarios_in(name)}
     good = {found for name in passed for found in scenarios_in(name)} - bad
     if not good | bad:

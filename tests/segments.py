@@ -31,7 +31,7 @@ def batch_bytes(
     transactional: bool = False,
     codec: int = 0,
 ) -> bytes:
-    """An uncompressed batch at `base_offset`, one record for each character of `keys`, all of one timestamp."""
+    """Return an uncompressed batch at `base_offset`, one record for each character of `keys`, all of one timestamp."""
     records = [Record(base_offset + delta, timestamp, key.encode(), value) for delta, key in enumerate(keys)]
     return encode_batch(
         records,
@@ -48,7 +48,7 @@ def batch_bytes(
 def marker_bytes(
     offset: int, control_type: ControlType, *, producer_id: int, producer_epoch: int = 0, timestamp: int = NOW_MS
 ) -> bytes:
-    """A transaction marker, 78 bytes."""
+    """Return a transaction marker, 78 bytes."""
     return encode_marker(
         control_type,
         offset=offset,
@@ -112,7 +112,7 @@ def log_view(
     unverified_from: int | None = None,
     aborted: Sequence[indexes.AbortedTransaction] = (),
 ) -> LogView:
-    """A view of a log that exists only on paper, for rules that are pure.
+    """Return a view of a log that exists only on paper, for rules that are pure.
 
     `segments` are (base offset, bytes) or (base offset, bytes, largest timestamp), the last one active; `end` is the
     log end offset, and the high watermark unless that is given.

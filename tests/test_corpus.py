@@ -31,7 +31,7 @@ def copy_of(tmp_path):
 
 
 def first_with(directory, suffix):
-    """The first segment whose file with `suffix` holds something."""
+    """Return the first segment whose file with `suffix` holds something."""
     return next(segment for segment in list_segments(directory) if segment.read(suffix))
 
 

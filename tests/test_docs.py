@@ -108,7 +108,7 @@ def _calls(page: Path) -> tuple[list[tuple[str, list[str]]], list[tuple[str, lis
 
 
 def _slug(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
+    """Return the anchor that GitHub gives a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 

@@ -1,4 +1,4 @@
-"""That every scenario of the live log, of retention and of the cleaner has a test, and how they are counted."""
+"""Coverage: every scenario of the live log, of retention and of the cleaner has a test; and their count."""
 
 from __future__ import annotations
 

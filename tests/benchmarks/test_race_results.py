@@ -1,4 +1,4 @@
-"""What a race's tables say of its seconds, and that results and page keep what they were given."""
+"""Tables of a race, and its results in a file and in a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `bundle` marker: such tests need what `make bundle` makes, and are looked at with `-m bundle` only."""
+"""The `bundle` marker: these tests need the output of `make bundle` and run only with `-m bundle`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that prints as JSON what executors import from where, and how many kernels they compiled or found compiled."""
+"""A job that prints as JSON the import paths of executors, and their numbers of compiled and cached kernels."""
 
 import json
 import sys

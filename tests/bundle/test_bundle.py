@@ -1,4 +1,4 @@
-"""The wheel in an empty environment, and the bundle on a standalone cluster, with the source tree on no path."""
+"""The wheel in an empty environment, and the bundle on a standalone cluster, without the source tree on any path."""
 
 from __future__ import annotations
 

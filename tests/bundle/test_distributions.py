@@ -1,4 +1,4 @@
-"""A compaction with what the wheel from the checkout and the wheel from the source archive install."""
+"""A compaction with the wheel from the checkout and with the wheel from the source archive."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Cases as plain JSON: the random one of a seed, smaller ones of which the same is true, and those that are kept.
+"""Cases as plain JSON: a random case from a seed, smaller cases that fail alike, and saved cases.
 
-A case is {"spec": …, "rounds": […]} (see logs.py); others than of cleaning have fields of their own.  What differs from
-Kafka is made as small as it goes and written to `KEPT`, from where every later run replays it.
+A case is {"spec": …, "rounds": […]} (see logs.py); cases of other commands have other fields.  A case that differs
+from Kafka is made as small as possible and saved in `KEPT`; every later run replays it.
 
-Invariant: shrinking never ends with a case of which `fails` was not true.
+Invariant: shrinking ends with a case for which `fails` is true.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _NEEDED_CONFIGS = {"cleanup.policy", "segment.bytes"}
 
 
 def random_case(seed: int) -> Case:
-    """The log of `random_spec` and its rounds."""
+    """Return the log of `random_spec` and its rounds."""
     return {"spec": {**SPEC, **random_spec(seed)}, "rounds": random_rounds(seed)}
 
 
 def written_out(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec with the steps that it stands for, so that some of them can be left out."""
+    """Return the spec with the steps that it stands for, so that some of them can be left out."""
     return {**spec, "steps": writing_steps(spec)}
 
 
 # ------------------------------------------------------------------------------------------------------------ shrinking
 def shrunk(case: Case, fails: Fails, *, most_attempts: int = MOST_ATTEMPTS) -> Case:
-    """A smaller case of which `fails` is true, as it is of `case`: fewer rounds, steps, records and settings.
+    """Return a smaller case of which `fails` is true, as it is of `case`: fewer rounds, steps, records and settings.
 
     Source: Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input (2002), the half that simplifies.
     """
@@ -63,7 +63,7 @@ def shrunk(case: Case, fails: Fails, *, most_attempts: int = MOST_ATTEMPTS) -> C
 
 
 def fewer(items: list[_T], still: Callable[[list[_T]], bool], least: int = 0) -> list[_T]:
-    """The items without those that `still` is true without, in halves, then quarters, down to single ones."""
+    """Return the items without those that `still` is true without, in halves, then quarters, down to single ones."""
     size = max(1, len(items) // 2)
     while True:
         at = 0
@@ -99,7 +99,7 @@ def _at(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 def _put(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """A copy of `value` with `new` at `path`."""
+    """Return a copy of `value` with `new` at `path`."""
     if not path:
         return new
     copy = dict(value) if isinstance(value, dict) else list(value)
@@ -115,7 +115,7 @@ def _with_fewer(case: Case, path: tuple[Any, ...], least: int, still: Fails) -> 
 
 
 def _simpler(case: Case) -> Iterator[Callable[[Case], Case]]:
-    """What may be simpler than it is: nothing written between rounds, default settings, no codec, no headers."""
+    """Simplifications of a spec: nothing written between rounds, default settings, no codec, no headers."""
     for number, given in enumerate(case.get("rounds", ())):
         if given["more"] and "steps" not in given["more"]:
             yield lambda old, at=number: _put(old, ("rounds", at, "more"), written_out(old["rounds"][at]["more"]))
@@ -158,12 +158,12 @@ def keep(kind: str, name: str, case: Case, difference: str) -> Path:
 
 
 def kept(kind: str) -> list[Path]:
-    """The kept cases of a kind, by name."""
+    """Return the kept cases of a kind, by name."""
     return sorted(KEPT.glob(f"{kind}-*.json"))
 
 
 def read_kept(path: Path) -> Case:
-    """A kept case."""
+    """Return a kept case."""
     case: Case = json.loads(path.read_text())["case"]
     return case
 

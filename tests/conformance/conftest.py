@@ -1,4 +1,4 @@
-"""The `conformance` marker and the oracle: such tests run with `-m conformance` or SEDIMENT_CONFORMANCE=1 only."""
+"""The `conformance` marker and the oracle: these tests run only with `-m conformance` or SEDIMENT_CONFORMANCE=1."""
 
 from __future__ import annotations
 

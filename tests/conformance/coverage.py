@@ -1,6 +1,6 @@
-"""What a set of random logs covers: for each dimension, how many logs or cleaning rounds have it.
+"""Coverage of a set of random logs: the number of logs or cleaning rounds in each dimension.
 
-Invariant: counted is what is in the steps that were written and in the rounds that were cleaned, not what was likely.
+Invariant: counts come from the written steps and the cleaned rounds, not from probabilities.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DIMENSIONS = (*OF_LOGS, *_OF_ROUNDS)
 
 @dataclass
 class Coverage:
-    """How many logs, or rounds, had each of DIMENSIONS."""
+    """Number of logs, or rounds, in each of DIMENSIONS."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -63,7 +63,7 @@ class Coverage:
 
 
 def dimensions_of(case: Case) -> Iterator[str]:
-    """Those of DIMENSIONS that the log of a case has; a name can come more than once."""
+    """Yield those of DIMENSIONS that the log of a case has; a name can come more than once."""
     spec, rounds, steps = case["spec"], case["rounds"], writing_steps(case["spec"])
     configs = spec["configs"]
     yield from _of_batches([step for step in steps if "records" in step])

@@ -1,7 +1,6 @@
-"""One random log cleaned by Kafka and by `sediment compact`: what must be equal, and which differences are wanted.
+"""Comparison of one random log cleaned by Kafka and by `sediment compact`, with the intended differences.
 
-Wanted differences are listed in docs/reference/differences.md; each is a named outcome here, counted and never passed
-silently.
+docs/reference/differences.md lists the intended differences; each is a named outcome here and is counted.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def _forgets_aborted(given: CleanedRound, spec: Mapping[str, Any]) -> bool:
 
 
 def _equal_from_start(given: CleanedRound, partition: Path, kafka: Path) -> str:
-    """Every batch that reaches the log start offset is what Kafka left."""
+    """Compare every batch that reaches the log start offset with Kafka's; return the outcome."""
     found, expected = (
         [
             batch

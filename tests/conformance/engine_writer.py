@@ -1,4 +1,4 @@
-"""The steps of `logs.writing_steps` carried out by a PartitionLog, as java/Generate.java has Kafka do them."""
+"""The steps of `logs.writing_steps` carried out by a PartitionLog, as java/Generate.java does with Kafka."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORDS = {"message.timestamp.type": "message_timestamp_type", "compression.type"
 
 
 def log_config(configs: Mapping[str, str]) -> LogConfig:
-    """The config that these topic keys stand for."""
+    """Return the config that these topic keys stand for."""
     policy = tuple(configs.get("cleanup.policy", "delete").split(","))
     fields: dict[type, dict[str, Any]] = {CompactionConfig: {"cleanup_policy": policy}, LogConfig: {}}
     for key, value in configs.items():

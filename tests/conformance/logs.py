@@ -1,8 +1,7 @@
-"""Random partition logs for Kafka to write and to clean: specs from a seed, and the steps that a spec stands for.
+"""Random partition logs for Kafka to write and clean: specs from a seed, and the steps of a spec.
 
 A spec is plain JSON: the fields of `SPEC` (probabilities are per batch or per record), or "steps" as java/Generate.java
-takes them.  A round says how a log is cleaned once.  Everything is a function of seeds alone: the same seed, the same
-bytes.
+takes them.  A round describes one cleaning of a log.  Invariant: the same seed gives the same bytes.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ SPEC: Spec = {
 
 
 def writing_steps(spec: Mapping[str, Any]) -> list[Step]:
-    """The steps that a spec stands for; fields it lacks are those of `SPEC`.
+    """Return the steps that a spec stands for; fields it lacks are those of `SPEC`.
 
     Raises:
         KeyError: the spec has a field that `SPEC` does not have.
@@ -80,7 +79,7 @@ def writing_steps(spec: Mapping[str, Any]) -> list[Step]:
 
 
 def continued(spec: Mapping[str, Any], *, log_end_offset: int, part: int) -> Spec:
-    """The spec that goes on where a log ends: later, with producers and leader epochs of its own."""
+    """Return the spec that goes on where a log ends: later, with producers and leader epochs of its own."""
     whole = {**SPEC, **spec}
     return {
         **whole,
@@ -322,7 +321,7 @@ class _Writer:
 
 # ------------------------------------------------------------------------------------------------------- random choices
 def random_spec(seed: int) -> Spec:
-    """A spec of a small log: each dimension is off in about half of all specs, so that pairs of them meet."""
+    """Return a spec of a small log: each dimension is off in about half of all specs, so that pairs of them meet."""
     pick = random.Random(seed)
 
     def sometimes(*shares: float) -> float:
@@ -393,7 +392,7 @@ def random_spec(seed: int) -> Spec:
 
 
 def random_rounds(seed: int) -> list[Round]:
-    """One to four cleaning rounds of the log of `random_spec(seed)`.
+    """Return one to four cleaning rounds of the log of `random_spec(seed)`.
 
     A round: "now_ms"; "configs" that differ from the log's; "from_checkpoint" (go on at the previous round's end; else
     no checkpoint) or "dirty_share" (a checkpoint at that share of the log); "high_watermark_share" or None for the log

@@ -1,10 +1,10 @@
-"""Kafka's own classes as a test oracle: one long-lived JVM, one JSON command and one JSON answer a line.
+"""Kafka's own classes as a test oracle: one long-lived JVM, with one JSON command and one JSON answer per line.
 
 The JVM runs java/*.java against the Kafka release below under a clock that stands still.  The JARs lie in the user's
 cache directory (or in $SEDIMENT_KAFKA_JARS), brought there once by Maven, or by Spark where there is no Maven; our
 compiled classes lie beside them, keyed by a digest of their sources.
 
-Invariant: an answer belongs to the command written last; after a broken pipe the oracle is of no more use.
+Invariant: an answer belongs to the command written last; after a broken pipe the oracle cannot be used again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What Kafka says of an open log; `producers` are (producer id, last sequence), ascending.
+    """Kafka's state of an open log; `producers` are (producer id, last sequence), ascending.
 
     `remembered` are the batches that it would recognise: (producer id, last sequence, last offset, offset delta).
     """
@@ -130,7 +130,7 @@ class CleanAttempt:
 
 @dataclass(frozen=True, slots=True)
 class DumpSizes:
-    """How much a dump holds."""
+    """Size of a dump."""
 
     segments: int
     batches: int
@@ -139,7 +139,7 @@ class DumpSizes:
 
 @dataclass(frozen=True, slots=True)
 class TimedCleaning:
-    """How long it took, and the bytes of log that it left."""
+    """Duration of a cleaning, and the bytes of the result."""
 
     seconds: float
     bytes_after: int
@@ -147,7 +147,7 @@ class TimedCleaning:
 
 @dataclass(frozen=True, slots=True)
 class TimedAppends:
-    """How long appends took, by the clock and by the CPU of the thread that made them."""
+    """Duration of appends, in wall time and in CPU time of the appending thread."""
 
     appends: int
     wall_seconds: float
@@ -165,7 +165,7 @@ class TimedLoad:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What retention left, and how many segments it deleted."""
+    """Log after retention, and the number of deleted segments."""
 
     deleted: int
     state: LogState
@@ -173,7 +173,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """What consumers find.
+    """Results of a consumer's look-ups.
 
     `batches`: per asked offset the base and last offset of the first batch fetched, None at the log's end.
     `times`: per asked timestamp the (timestamp, offset) of ListOffsets, None where no record is that late.
@@ -286,7 +286,7 @@ class KafkaOracle:
         producer_id_expiration_ms: int | None = None,
         only_chosen: bool = False,
     ) -> CleanAttempt:
-        """One round of Kafka's cleaner over a partition, by default whatever its dirty ratio.
+        """Run one round of Kafka's cleaner on a partition, by default whatever its dirty ratio.
 
         `first_dirty_offset` is the cleaner checkpoint, None for none; `high_watermark` None is the log end.  A slot of
         the offset map takes 24 bytes.
@@ -320,7 +320,7 @@ class KafkaOracle:
         repeat: int = 3,
         map_bytes: int | None = None,
     ) -> list[TimedCleaning]:
-        """The cleaning alone, logs open, of all `directories` by `threads` cleaners, `repeat` times.
+        """Time only the cleaning, with logs open, of all `directories` by `threads` cleaners, `repeat` times.
 
         Each time copies in `scratch` (on the same filesystem) are cleaned, so that the work is the same.  `map_bytes`
         is per thread.
@@ -376,7 +376,7 @@ class KafkaOracle:
     def load_timed(
         self, directories: Sequence[Path], scratch: Path, *, now_ms: int, configs: Configs, threads: int
     ) -> TimedLoad:
-        """How long `threads` recovery threads take to load `directories` after an unclean stop.
+        """Time `threads` recovery threads that load `directories` after an unclean stop.
 
         Copies in `scratch` (on the same filesystem) are loaded, from their first segments on.
         """
@@ -410,7 +410,7 @@ class KafkaOracle:
         return TimedAppends(answer["appends"], answer["wall_seconds"], answer["cpu_seconds"])
 
     def dump(self, directory: Path, output: Path) -> DumpSizes:
-        """Every segment, batch and record of a directory as JSON lines (gzip when `output` ends with .gz).
+        """Write every segment, batch and record of a directory as JSON lines (gzip if `output` ends with .gz).
 
         The format is that of the corpus (tests/data/corpus/README.md).  Nothing in the directory changes.
         """
@@ -585,7 +585,7 @@ def link_partition(source: Path, target: Path) -> None:
 
 # ----------------------------------------------------------------------------------------------------- JARs and classes
 def oracle_available() -> bool:
-    """Whether Java is there and Kafka's JARs are, or could be fetched."""
+    """Return True if Java is there and Kafka's JARs are, or could be fetched."""
     try:
         _compiled(kafka_jars())
     except OracleUnavailableError:
@@ -594,7 +594,7 @@ def oracle_available() -> bool:
 
 
 def kafka_jars() -> Path:
-    """The directory of Kafka's JARs, filled at the first call.
+    """Return the directory of Kafka's JARs, filled at the first call.
 
     Raises:
         OracleUnavailableError: they are not there and neither Maven nor Spark could bring them.
@@ -660,7 +660,7 @@ def _fetch_with_spark(directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _compiled(jars: Path) -> Path:
-    """The directory of our classes, compiled when their sources changed."""
+    """Return the directory of our classes, compiled when their sources changed."""
     sources = sorted(_SOURCES.glob("*.java"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     classes = jars / f"oracle-{digest}"
@@ -691,7 +691,7 @@ def _new_directory(directory: Path) -> Iterator[Path]:
 
 
 def program(name: str) -> str:
-    """The path of a program of the JDK."""
+    """Return the path of a program of the JDK."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(name, path=str(Path(home) / "bin")) if home else shutil.which(name)
     if found is None:

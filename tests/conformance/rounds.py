@@ -1,6 +1,6 @@
-"""Random logs cleaned by Kafka round by round: the log directory before and after each round, and what was asked.
+"""Random logs cleaned by Kafka round by round: the log directory before and after each round, and the settings.
 
-Another cleaner takes a copy of `before` with the same settings and must leave what lies in `after`.
+Another cleaner gets a copy of `before` with the same settings and must produce the files of `after`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kafka's loader over everything that a cut-off command can leave: the same matrix as in tests/faults.
+"""Kafka's loader on every state that an interrupted command can leave: the same matrix as in tests/faults.
 
-A crash image is laid out, Kafka opens every partition as its start would, by the checkpoints and the marker that lie
-there, and what it then has is compared with what our start makes of the same image.
+Kafka opens every partition of a crash image as at its start, with the checkpoints and the marker in the image.  The
+result is compared with that of Sediment's loader on the same image.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kafka's loader over everything that a cut-off replacement can leave, and Kafka's log manager against our lock."""
+"""Kafka's loader on every state that an interrupted swap can leave, and Kafka's log manager against Sediment's lock."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ ACTIVE = f"{40:020d}"
 
 
 def crashes(directory: Path, given: Scenario) -> list[Image]:
-    """What a kill behind each step of a commit leaves, and the result of one that nothing disturbed."""
+    """Return the files after a kill at each step of a commit, and the result of an undisturbed one."""
     swap = prepare(directory, given.groups, FaultyFs())
     with_parts = read_image(directory)
     images = []

@@ -1,4 +1,4 @@
-"""What Kafka does with a delete.retention.ms so large that its delete horizons would lie beyond the last moment."""
+"""Kafka with a delete.retention.ms so large that delete horizons overflow the largest timestamp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's log manager over a directory that `compact --output` wrote, beside one that was compacted in place."""
+"""Kafka's log manager on a directory from `compact --output`, compared with one that was compacted in place."""
 
 import shutil
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Kafka's log manager and ours take turns on log directories: each finds what the other left, and cleans on.
+"""Kafka's log manager and Sediment's in turn on the same log directories; each continues the cleaning of the other.
 
-SEDIMENT_CONFORMANCE_TURNS is how many directories (8), SEDIMENT_CONFORMANCE_SEED the first seed (0).
+SEDIMENT_CONFORMANCE_TURNS is the number of directories (8), SEDIMENT_CONFORMANCE_SEED the first seed (0).
 """
 
 from __future__ import annotations

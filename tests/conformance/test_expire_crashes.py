@@ -1,4 +1,4 @@
-"""Kafka's loader over everything that a cut-off `expire` can leave."""
+"""Kafka's loader on every state that an interrupted `expire` can leave."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The same appends, rolls, truncations and markers, done by Kafka 4.2.0 and by a PartitionLog, leave the same files.
+"""The same appends, rolls, truncations and markers by Kafka 4.2.0 and by a PartitionLog must give the same files.
 
-SEDIMENT_CONFORMANCE_LIVE is how many random logs (60), SEDIMENT_CONFORMANCE_SEED the first seed (0).  Where codecs are
-in play the streams differ and with them sizes; then what Kafka says of the directory is compared without them.
+SEDIMENT_CONFORMANCE_LIVE is the number of random logs (60), SEDIMENT_CONFORMANCE_SEED the first seed (0).  With codecs
+the compressed streams differ, and so do sizes; then Kafka's description of the directory is compared without them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXPIRATION_MS = 86_400_000
 
 
 def facts_of(log: PartitionLog) -> dict[str, Any]:
-    """What both sides say of an open log."""
+    """State of an open log, of either side."""
     return {
         "log_start": log.log_start_offset,
         "log_end": log.log_end_offset,
@@ -61,7 +61,7 @@ def kafka_facts(state: LogState) -> dict[str, Any]:
 
 
 def files_of(directory: Path) -> dict[str, object]:
-    """The files of a partition by name; producers of snapshots in no order, an empty index like a missing one."""
+    """Return files of a partition by name, with unordered producers and without empty indexes."""
     found: dict[str, object] = {}
     for path in directory.iterdir():
         content = path.read_bytes()
@@ -85,7 +85,7 @@ def without_sizes(state: LogState) -> LogState:
 
 
 def written(oracle: KafkaOracle, spec: dict[str, Any], scratch: Path) -> tuple[Path, Path]:
-    """The directories that Kafka and the engine write; what both say of them before they stop is compared."""
+    """Return the directories that Kafka and the engine write; what both say of them before they stop is compared."""
     kafka, ours = scratch / "kafka" / "t-0", scratch / "ours" / "t-0"
     kafka.mkdir(parents=True)
     try:
@@ -101,7 +101,7 @@ def written(oracle: KafkaOracle, spec: dict[str, Any], scratch: Path) -> tuple[P
 
 
 def _loaded(oracle: KafkaOracle, directory: Path, **options: Any) -> LogState | str:
-    """What Kafka makes of a directory; its complaint where it does not load it."""
+    """Return Kafka's state of a directory, or its error if it does not load."""
     try:
         return oracle.load(directory, **options)
     except KafkaFailedError as error:
@@ -132,7 +132,7 @@ def test_the_engine_writes_what_kafka_writes(oracle: KafkaOracle, tmp_path: Path
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_engine_goes_on_where_kafka_stopped_and_kafka_goes_on_behind_it(
+def test_the_engine_continues_after_kafka_and_kafka_after_the_engine(
     oracle: KafkaOracle, tmp_path: Path, seed: int
 ) -> None:
     spec = {**SPEC, **random_spec(seed), "log_start": None}

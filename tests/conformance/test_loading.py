@@ -124,7 +124,7 @@ DAMAGE_NAMES, DAMAGE = tuple(_DAMAGE), tuple(_DAMAGE.values())
 # ----------------------------------------------------------------------------------------------------------- comparison
 @dataclass(frozen=True, slots=True)
 class _KafkasLoads:
-    """How Kafka loads one case's directories."""
+    """Kafka's loader for the directories of one case."""
 
     oracle: KafkaOracle
     configs: dict[str, str]
@@ -133,7 +133,7 @@ class _KafkasLoads:
     log_start: int
 
     def load(self, directory: Path) -> LogState:
-        """What Kafka makes of `directory`."""
+        """Return Kafka's state of `directory`."""
         return self.oracle.load(
             directory,
             now_ms=NOW_MS,
@@ -269,7 +269,7 @@ def _as_meant(
 
 
 def random_load(seed: int) -> Case:
-    """A random log, the damage done to it, and how it is loaded, as plain JSON."""
+    """Return a random log, the damage done to it, and how it is loaded, as plain JSON."""
     chance = random.Random(seed)
     return {
         "seed": seed,

@@ -1,4 +1,4 @@
-"""Names of partition directories and entries of checkpoints, beside Kafka's own classes."""
+"""Names of partition directories and entries of checkpoints, compared with Kafka's own classes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Random logs, cleaned by Kafka 4.2.0's own classes and by `sediment compact`, must come out the same.
+"""Random logs, cleaned by Kafka 4.2.0's own classes and by `sediment compact`, must be equal.
 
-SEDIMENT_CONFORMANCE_LOGS is how many (500), SEDIMENT_CONFORMANCE_SEED the first seed (0): `make conformance` and
-`make conformance-nightly` set them.  What they cover is printed by dimension; a log that comes out otherwise is made
-smaller and written to tests/data/conformance (or $SEDIMENT_CONFORMANCE_KEPT), which later runs replay.
+SEDIMENT_CONFORMANCE_LOGS is the number of logs (500), SEDIMENT_CONFORMANCE_SEED the first seed (0).
+`make conformance` and `make conformance-nightly` set them.  Coverage is printed by dimension.  A log that differs is
+made smaller and written to tests/data/conformance (or $SEDIMENT_CONFORMANCE_KEPT); later runs replay it.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def _log_spec(seed: int) -> dict[str, Any]:
 
 
 def _limits(pick: random.Random, state: LogState, now_ms: int) -> dict[str, str]:
-    """A retention.ms at, just below or just above the age of some segment, and a retention.bytes about some rest."""
+    """Return a retention.ms near the age of a segment, and a retention.bytes near the size of a log suffix."""
     limits = {"retention.ms": "-1", "cleanup.policy": pick.choice(POLICIES)}
     segment = pick.choice(state.segments)
     if pick.random() < 0.6:
@@ -113,7 +113,7 @@ def _compare(oracle: KafkaOracle, case: Case, directory: Path) -> str:
 
 
 def _assert_same_files(ours: Path, kafka: Path, known_from: int, where: str) -> None:
-    """The same names and bytes, but for producer snapshots up to `known_from`."""
+    """Assert the same names and bytes, except producer snapshots up to `known_from`."""
     found, expected = (
         {
             name: content

@@ -1,4 +1,4 @@
-"""Kafka's log manager over a directory whose last segments we rolled and whose damaged partition we marked."""
+"""Kafka's log manager on a directory in which Sediment rolled the last segments and marked a corrupt partition."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The schema that the tests of `kafka-log` know as that of Spark's own Kafka source is what its JAR answers."""
+"""The schema of Spark's own Kafka source in the tests of `kafka-log`, compared with that of its JAR."""
 
 from __future__ import annotations
 

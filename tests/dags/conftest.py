@@ -1,4 +1,4 @@
-"""The `airflow` marker: such tests need an Airflow of its own environment, and are looked at with `-m airflow` only."""
+"""The `airflow` marker: these tests need Airflow in its own environment and run only with `-m airflow`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of the DAG: the arguments of each command, and what it refuses before anything runs."""
+"""The plan of the DAG: the arguments of each command, and errors before anything runs."""
 
 from __future__ import annotations
 

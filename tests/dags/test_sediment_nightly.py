@@ -54,7 +54,7 @@ class Airflow:
             return database.execute(statement).fetchall()
 
     def night(self, **params: object) -> Night:
-        """One run of the DAG."""
+        """Return one run of the DAG."""
         before = self.query("select coalesce(max(id), 0) from dag_run")[0][0]
         self.run("dags", "test", "sediment_nightly", "--conf", json.dumps(params), check=False)
         ((run_id, state),) = self.query(f"select run_id, state from dag_run where id > {before}")
@@ -65,13 +65,13 @@ class Airflow:
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """How a run ended: the state and the tries of each task instance."""
+    """Result of a run: the state and the tries of each task instance."""
 
     state: str
     tasks: Mapping[tuple[str, int], tuple[str, int]]
 
     def states(self, number: int) -> tuple[str, ...]:
-        """The states of compact, verify, expire and forget_before in one directory."""
+        """Return the states of compact, verify, expire and forget_before in one directory."""
         return tuple(self.tasks[f"directory.{command}", number][0] for command in COMMANDS)
 
 

@@ -1,4 +1,4 @@
-"""What clients do to a broker and see of it: a workload for compacted topics, and everything that consumers can tell.
+"""Clients of a broker: a workload for compacted topics, and everything that consumers can read.
 
 Two clients that share no code take part, librdkafka's (confluent-kafka) and kafka-python, so that one's habits do not
 decide which batches are on disk or how they are read.
@@ -62,7 +62,7 @@ class View:
     offsets: Mapping[tuple[str, str], tuple[int, str]]
 
     def latest(self, isolation: str, *, without_aborted: bool = False) -> dict[tuple[str, bytes | None], Seen]:
-        """The last record of each key that is no tombstone; optionally as if aborted records had never been there."""
+        """Return the last record of each key unless it is a tombstone; optionally without aborted records."""
         found: dict[tuple[str, bytes | None], Seen] = {}
         for name, records in self.records[isolation].items():
             aborted = self.aborted(name) if without_aborted else frozenset()
@@ -80,7 +80,7 @@ class View:
 
 # ------------------------------------------------------------------------------------------------------------- topics
 def create_topics(node: KafkaNode) -> None:
-    """The workload's topics, compacted, in tiny segments."""
+    """Create the compacted topics of the workload, with tiny segments."""
     shared = {"cleanup.policy": "compact", "internal.segment.bytes": SEGMENT_BYTES, "segment.index.bytes": "4096"}
     topics = [NewTopic(name, PARTITIONS, 1, config={**shared, **own}) for name, own in TOPICS.items()]
     client = AdminClient({"bootstrap.servers": node.bootstrap})
@@ -149,7 +149,7 @@ class Workload:
         producer.close()
 
     def _transactions(self, count: int) -> None:
-        """Two producers whose transactions interleave; every third one is aborted."""
+        """Run two producers with interleaved transactions; every third transaction is aborted."""
         producers = [transactional(self._node, f"writer-{number}") for number in range(2)]
         for number in range(count):
             for producer in producers:
@@ -218,7 +218,7 @@ def producing(node: KafkaNode) -> Iterator[None]:
 
 
 def transactional(node: KafkaNode, name: str) -> confluent.Producer:
-    """A transactional producer that the broker knows, whose transactions may stay open for half an hour."""
+    """Return a transactional producer that the broker knows, whose transactions may stay open for half an hour."""
     producer = confluent.Producer(
         {"bootstrap.servers": node.bootstrap, "transactional.id": name, "transaction.timeout.ms": "1800000"}
     )

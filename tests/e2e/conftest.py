@@ -1,4 +1,4 @@
-"""The `e2e` marker: such tests start a broker and are looked at with `-m e2e` only, because they need its clients."""
+"""The `e2e` marker: these tests start a broker and run only with `-m e2e`, because they need its clients."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A Kafka 4.2.0 broker and controller in one process (KRaft), on loopback, out of the oracle's JARs.
 
 A `KafkaNode` owns its data directory and survives its broker: `start`, `stop` (as an operator stops it) and `kill` (-9)
-may be called in turn.  Every start has a log file of its own, because what a start says is what tests look at.
+may be called in turn.  Every start has its own log file, because tests read the messages of a start.
 
-Invariant: `start` returns when the broker answers on its port; whoever started a broker ends it (`running` does).
+Invariant: `start` returns when the broker answers on its port; the test that starts a broker ends it (`running` does).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class KafkaNode:
             self.kill()
 
     def said(self) -> list[str]:
-        """The lines of the last start's log."""
+        """Return the lines of the last start's log."""
         return self.log.read_text(errors="replace").splitlines()
 
     def _answers(self) -> bool:
@@ -148,7 +148,7 @@ class KafkaNode:
         self._process = None
 
     def config_file(self) -> str:
-        """The broker's server.properties."""
+        """Return the broker's server.properties."""
         return str(self._home / "server.properties")
 
     def _write_properties(self) -> None:

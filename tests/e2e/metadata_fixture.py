@@ -1,8 +1,8 @@
-"""Makes tests/data/kraft: what a broker wrote to its metadata log, and what it answers to those who ask for configs.
+"""Generator of tests/data/kraft: the metadata log of a broker, and the broker's own answers about configs.
 
     python -m tests.e2e.metadata_fixture
 
-The archive holds `__cluster_metadata-0` (a snapshot, and a log that begins before it and goes on behind it),
+The archive holds `__cluster_metadata-0` (a snapshot, and a log that begins before it and continues after it),
 meta.properties and the partition.metadata of every partition; the answers are those of Kafka's admin client.
 """
 
@@ -110,7 +110,7 @@ def _change(admin: _Admin) -> None:
         admin.change(topic, "plain", {"min.compaction.lag.ms": str(number), "file.delete.delay.ms": str(number)})
 
 
-def _change_behind_the_snapshot(admin: _Admin) -> None:
+def _change_after_the_snapshot(admin: _Admin) -> None:
     topic, broker = ResourceType.TOPIC, ResourceType.BROKER
     admin.delete("doomed")
     admin.delete("again")
@@ -165,7 +165,7 @@ def main() -> None:
         node.configure({_SNAPSHOT_KEY: _NO_SNAPSHOT})
         with running(node):
             admin = _Admin(node)
-            _change_behind_the_snapshot(admin)
+            _change_after_the_snapshot(admin)
             answers = _answers(admin)
         TARGET.mkdir(exist_ok=True)
         (TARGET / "log-dir.tar.gz").write_bytes(_archive(node.data))

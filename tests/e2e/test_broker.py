@@ -1,4 +1,4 @@
-"""Sediment on the data directory of a broker that stopped, and the same broker on what Sediment left."""
+"""Sediment on the data directory of a broker that stopped, and the same broker on the result."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def node(tmp_path: Path) -> KafkaNode:
 
 
 def fill(node: KafkaNode, workload: Workload) -> confluent.Producer:
-    """Two rounds of work, and a producer whose transaction stays open."""
+    """Run two rounds of work, and keep a producer with an open transaction."""
     create_topics(node)
     workload.produce()
     shrink_internal_topics(node)
@@ -72,7 +72,7 @@ def compact(node: KafkaNode, *more: str) -> Outcome:
 
 
 def assert_compacted(*outcomes: Outcome) -> None:
-    """These runs together made a partition of every compacted topic smaller, and none of them failed."""
+    """Assert that these runs made a partition of every compacted topic smaller, and that none failed."""
     smaller: set[str] = set()
     for outcome in outcomes:
         assert outcome.status == 0, outcome.stderr
@@ -99,7 +99,7 @@ def assert_same_to_consumers(before: View, after: View) -> None:
 
 
 def assert_no_trouble(node: KafkaNode) -> None:
-    """The broker said nothing of errors, damage or repairs since its last start."""
+    """Assert that the broker logged no errors, corruption or repairs since its last start."""
     bad = [
         line
         for line in node.said()
@@ -132,7 +132,7 @@ def wait_for_kafkas_cleaner(node: KafkaNode, least: Mapping[str, int]) -> None:
 
 
 def active_segments(data: Path) -> list[Path]:
-    """The `.log` of every partition's active segment, without the metadata log's."""
+    """Return the `.log` of every partition's active segment, without the metadata log's."""
     directories = (path for path in data.glob("*-*/") if not path.name.startswith("__cluster_metadata"))
     return [max(directory.glob("*.log")) for directory in directories]
 
@@ -197,7 +197,7 @@ def latest_of(view: View, key: bytes) -> list[Any]:
 
 
 def below_open_transactions(view: View, bases: Mapping[str, int]) -> dict[str, int]:
-    """How far a cleaner must come: to the active segment, where no open transaction stops it before."""
+    """Return the bases of active segments that a cleaner must reach: no open transaction stops it before them."""
     return {name: base for name, base in bases.items() if view.ends[name][2] >= base}
 
 

@@ -1,4 +1,4 @@
-"""Every step of `expire` cut off: killed, failed, torn, without power; then repeated.
+"""Every step of `expire` interrupted by a kill, an error, a torn write or a power loss, and then repeated.
 
 Whatever is left, no record that retention keeps is lost, the log start offset is true, and the repeated run ends where
 an undisturbed one does.
@@ -163,12 +163,12 @@ def kills(log: Log):
             return
 
 
-def test_a_run_killed_behind_any_step_loses_nothing_and_its_repetition_completes_it(log: Log):
+def test_a_run_killed_after_any_step_loses_nothing_and_the_next_run_completes_it(log: Log):
     for _ in kills(log):
         assert_recoverable(log, log.images())
 
 
-def test_a_loss_of_power_behind_any_step_loses_nothing_and_the_repetition_completes_it(log: Log):
+def test_a_power_loss_after_any_step_loses_nothing_and_the_next_run_completes_it(log: Log):
     known = set()
     for fs in kills(log):
         for images in itertools.product(*(disk.after_power_loss() for disk in fs.disks)):

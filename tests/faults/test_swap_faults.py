@@ -1,4 +1,4 @@
-"""Every step of a replacement, and of the repair after it, cut off: killed, failed, torn, without power."""
+"""Every step of a swap and of its repair, interrupted by a kill, an error, a torn write or a power loss."""
 
 import errno
 import multiprocessing
@@ -133,7 +133,7 @@ def test_a_start_makes_whole_what_a_kill_after_any_step_of_a_run_left(left: str,
     assert set(committed) == set(range(len(given.groups) + 1))
 
 
-def test_a_repair_killed_behind_any_step_is_completed_by_the_next(scenario: tuple[Path, Scenario]):
+def test_the_next_repair_completes_one_killed_after_any_step(scenario: tuple[Path, Scenario]):
     directory, given = scenario
     starts = Starts(directory, given)
     for crash in crashes_of_a_commit(directory, given):
@@ -299,7 +299,7 @@ def test_a_part_that_lost_its_end_is_refused_before_anything_is_renamed(scenario
 
 
 # ----------------------------------------------------------------------------- what Kafka's rule by numbers brings back
-def test_a_source_behind_the_end_of_the_new_segment_survives_a_crash_in_mid_swap(tmp_path: Path):
+def test_a_source_after_the_end_of_the_new_segment_survives_a_crash_in_mid_swap(tmp_path: Path):
     directory, given = survivor_scenario(tmp_path, kept=[31])
     (group,) = given.groups
     survivor = {name: content for name, content in group.old.items() if name.startswith(f"{33:020d}")}

@@ -1,4 +1,4 @@
-"""The `fuzz` marker: fuzzing at length is done with `-m fuzz` only."""
+"""The `fuzz` marker: long fuzzing runs only with `-m fuzz`."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_wrapper_whose_base_offset_is_beyond_2_63_is_refused(inner):
 
 
 @pytest.mark.parametrize("name", [f"{2**63}.log", "9" * 30 + ".index", f"{2**63}.log.swap"])
-def test_a_name_beyond_the_largest_offset_is_no_segment_file(name):
+def test_a_name_above_the_largest_offset_is_not_a_segment_file(name):
     assert parse_segment_file(name) is None
     assert parse_segment_file(f"{LARGEST:020d}.log").base_offset == LARGEST
 

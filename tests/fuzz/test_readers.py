@@ -202,7 +202,7 @@ def test_every_small_file_that_is_read_back_may_hold_any_bytes(tmp_path):
         announced.write_bytes(content)
         check_announced(folder, [log_dir], fs)
 
-    def read_told(content):
+    def read_reply(content):
         told.write_bytes(content)
         assert all(len(given.refusal or "") >= 0 for given in read_replies(folder, fs))
 
@@ -223,7 +223,7 @@ def test_every_small_file_that_is_read_back_may_hold_any_bytes(tmp_path):
         (to_json(swap).encode(), from_json),
         (uncleanable, read_marks),
         (announced.read_bytes(), read_announced),
-        (told.read_bytes(), read_told),
+        (told.read_bytes(), read_reply),
         (progress, lambda content: parse_progress(content.decode(errors="replace"))),
         (settings, read_config),
         (b'{"run_id": "r", "files": []}', read_manifest),

@@ -1,6 +1,6 @@
-"""Good results of a compaction, each broken in one way: what `verify` has to find, and by which check.
+"""Results of a compaction, each broken in one way that a given check of `verify` must find.
 
-A breakage edits AFTER only.  What it does not mean to break stays right: checksums and indexes are made anew.
+A breakage edits AFTER only.  Everything else stays valid: checksums and indexes are rebuilt.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Edited:
         self.replace(batch, rebuild_batch(batch, change(list(batch.records())), batch.delete_horizon_ms))
 
     def data_batch(self, least_records: int = 2) -> Batch:
-        """A data batch of records with values."""
+        """Return a data batch of records with values."""
         return next(
             batch
             for batch in self.batches()
@@ -135,7 +135,7 @@ class Edited:
 
 @dataclass(frozen=True, slots=True)
 class Breakage:
-    """What is done to which case, and the check that has to find it."""
+    """A breakage, the case that it is applied to, and the check that must find it."""
 
     case: str
     check: str
@@ -149,7 +149,7 @@ def _change_first(**fields: object) -> Callable[[Edited], None]:
     return change
 
 
-def _drop_living_record(log: Edited) -> None:
+def _drop_surviving_record(log: Edited) -> None:
     log.edit_records(log.data_batch(), lambda records: records[1:])
 
 
@@ -171,7 +171,7 @@ def _bring_back_superseded(log: Edited) -> None:
 
 
 def _bring_back_before_tombstone(log: Edited) -> None:
-    """The value of a key comes back whose tombstone is gone with it."""
+    """Restore the value of a key that was removed together with its tombstone."""
     batch, tombstone = next(
         (b, r) for b in log.batches() if b.count > 1 for r in b.records() if r.key and r.value is None
     )
@@ -410,7 +410,7 @@ def _edit_transaction_index(change: Callable[[list], list]) -> Callable[[Edited]
 
 
 def _raise_first_stable_offset(entries: list) -> list:
-    """The first entry hides the ones after it, by an offset that its own marker could have had."""
+    """Make the first entry hide the later ones, with an offset that its own marker could have."""
     first, *rest = entries
     return [replace(first, last_stable_offset=rest[0].last_offset + 1), *rest]
 
@@ -430,7 +430,7 @@ def _reverse_records(log: Edited) -> None:
 
 
 def _move_record_into_next_batch(log: Edited) -> None:
-    """The offset of the record stays, and is no longer in the range of its batch."""
+    """Move a record but keep its offset, which is then outside the range of its batch."""
     here, there = next(
         (one, other)
         for segment in log.segments()
@@ -523,7 +523,7 @@ def _wrong_time_index_offset(log: Edited) -> None:
 
 
 def _skip_batch_by_index(log: Edited) -> None:
-    """The first entry leads behind the batch that it is about."""
+    """Point the first entry after the batch that it is about."""
     segment = next(s for s in log.segments() if len(s.read(OFFSET_INDEX)) >= 16 and s.log_bytes())
     entries = parse_offset_index(segment.read(OFFSET_INDEX), segment.base_offset)
     positions = [position for position, _ in segment.batches()]
@@ -598,8 +598,8 @@ def _move_log_start(log: Edited) -> None:
 
 
 BREAKAGES = {
-    "a living record is gone": Breakage("plain", "lost", _drop_living_record),
-    "the latest value of a key is gone": Breakage("plain", "latest_committed", _drop_living_record),
+    "a living record is gone": Breakage("plain", "lost", _drop_surviving_record),
+    "the latest value of a key is gone": Breakage("plain", "latest_committed", _drop_surviving_record),
     "a superseded record is back": Breakage("plain", "superseded", _bring_back_superseded),
     "a deleted key is back": Breakage("tombstones", "latest_committed", _bring_back_before_tombstone),
     "a deleted key is back for readers of everything": Breakage(

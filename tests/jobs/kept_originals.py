@@ -1,4 +1,4 @@
-"""What a catalogue of originals says, and a log directory put back by it, with nothing but the standard library."""
+"""Catalogues of originals, and restoring a log directory from one with only the standard library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.jobs.log_dirs import read_checkpoint, write_checkpoint
 
 
 def catalogues(kept: Path) -> list[dict[str, Any]]:
-    """The catalogues in a directory of originals, oldest run first."""
+    """Return the catalogues in a directory of originals, oldest run first."""
     found = [json.loads(path.read_text()) for path in kept.glob("catalogue-*.json")]
     return sorted(found, key=lambda catalogue: catalogue["started_ms"])
 

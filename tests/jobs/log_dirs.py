@@ -20,7 +20,7 @@ from tests.waiting import LIMIT_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a command left: `report` is its JSON if it printed one."""
+    """Result of a command; `report` is its JSON if it printed one."""
 
     status: int
     stdout: str
@@ -60,7 +60,7 @@ def sediment_process(
 def make_log_dir(
     path: Path, partitions: Mapping[str, Path], *, dirty: Mapping[str, int] | None = None, clean: bool = True
 ) -> Path:
-    """A log directory with copies of partition directories; `dirty` becomes the cleaner checkpoint."""
+    """Return a log directory with copies of partition directories; `dirty` becomes the cleaner checkpoint."""
     path.mkdir(parents=True)
     for name, source in partitions.items():
         shutil.copytree(source, path / name)
@@ -93,7 +93,7 @@ def tree(path: Path) -> dict[str, bytes]:
 
 
 def corpus_log_dir(path: Path, rounds: Sequence[tuple[Any, Any]], *, clean: bool = True) -> tuple[Path, list[str]]:
-    """A log directory of (case, round) of the corpus as they are before the round, and the options of their topics."""
+    """Return a log directory of corpus cases (case, round) before the round, and the options of their topics."""
     partitions = {case.partition: given.before for case, given in rounds}
     dirty = {case.partition: given.dirty for case, given in rounds if given.dirty is not None}
     sets = [option for case, _ in rounds for option in topic_sets(case.partition.rpartition("-")[0], case.configs)]

@@ -234,7 +234,7 @@ def test_a_new_cleaner_checkpoint_belongs_to_the_owner_of_the_log_directory(log_
 
 
 def leave_complete_swap(partition: Path) -> None:
-    """The files of a replacement whose new segment was complete when the process died."""
+    """Write the files of a swap whose new segment was complete when the process died."""
     for suffix in (".log", ".index", ".timeindex"):
         name = f"{0:020d}{suffix}"
         (partition / (name + ".swap")).write_bytes((partition / name).read_bytes())
@@ -279,7 +279,7 @@ def test_a_missing_directory_is_refused(tmp_path):
     assert_refused(sediment("compact", tmp_path / "nowhere"), 2, "no such directory", str(tmp_path / "nowhere"))
 
 
-def test_a_directory_that_is_no_log_directory_is_refused(tmp_path):
+def test_a_directory_that_is_not_a_log_directory_is_refused(tmp_path):
     (tmp_path / "letters").mkdir()
     assert_refused(sediment("compact", tmp_path), 2, "not a Kafka log directory")
 
@@ -353,7 +353,7 @@ def test_a_bare_copy_is_not_said_to_be_unclean(tmp_path, plain, caplog):
     assert not [message for message in caplog.messages if "clean" in message]
 
 
-def test_a_torn_tail_of_the_active_segment_is_no_error(tmp_path, plain):
+def test_a_torn_tail_of_the_active_segment_is_not_an_error(tmp_path, plain):
     log_dir = make_log_dir(tmp_path / "logs", {"plain-0": plain.before})
     active = log_dir / "plain-0" / f"{2000:020d}.log"
     torn = (log_dir / "plain-0" / f"{1787:020d}.log").read_bytes()[:1000]
@@ -440,14 +440,14 @@ def without_privileges(*arguments):
     )
 
 
-def give_to_nobody(*paths):
+def change_owner_to_nobody(*paths):
     nobody = pwd.getpwnam("nobody")
     for path in paths:
         os.chown(path, nobody.pw_uid, nobody.pw_gid)
 
 
 def test_no_permission_is_said_and_nothing_changes(log_dir, plain):
-    give_to_nobody(log_dir)
+    change_owner_to_nobody(log_dir)
     before = tree(log_dir)
     finished = without_privileges("compact", log_dir, *topic_sets("plain", plain.configs))
     assert finished.returncode == 1
@@ -457,7 +457,7 @@ def test_no_permission_is_said_and_nothing_changes(log_dir, plain):
 
 
 def test_an_owner_that_cannot_be_kept_is_said_and_nothing_changes(log_dir, plain):
-    give_to_nobody(*(log_dir / "plain-0").iterdir())
+    change_owner_to_nobody(*(log_dir / "plain-0").iterdir())
     before = tree(log_dir / "plain-0")
     finished = without_privileges("compact", log_dir, "--json", *topic_sets("plain", plain.configs))
     assert finished.returncode == 1, finished.stderr

@@ -39,7 +39,7 @@ def cleaned(tmp_path_factory, request):
 
 @pytest.fixture
 def strategy(request):
-    """What the directory was cleaned with."""
+    """Return the strategy that the directory was cleaned with."""
     return request.node.callspec.params["cleaned"]
 
 

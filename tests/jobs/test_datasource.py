@@ -228,7 +228,7 @@ def test_corruption_fails_with_one_sentence(spark, corrupt):
     assert "Traceback" not in str(raised.value)
 
 
-def test_a_segment_file_that_holds_something_else_is_told_in_one_sentence(spark, log_dir):
+def test_a_segment_file_with_foreign_content_is_reported_in_one_line(spark, log_dir):
     log = log_dir / "t-1" / f"{0:020d}.log"
     log.write_bytes(b"a,b\n" * 50)
     with pytest.raises(PythonException) as raised:
@@ -670,7 +670,7 @@ def test_a_stream_reads_the_topics_and_partitions_that_are_asked_for(stream, liv
     ("options", "sentence"),
     [({"what": "batches"}, "cannot be streamed"), ({"starting": "now"}, "starting cannot be 'now'")],
 )
-def test_what_cannot_be_streamed_is_told(options, sentence, spark, live, tmp_path):
+def test_options_that_cannot_be_streamed_are_refused(options, sentence, spark, live, tmp_path):
     with pytest.raises((AnalysisException, StreamingQueryException), match=sentence):
         frame = spark.readStream.format("kafka-log").options(**options).load(str(live))
         writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path))

@@ -236,7 +236,7 @@ def test_a_corrupt_batch_fails_or_is_counted(log_dir):
     assert "fails its CRC" in shown
 
 
-def test_a_segment_file_that_holds_something_else_is_told_in_one_sentence(log_dir):
+def test_a_segment_file_with_foreign_content_is_reported_in_one_line(log_dir):
     log = log_dir / "t-1" / f"{0:020d}.log"
     log.write_bytes(b"a,b\n" * 50)
     for what in ("records", "batches"):

@@ -313,7 +313,7 @@ def test_what_an_interrupted_replacement_left_is_finished_first_but_not_by_a_dry
 
 
 # ---------------------------------------------------------------------------------------------------------- the command
-def test_a_dry_run_changes_nothing_and_foretells_the_run(tmp_path):
+def test_a_dry_run_changes_nothing_and_predicts_the_run(tmp_path):
     make_log(tmp_path)
     before = tree(tmp_path)
     foretold = expire(tmp_path, "retention.ms=0", now_ms=NOW_MS + 1, more=("--dry-run",))

@@ -186,7 +186,7 @@ def run(log_dir: Path, kept: Path, sets: Iterable[str], fs: Fs) -> ExpiryRunRepo
     return run_expire(options, ExpireOptions(keep_originals=kept), fs=fs)
 
 
-def test_a_run_killed_behind_any_step_can_be_put_back_or_repeated(tmp_path):
+def test_a_run_killed_after_any_step_can_be_restored_or_repeated(tmp_path):
     for number in itertools.count(1):
         root = tmp_path / str(number)
         directory, kept = make_log(root / "logs", epochs=EPOCHS), root / "kept"

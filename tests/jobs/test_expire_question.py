@@ -110,7 +110,7 @@ def test_anything_else_changes_nothing_and_ends_with_one_sentence_and_exit_statu
 
 
 @pytest.mark.parametrize("option", ["--yes", "--json", "--quiet", "--dry-run"])
-def test_a_run_that_is_told_what_to_do_does_not_ask(log_dir, option):
+def test_a_run_with_an_explicit_option_does_not_ask(log_dir, option):
     status, _, shown = on_terminal(log_dir, *ARGUMENTS, option)
     assert status == 0, shown
     assert "[y/N]" not in shown
@@ -124,7 +124,7 @@ def test_a_run_with_nothing_to_delete_does_not_ask(log_dir):
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stderr"])
-def test_without_a_terminal_nobody_is_asked(log_dir, stream):
+def test_without_a_terminal_there_is_no_question(log_dir, stream):
     ours, theirs = pty.openpty()
     streams = {"stdin": theirs, "stderr": theirs, stream: subprocess.DEVNULL}
     done = subprocess.run(

@@ -73,7 +73,7 @@ SHAPE = {"users-0": 90, "users-1": 60, "bank-0": 30}
 
 @pytest.fixture(scope="module")
 def log_dir(tmp_path_factory):
-    """Three partitions, two segments each, and the rows that they hold."""
+    """Return three partitions, two segments each, and the rows that they hold."""
     directory = tmp_path_factory.mktemp("logs")
     for name, count in SHAPE.items():
         for base in (0, count // 2):
@@ -86,7 +86,7 @@ ROWS = [(*name.split("-"), offset) for name, count in SHAPE.items() for offset i
 
 
 def rows_of(*conditions):
-    """How many rows all of `conditions` let through; every batch of three has one timestamp."""
+    """Return the number of rows that satisfy all `conditions`; each batch of three has one timestamp."""
     return sum(
         all(c.holds(topic, int(partition), offset, offset // 3 * 3) for c in conditions)
         for topic, partition, offset in ROWS
@@ -243,7 +243,7 @@ def remove_first_segment(directory):
 
 
 def replace_first_segment(directory):
-    """A cleaner's work: segment 0 loses all but its last batch."""
+    """Replace segment 0 like a cleaner: keep only its last batch."""
     remove_first_segment(directory)
     write_segment(directory, 0, [batch_bytes(27, "abc", timestamp=START_MS + 27)])
 

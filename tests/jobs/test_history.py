@@ -107,7 +107,7 @@ def refused(*arguments):
     return line
 
 
-def test_bad_input_is_told_in_one_sentence(path, tmp_path):
+def test_bad_input_is_reported_in_one_line(path, tmp_path):
     assert str(tmp_path / "none") in refused(tmp_path / "none")
     assert "run nope is not in the ledger" in refused(path, "--run", "nope")
     (tmp_path / "text").write_text("no report")

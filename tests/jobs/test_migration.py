@@ -63,7 +63,7 @@ def test_a_script_for_all_disks_goes_on_and_leaves_what_only_the_file_states(dis
 
 
 @pytest.mark.parametrize("command", ["plan", "compact", "expire", "recover", "dump"])
-def test_a_mistyped_glob_is_no_longer_a_success(disks, command):
+def test_a_mistyped_glob_is_an_error(disks, command):
     places = {"config": disks["config"], **disks}
     more = "" if command == "dump" else " --metadata {one}"
     outcome = sediment(*f"{command} {{two}}{more} --partition plian-*".format(**places).split())

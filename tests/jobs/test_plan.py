@@ -49,7 +49,7 @@ def plan(log_dir, *options, now_ms=NOW_MS):
 
 
 def keyed_log(path, *, batches=40, keys=4, tombstones=False, timestamp=NOW_MS - DAY_MS):
-    """A partition of two rolled segments and an empty active one, one record a batch."""
+    """Return a partition of two rolled segments and an empty active one, one record a batch."""
     half = batches // 2
 
     def batch(offset):
@@ -126,7 +126,7 @@ def test_cm_12_the_maximum_lag_unblocks_by_time(tmp_path):
     assert (blocked["reason_code"], blocked["unblocks_at_ms"]) == ("dirty-ratio", first_ms + 2 * DAY_MS + 1)
 
 
-def test_tombstones_and_when_they_may_go_are_told(tmp_path):
+def test_tombstones_and_their_delete_time_are_shown(tmp_path):
     path = keyed_log(tmp_path / "t-0", batches=4, keys=4, tombstones=True)
     log_dir = make_log_dir(tmp_path / "logs", {"t-0": path})
     options = ("--set=t:cleanup.policy=compact", "--set=t:delete.retention.ms=60000")
@@ -157,7 +157,7 @@ def test_cp_45_what_retention_deletes_is_told_beside_compaction(tmp_path):
     assert (later["segments"], later["next_at_ms"]) == ([], NOW_MS - DAY_MS + 19 + 2 * DAY_MS + 1)
 
 
-def test_retention_is_told_as_expire_then_does_it(tmp_path):
+def test_the_retention_shown_is_the_retention_that_expire_applies(tmp_path):
     path = keyed_log(tmp_path / "t-0")
     log_dir = make_log_dir(tmp_path / "logs", {"d-0": path, "u-0": path}, dirty={"u-0": 5})
     write_checkpoint(log_dir / "replication-offset-checkpoint", {"d-0": 25, "u-0": 40})
@@ -171,7 +171,7 @@ def test_retention_is_told_as_expire_then_does_it(tmp_path):
     assert planned["u-0"]["reason_code"] == done["u-0"]["reason_code"] == "policy-unknown"
 
 
-def test_a_damaged_partition_is_told_as_compact_would_and_not_marked(tmp_path, plain):
+def test_a_corrupt_partition_is_reported_as_by_compact_and_not_marked(tmp_path, plain):
     log_dir = make_log_dir(tmp_path / "logs", {"plain-0": plain.before, "plain-1": plain.before})
     segment = log_dir / "plain-1" / f"{448:020d}.log"
     content = bytearray(segment.read_bytes())
@@ -186,7 +186,7 @@ def test_a_damaged_partition_is_told_as_compact_would_and_not_marked(tmp_path, p
     assert tree(log_dir) == before
 
 
-def test_a_quarantined_partition_is_told_with_what_stands_against_it(tmp_path, plain):
+def test_a_quarantined_partition_is_shown_with_its_reason(tmp_path, plain):
     log_dir = make_log_dir(tmp_path / "logs", {"plain-0": plain.before})
     segment = log_dir / "plain-0" / f"{448:020d}.log"
     content = bytearray(segment.read_bytes())
@@ -200,7 +200,7 @@ def test_a_quarantined_partition_is_told_with_what_stands_against_it(tmp_path, p
     assert "--retry-quarantined" in outcome.partitions()["plain-0"]["reason"]
 
 
-def test_what_was_interrupted_is_told_and_left(log_dir, plain):
+def test_an_interrupted_swap_is_reported_and_left_alone(log_dir, plain):
     (log_dir / "plain-0" / f"{0:020d}.log.swap").write_bytes(b"")
     before = tree(log_dir)
     found = plan(log_dir, *topic_sets("plain", plain.configs)).partitions()["plain-0"]
@@ -216,7 +216,7 @@ def test_files_whose_deletion_began_are_no_hindrance(log_dir, plain):
     assert without["status"] == "cleanable"
 
 
-def test_an_unclean_stop_and_an_unknown_high_watermark_are_told(tmp_path, plain):
+def test_an_unclean_stop_and_an_unknown_high_watermark_are_reported(tmp_path, plain):
     log_dir = make_log_dir(tmp_path / "logs", {"plain-0": plain.before, "plain-1": plain.before}, clean=False)
     write_checkpoint(log_dir / "recovery-point-offset-checkpoint", {"plain-0": 0, "plain-1": 2000})
     write_checkpoint(log_dir / "replication-offset-checkpoint", {"plain-0": 2000})

@@ -24,7 +24,7 @@ CASE_NOW_MS = 1_700_001_000_000
 
 
 def corpus_log_dir(scratch, name):
-    """A log directory with the partition of a loading case, left as the case says."""
+    """Return a log directory with the partition of a loading case, left as the case says."""
     case = load_loading_case(name, scratch)
     log_dir = scratch / f"logs-{name}"
     log_dir.mkdir()
@@ -128,7 +128,7 @@ def test_a_case_of_kafkas_ends_as_kafka_left_it(recovered, name):
     assert (log_dir / MARKER).exists()
 
 
-def test_hazard_torn_tail_clean_is_cut_and_told(recovered):
+def test_hazard_torn_tail_clean_is_truncated_and_reported(recovered):
     case, log_dir, report = recovered["torn-tail-clean"]
     assert (report["status"], report["log_end_offset"], report["recovery_point"]) == ("recovered", 1588, 1588)
     assert any("00000000000000001442.log cut from 20195 to 17243 bytes" in sentence for sentence in report["repairs"])
@@ -136,7 +136,7 @@ def test_hazard_torn_tail_clean_is_cut_and_told(recovered):
     assert (log_dir / MARKER).exists()
 
 
-def test_hazard_flipped_middle_clean_is_told_and_left_alone(recovered):
+def test_hazard_flipped_middle_clean_is_reported_and_left_alone(recovered):
     case, log_dir, report = recovered["flipped-middle-clean"]
     assert (report["status"], report["reason_code"], report["repairs"]) == ("failed", "corrupt-batch", [])
     assert "00000000000000000713.log is damaged at position 18860 (offset 892)" in report["reason"]
@@ -277,7 +277,7 @@ def stamps(path):
     return {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in path.rglob("*")}
 
 
-def test_a_dry_run_tells_the_same_and_changes_nothing(tmp_path):
+def test_a_dry_run_reports_the_same_and_changes_nothing(tmp_path):
     log_dir = make_log_dir(tmp_path / "logs", "t-0", "u-0")
     (log_dir / "u-0" / f"{0:020d}.index").unlink()
     (log_dir / "u-0" / f"{0:020d}.log.cleaned").write_bytes(b"half")
@@ -293,7 +293,7 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("name", loading_cases())
-def test_a_dry_run_of_a_case_of_kafkas_changes_nothing_and_foretells_the_state(tmp_path, recovered, name):
+def test_a_dry_run_of_a_kafka_case_changes_nothing_and_predicts_the_state(tmp_path, recovered, name):
     _, log_dir = corpus_log_dir(tmp_path, name)
     files, before = tree(log_dir), stamps(log_dir)
     options = CommonOptions((log_dir,), (), Settings(), CASE_NOW_MS, True, None, True)
@@ -369,7 +369,7 @@ def test_new_files_have_the_owner_of_the_log(tmp_path):
 
 @pytest.fixture
 def healthy(tmp_path):
-    """A directory as a broker leaves it at a clean stop, with an idle partition and files whose deletion had begun."""
+    """Return a directory after a clean stop, with an idle partition and files whose deletion had begun."""
     log_dir = make_log_dir(tmp_path / "logs", "t-0", "idle-0")
     assert run(log_dir).status == 0
     for suffix in (".log", ".index", ".timeindex"):

@@ -153,7 +153,7 @@ def test_a_refresh_reads_only_what_was_appended_and_commits_nothing_when_nothing
     assert values(spark, to) == {"a": "2", "c": "1"}
 
 
-def test_a_tombstone_deletes_an_empty_value_is_a_value_and_a_null_key_is_no_key(spark, log_dir, to):
+def test_a_tombstone_deletes_an_empty_value_counts_and_a_null_key_does_not(spark, log_dir, to):
     log = Log(log_dir / "t-0").append(gone="1", empty="1", back="1")
     log.append_records([(None, "no key"), (b"", "empty key")])
     log.write()
@@ -436,7 +436,7 @@ def test_as_of_a_time_the_table_holds_the_latest_of_the_records_up_to_it(spark, 
     assert_holds(spark, to, latest_rows(directory, [entry for entry in entries if entry.record.timestamp <= moment_ms]))
 
 
-def test_a_moment_below_what_was_compacted_is_told_to_be_incomplete(spark, log_dir, to):
+def test_a_snapshot_below_the_compacted_range_is_reported_as_incomplete(spark, log_dir, to):
     Log(log_dir / "t-0").append(a="1", b="1").append(c="1").write()
     write_checkpoint(log_dir / "cleaner-offset-checkpoint", {"t-0": 3})
     [partition] = refresh(spark, log_dir, to, as_of=AsOf({"t-0": 1}, None)).partitions

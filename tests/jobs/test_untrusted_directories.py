@@ -65,7 +65,7 @@ def run(command, log_dir):
 
 
 def latest_values(partition):
-    """The newest value of each key, of what is readable as a segment."""
+    """Return the newest value of each key, of what is readable as a segment."""
     found = {}
     for path in sorted(partition.glob("*.log")):
         if path.is_file() and path.stat().st_size < 1 << 20:
@@ -205,7 +205,7 @@ SPOILED = {
 
 
 def _cases():
-    """Every command on every spoiled directory, of which two each are for every run of the tests."""
+    """Yield every command on every spoiled directory, of which two each are for every run of the tests."""
     for row, (name, spoil) in enumerate(SPOILED.items()):
         for column, command in enumerate(COMMANDS):
             marks = [] if column < EVERY_RUN and (column + row) % EVERY_RUN < 2 else [pytest.mark.fuzz]
@@ -213,7 +213,7 @@ def _cases():
 
 
 @pytest.mark.parametrize(("spoil", "command"), list(_cases()))
-def test_a_spoiled_directory_is_answered_for_and_nothing_is_lost(tmp_path, log_dir, spoil, command):
+def test_a_corrupted_directory_is_reported_and_nothing_is_lost(tmp_path, log_dir, spoil, command):
     shutil.copytree(log_dir, tmp_path / "before")
     spoil(log_dir)
     readable = latest_values(log_dir / "t-0")
@@ -236,7 +236,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
         Fs().read_bytes(Path("/dev/zero"))
 
 
-def test_what_is_no_regular_file_is_no_segment(log_dir):
+def test_a_segment_must_be_a_regular_file(log_dir):
     partition = log_dir / "t-0"
     before = list_log(TopicPartition("t", 0), partition, Fs())
     fifo(f"t-0/{60:020d}.log")(log_dir)

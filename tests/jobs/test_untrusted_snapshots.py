@@ -26,7 +26,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("spoil", CASES)
-def test_a_spoiled_directory_is_answered_for_and_the_table_holds_what_is_readable(spark, tmp_path, spoil):
+def test_a_corrupted_directory_is_reported_and_the_table_holds_its_readable_records(spark, tmp_path, spoil):
     source = log_of_three_segments(tmp_path / "source")
     log_dir = make_log_dir(tmp_path / "logs", {"good-0": source, "t-0": source})
     spoil(log_dir)

@@ -1,4 +1,4 @@
-"""What Kafka 4.2.0 left of every case is a correct compaction, what compact leaves is too, and nothing broken is."""
+"""`sediment verify`: accepts the results of Kafka 4.2.0 and of `compact` in every case, and rejects broken ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def topic_of(name):
 
 
 def comparisons(cases):
-    """Every round of every case, and all rounds of a case at once; few runs, because each one costs seconds.
+    """Return every round of every case, and all rounds of a case at once; few runs, because each one costs seconds.
 
     Rounds that give no delete horizon go with the first ones whatever their clock.
     """
@@ -97,7 +97,7 @@ def break_results(before: Path, after: Path, partitions) -> dict[str, str]:
 
 
 def keep_damage(log_dirs) -> None:
-    """The same batch of both logs gets the same wrong checksum."""
+    """Give the same batch of both logs the same wrong checksum."""
     for log_dir in log_dirs:
         path = next((log_dir / "all_unique-0").glob("*.log"))
         content = bytearray(path.read_bytes())
@@ -139,7 +139,7 @@ def test_every_round_of_kafkas_cleaner_and_all_rounds_at_once_are_correct_compac
     assert [len(reports) for reports in found] == [32, 4, 2, 6]
 
 
-def test_a_batch_that_cannot_be_read_and_was_kept_is_no_difference(results):
+def test_an_unreadable_batch_that_was_kept_is_not_a_difference(results):
     assert results[1][0]["all_unique-0"]["status"] == "correct"
 
 
@@ -217,7 +217,7 @@ def test_a_partition_without_segments_is_compared_like_any_other(tmp_path):
     assert outcome.partitions()["t-0"]["checks"]["lost"] > 0
 
 
-def test_wrong_use_is_told_in_one_sentence(tmp_path):
+def test_wrong_use_is_reported_in_one_line(tmp_path):
     given = load_case("one-key", tmp_path).rounds[0]
     log_dir = make_log_dir(tmp_path / "logs", {"t-0": given.before})
     for arguments, words in (

@@ -382,7 +382,7 @@ def encode_marker(
     producer_epoch: int,
     coordinator_epoch: int,
 ) -> bytes:
-    """A transaction marker: a control batch of one record, 78 bytes (§4)."""
+    """Return a transaction marker: a control batch of one record, 78 bytes (§4)."""
     key = struct.pack(">hh", 0, control_type)
     value = struct.pack(">hi", 0, coordinator_epoch)
     return encode_batch(

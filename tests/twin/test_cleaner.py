@@ -535,7 +535,7 @@ def test_an_expired_producer_leaves_nothing(log):
     assert log.last_offsets() == [1, 2]
 
 
-def test_producers_come_from_the_newest_snapshot_and_the_batches_behind_it(log):
+def test_producers_come_from_the_newest_snapshot_and_later_batches(log):
     log.append("a", pid=1).append("a").roll().append("c", pid=1)
     log.clean()
     assert log.last_offsets() == [1, 2]

@@ -1,4 +1,4 @@
-"""The question that a command asks on a terminal before it deletes."""
+"""Confirmation on a terminal before a command deletes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _POLL_SECONDS = 0.1
 
 
 def may_ask() -> bool:
-    """True if stdin and stderr are terminals."""
+    """Return True if stdin and stderr are terminals."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 def ask_on_terminal(question: str, stop: threading.Event) -> bool:
-    """Ask once on stderr; True for y or yes.
+    """Ask once on stderr; return True for y or yes.
 
-    Any other answer, the end of input and `stop` (Ctrl-C sets it) mean no.
+    Any other answer, the end of input or `stop`, which Ctrl-C sets, means no.
     """
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""The start of a command, while its modules are imported: SIGINT and SIGTERM end the process with one sentence.
+"""Signals during the imports of a command: SIGINT and SIGTERM end the process with one line.
 
-Invariant: this module imports nothing that takes time, because a program imports it first.
+Invariant: this module imports nothing that takes time, because a command imports it first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def end_on_early_signals() -> None:
 
 
 def end_before_start(_number: int, _frame: Any) -> None:
-    """Write one sentence to stderr and end the process at once: nothing has begun that would need an end."""
+    """Write one line to stderr and end the process at once: there is nothing to clean up yet."""
     try:
         os.write(_STDERR, _NOT_BEGUN.encode())
     finally:

@@ -1,4 +1,4 @@
-"""Exit statuses of the commands, and the block that turns an error into one of them."""
+"""Exit statuses of the commands, and their errors."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ EXIT_READER_LEFT = 141  # the status of a process that SIGPIPE ended
 TRACEBACK_VARIABLE = "SEDIMENT_TRACEBACK"
 
 CLICK_EXITS = (click.ClickException, click.exceptions.Exit, click.Abort)
-"""The exceptions by which click itself ends a command, with an exit status of its own."""
+"""Exceptions with which click ends a command; each has its own exit status."""
 
 
 class errors_as_exit_status:  # noqa: N801 - reads as a statement
-    """End the command on SIGINT and SIGTERM; turn an error into one sentence on stderr and an exit status.
+    """End the command on SIGINT and SIGTERM; turn an error into one line on stderr and an exit status.
 
-    A command that lost the reader of its stdout ends silently.  An error that is not a `SedimentError`, of the
-    system or of Spark is a fault of Sediment.  Its trace goes to a file, or with $SEDIMENT_TRACEBACK to stderr.
+    A command ends silently if the reader of its stdout has gone.  An error that is not a `SedimentError`, of the
+    system or of Spark is a bug in Sediment.  Its traceback goes to a file, or with $SEDIMENT_TRACEBACK to stderr.
     """
 
     def __enter__(self) -> None:

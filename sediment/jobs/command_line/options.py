@@ -1,6 +1,6 @@
-"""The options that commands share, and how a command ends.
+"""Options that commands share, and the end of a command.
 
-Invariant: a run is in the ledger, on its page and in its metrics before anything of it goes to stdout.
+Invariant: a run is in the ledger, its HTML report and its metrics before any of it goes to stdout.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Result(Protocol):
-    """What became of a command."""
+    """Result of a command."""
 
     def failed(self) -> bool:
-        """Whether the exit status says so."""
+        """Return True if the exit status must be that of a failure."""
         ...
 
 
@@ -52,7 +52,7 @@ _Result = TypeVar("_Result", bound=Result)
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions:
-    """What every command takes; `now_ms` is fixed once, here.
+    """Options of every command; `now_ms` is fixed once, here.
 
     Source: docs/reference/commands.md, Options of all commands on log directories.
     """
@@ -68,21 +68,22 @@ class CommonOptions:
     report_file: Path | None = None
     metrics_file: Path | None = None
     given_log_dirs: tuple[str, ...] = ()
-    """`log_dirs` as they were given: a path does not keep a URI as it is."""
+    """`log_dirs` as the user gave them: a path does not preserve a URI."""
 
     fail_on_unknown: bool = False
-    """The exit status is 1 if the result for a partition depends on a setting that no source states."""
+    """Exit with 1 if the result for a partition depends on a setting that no source states."""
 
     allow_empty_selection: bool = False
-    """A `--partition` may match nothing."""
+    """Accept a `--partition` that matches nothing."""
 
     def open_directories(
         self, fs: Fs, *, paths: Sequence[Path] | None = None, in_place: bool = False
     ) -> list[SelectedDirectory]:
-        """`cluster_settings.open_directories` for this run, of `log_dirs` or of `paths` that stand in for them.
+        """Open the log directories of this run, or `paths` in their place (`cluster_settings.open_directories`).
 
         Raises:
-            UsageError, CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as there.
+            UsageError, CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as
+                `cluster_settings.open_directories`.
         """
         return open_directories(
             self.log_dirs if paths is None else paths,
@@ -115,15 +116,15 @@ class CommonOptions:
         )
 
     def messages(self) -> Console:
-        """Where people are told things: stderr, silent with --quiet and no terminal to draw on with --json."""
+        """Return the console on stderr; it is silent with --quiet and draws no progress with --json."""
         return _console(quiet=self.quiet, plain=self.as_json)
 
     def conclude(
         self, run: _Result, as_json: Callable[[_Result], str], show: Callable[[_Result, Console], None]
     ) -> NoReturn:
-        """End a command: keep its `run` where that is wanted, print it, exit with what became of it.
+        """End a command: record its `run` in the requested outputs, print it and exit with its status.
 
-        A reader of stdout that has left changes nothing in the exit status; a stdout that is full makes it 1.
+        The exit status stays the same if the reader of stdout has gone; it is 1 if stdout is full.
         """
         document = as_json(run)
         self.account(document)
@@ -136,15 +137,15 @@ class CommonOptions:
             why = error.what
             status = status if error.reader_left else EXIT_FAILED
         except KeyboardInterrupt:
-            why, status = "a signal came meanwhile", EXIT_FAILED
+            why, status = "a signal interrupted it", EXIT_FAILED
         if why is not None:
             stderr_log.log_error(f"the result could not be printed: {why}; the run itself is finished")
         raise SystemExit(status)
 
     def account(self, report: str) -> None:
-        """Keep the run whose JSON is `report` in the ledger, as a page and as metrics, where they are wanted.
+        """Write the run whose JSON is `report` to the ledger, the HTML report and the metrics that were requested.
 
-        What goes wrong is only told, and --quiet does not silence it.  A signal does not keep it from being finished.
+        An error is only printed, even with --quiet.  A signal does not interrupt the writing.
         """
         # spark-submit sends stderr to stdout, where --json promises nothing but the object.
         messages = _console(quiet=self.as_json and under_spark_submit())
@@ -157,7 +158,7 @@ class CommonOptions:
             stderr_log.log_run(report)
 
     def account_of_error(self, error: BaseException) -> None:
-        """Keep a run that ended without a result as a page and as metrics, where they are wanted."""
+        """Write a run that ended without a result to the HTML report and the metrics that were requested."""
         context = click.get_current_context(silent=True)
         command = context.command.name if context and context.command.name else ""
         report = run_outputs.error_document(command, self.now_ms, error, error_text_of(error).sentence)
@@ -174,7 +175,7 @@ class CommonOptions:
             run_outputs.write_metrics(report, self.metrics_file, messages)
 
     def _settings_by_directory(self) -> dict[str, Settings]:
-        """Return the settings in force in each log directory, with those of its cluster; under "" those of the run."""
+        """Return the effective settings of each log directory, with those of its cluster; the key "" is for the run."""
         found = {"": self.settings}
         with contextlib.suppress(SedimentError, OSError):
             for directory in self.open_directories(Fs()):
@@ -192,7 +193,7 @@ class CommonOptions:
 
 
 def _has_unstated(run: Result) -> bool:
-    """True if the result for a partition depends on a setting that no source states."""
+    """Return True if the result for a partition depends on a setting that no source states."""
     reports = [report for partition in getattr(run, "partitions", ()) for report in _with_retention(partition)]
     return any(
         getattr(report, "reason_code", None) in UNSTATED_CODES or getattr(report, "keeps_tombstones", False)
@@ -216,7 +217,7 @@ key_equality_option = click.option(
     type=click.Choice([equality.value for equality in KeyEquality]),
     default=KeyEquality.HASH.value,
     show_default=True,
-    help="When two keys are one: their 128-bit hashes are equal, or (exact) their bytes, by one task that holds them.",
+    help="Compare keys by their 128-bit hashes, or (exact) by their bytes, in one task that holds all of them.",
 )
 
 
@@ -226,7 +227,7 @@ def common_options(command: _Command) -> _Command:
 
 
 def options_of_two_directories(command: _Command) -> _Command:
-    """The same for a command that takes BEFORE and AFTER, the two `log_dirs` of its `CommonOptions`."""
+    """Add BEFORE and AFTER, which become the two `log_dirs` of `CommonOptions`, and the same options."""
     return _with_common_options(command, metavar="BEFORE AFTER", nargs=2)
 
 
@@ -295,18 +296,20 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
                 multiple=True,
                 metavar="TOPIC-N",
                 shell_complete=complete_partition,
-                help="Only these; globs allowed.  A pattern that matches nothing is an error.",
+                help="Select partitions by name or glob.  A pattern that matches nothing is an error.",
             ),
             click.option(
-                "--allow-empty-selection", is_flag=True, help="Let a --partition match nothing, for schedulers."
+                "--allow-empty-selection",
+                is_flag=True,
+                help="Accept a --partition that matches nothing, for schedulers.",
             ),
             click.option(
-                "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="A topic or broker setting."
+                "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker key."
             ),
             click.option(
                 "--config",
                 type=click.Path(path_type=Path, dir_okay=False),
-                help="The broker's server.properties: its log.dirs if LOG_DIR is left out, and its static settings.",
+                help="Read the broker's server.properties: static settings, and log.dirs if LOG_DIR is left out.",
             ),
             click.option(
                 "--metadata",
@@ -318,41 +321,45 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--broker-defaults",
                 is_flag=True,
-                help="Use Kafka's default for every setting that is not given; without it nothing is deleted by one.",
+                help="Use Kafka's default for every unstated setting.  Otherwise no default deletes anything.",
             ),
             click.option(
-                "--fail-on-unknown", is_flag=True, help="Exit 1 if a partition was left alone for an unstated setting."
+                "--fail-on-unknown", is_flag=True, help="Exit 1 if an unstated setting left a partition alone."
             ),
-            click.option("--now-ms", type=click.IntRange(0, INT64_MAX), help="The clock of every rule (default: now)."),
+            click.option(
+                "--now-ms", type=click.IntRange(0, INT64_MAX), help="Use this time in every rule (default: now)."
+            ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
-            click.option("--master", metavar="URL", help="Spark master (default: local[*], or spark-submit's)."),
-            click.option("--quiet", is_flag=True, help="No progress, no warnings."),
+            click.option(
+                "--master", metavar="URL", help="Use this Spark master (default: local[*], or spark-submit's)."
+            ),
+            click.option("--quiet", is_flag=True, help="Print no progress and no warnings."),
             click.option(
                 "--ledger",
                 "ledger_path",
                 metavar="PATH",
-                help="Append this run to the ledger at PATH, made if it is not there.",
+                help="Append this run to the ledger at PATH; create it if necessary.",
             ),
             click.option(
                 "--report",
                 "report_file",
                 metavar="FILE",
                 type=click.Path(path_type=Path),
-                help="Write this run as one HTML page.",
+                help="Write an HTML report of this run.",
             ),
             click.option(
                 "--metrics",
                 "metrics_file",
                 metavar="FILE",
                 type=click.Path(path_type=Path),
-                help="Write this run as Prometheus text, for a textfile collector.",
+                help="Write Prometheus metrics of this run, for a textfile collector.",
             ),
             click.option(
                 "--log-format",
                 type=click.Choice([stderr_log.TEXT, stderr_log.JSON]),
                 default=stderr_log.TEXT,
                 show_default=True,
-                help="stderr as sentences or as one JSON object a line.",
+                help="Write stderr as plain text or as one JSON object per line.",
             ),
         )
     ):
@@ -370,5 +377,5 @@ def _log_dir_of_metadata(given: Path | None) -> Path | None:
 
 
 def _absolute(log_dir: str) -> Path:
-    """The path as tasks need it: an executor has a working directory of its own."""
+    """Return an absolute path, because an executor has its own working directory; a URI stays as it is."""
     return Path(log_dir) if "://" in log_dir else Path(log_dir).absolute()

@@ -1,4 +1,4 @@
-"""Progress on stderr: partitions and bytes done of those selected, with a bar where stderr is a terminal."""
+"""Progress on stderr: partitions and bytes done out of those selected, as a bar if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POLL_SECONDS = 0.5
 
 
 class Progress:
-    """A context manager; `advance` is called with the bytes of the partitions that are done."""
+    """A context manager that shows progress; call `advance` with the bytes of each finished partition."""
 
     def __init__(self, console: Console, partitions: int, total_bytes: int) -> None:
         self._bars = Bars(
@@ -40,7 +40,7 @@ class Progress:
         return self
 
     def watch(self, under_way: Callable[[], int]) -> None:
-        """While bars are shown, ask `under_way` now and then for the bytes done of partitions that are not."""
+        """While the bar is shown, poll `under_way` for the bytes done of unfinished partitions."""
         if not self._bars.disable:
             self._under_way = under_way
             threading.Thread(target=self._poll, name="sediment-progress", daemon=True).start()
@@ -60,7 +60,7 @@ class Progress:
         self._bars.stop()
 
     def advance(self, size_bytes: int, *, partitions: int = 1) -> None:
-        """That many partitions of together `size_bytes` are done."""
+        """Count `partitions` with a total of `size_bytes` as done."""
         self._done += partitions
         self._done_bytes += size_bytes
         self._show()
@@ -68,7 +68,7 @@ class Progress:
 
 @contextmanager
 def stages_of(sc: Any, console: Console) -> Iterator[None]:
-    """A bar over the tasks of the stages that the SparkContext `sc` runs in the block, for work that Spark cuts up."""
+    """Show a bar of the tasks in the stages that the SparkContext `sc` runs in the block."""
     if not console.is_terminal or console.quiet:
         yield
         return

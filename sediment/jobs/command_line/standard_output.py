@@ -1,7 +1,9 @@
-"""stdout and stderr of a command: either may be full, or a pipe whose reader has left.
+"""stdout and stderr of a command; either may be full, or a pipe whose reader has gone.
 
-Invariants: a result that cannot be printed is one error with a sentence, and nothing of it comes up again when the
-process ends; a message that stderr does not take is lost, and the run goes on; no text commands the terminal.
+Invariants:
+- A result that cannot be printed is one error with one line; the interpreter does not report it again at exit.
+- A message that cannot be written to stderr is lost, and the run continues.
+- No text from data reaches the terminal as a control sequence.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from sediment.segment_io.printable import printable
 
 
 class OutputError(SedimentError):
-    """stdout cannot be written; `reader_left` if it is a pipe that nothing reads any more."""
+    """stdout cannot be written; `reader_left` is True if it is a pipe without a reader."""
 
     def __init__(self, why: str, *, reader_left: bool) -> None:
         super().__init__(f"stdout cannot be written: {why}")
@@ -31,20 +33,20 @@ class OutputError(SedimentError):
 
 
 class SafeConsole(Console):
-    """A console that shows characters with which a text could command the terminal as escapes.
+    """A console that escapes characters that a terminal would obey.
 
-    A string is one line, in which nothing is markup or the name of an emoji.
+    A string is one line, without markup or emoji names.
     """
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, **given})
 
     def render_str(self, text: str, **given: Any) -> Text:
-        """Return a string as it is shown."""
+        """Return a string with its control characters escaped."""
         return super().render_str(printable(text), **given)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of a renderable."""
+        """Yield the segments of a renderable, with their control characters escaped."""
         for segment in super().render(renderable, options):
             if segment.control is None:
                 lines = segment.text.split("\n")
@@ -52,19 +54,19 @@ class SafeConsole(Console):
             yield segment
 
     def on_broken_pipe(self) -> None:
-        """Leave it to the caller; rich would end the process."""
+        """Raise BrokenPipeError for the caller; rich would end the process."""
         raise BrokenPipeError
 
 
 def error_console(**given: Any) -> Console:
-    """Return a console on stderr whose messages are lost where stderr does not take them."""
+    """Return a console on stderr that drops messages if stderr cannot be written."""
     return SafeConsole(file=cast(IO[str], _Stderr()), **given)
 
 
 def occupy_standard_descriptors() -> None:
     """Open /dev/null on each of stdin, stdout and stderr that is closed.
 
-    Otherwise the next file gets the number, such as the lock of a log directory, and messages of Spark go into it.
+    Otherwise the next file, such as the lock of a log directory, gets that number, and Spark's messages go into it.
     """
     for descriptor in range(3):
         try:
@@ -75,7 +77,7 @@ def occupy_standard_descriptors() -> None:
 
 @contextlib.contextmanager
 def help_in_one_sentence_if_not_printed() -> Iterator[None]:
-    """Say in one sentence that stdout did not take what click printed by itself, and exit with 1."""
+    """Report in one line that click could not write its output to stdout, and exit with 1."""
     try:
         yield
     except OSError as error:
@@ -88,10 +90,10 @@ def help_in_one_sentence_if_not_printed() -> Iterator[None]:
 
 
 def write_result(text: str) -> None:
-    """Write `text` to stdout at once; what its encoding cannot say is escaped.
+    """Write `text` to stdout at once; characters outside its encoding are escaped.
 
     Raises:
-        OutputError: stdout is full or closed, or nothing reads it.
+        OutputError: stdout is full, closed, or a pipe without a reader.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
@@ -102,7 +104,7 @@ def write_result(text: str) -> None:
 
 
 def as_text(show: Callable[[Console], object], console: Console) -> str:
-    """Return what `show` prints on `console`, with the styles that the console's stream can show."""
+    """Return the text that `show` prints on `console`, with the styles that the console's stream can show."""
     text = _Text(is_terminal=console.is_terminal)
     console.file = text
     show(console)
@@ -110,7 +112,7 @@ def as_text(show: Callable[[Console], object], console: Console) -> str:
 
 
 def _drop_what_is_buffered() -> None:
-    """Keep the interpreter from trying again, and from telling of it, when the process ends."""
+    """Discard buffered output, so that the interpreter does not write it, or report a failure, at exit."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -118,7 +120,7 @@ def _drop_what_is_buffered() -> None:
 
 
 class _Text(io.StringIO):
-    """A text that counts as a terminal if what it is for is one."""
+    """A text buffer that counts as a terminal if its destination is one."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()
@@ -129,7 +131,7 @@ class _Text(io.StringIO):
 
 
 class _Stderr:
-    """sys.stderr as it is at the moment, without its errors."""
+    """The current sys.stderr, with its errors suppressed."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -145,5 +147,5 @@ class _Stderr:
 
     @staticmethod
     def _stream() -> Any:
-        # While bars are shown rich puts a stream of its own in place, which would write here again.
+        # While bars are shown, rich replaces sys.stderr by a stream that writes here again.
         return getattr(sys.stderr, "rich_proxied_file", sys.stderr)

@@ -1,10 +1,10 @@
-"""What a command says on stderr besides its progress: sentences for people, or one JSON object a line for programs.
+"""Log of a command on stderr: plain text for people, or one JSON object per line for programs.
 
-A line of JSON has `time`, `level`, `logger`, `message` and what else is known: `command`, `run_id`, `partition`,
+A line of JSON has `time`, `level`, `logger`, `message` and further fields if known: `command`, `run_id`, `partition`,
 `log_dir`, `status`, `reason_code`, …
 
-Invariant: with JSON every line on stderr is such an object, whoever says it: this package, Python's warnings, an
-unexpected error, Spark's JVM.
+Invariant: with JSON every line on stderr is such an object.  This includes lines of this package, Python's warnings,
+unexpected errors and Spark's JVM.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _json_is_on = False
 
 @contextmanager
 def log_to_stderr(log_format: str, *, quiet: bool) -> Iterator[None]:
-    """Send what is logged in the block to stderr: warnings, and with JSON also what happens; errors with `quiet`."""
+    """Send log messages in the block to stderr: warnings, with JSON also information, with `quiet` only errors."""
     if log_format == JSON:
         with _json_lines(quiet=quiet):
             yield
@@ -55,7 +55,7 @@ def log_to_stderr(log_format: str, *, quiet: bool) -> Iterator[None]:
 
 
 def log_error(sentence: str, **known: Any) -> None:
-    """Why a command ended: a sentence, or the line that holds it."""
+    """Log the error that ended a command, as text or as a JSON line."""
     if _json_is_on:
         _LOGGER.error(sentence, extra=known)
     else:
@@ -64,7 +64,7 @@ def log_error(sentence: str, **known: Any) -> None:
 
 
 def log_fault(sentence: str, error: BaseException, **known: Any) -> None:
-    """Why a command ended by a fault, with the trace: in the line, or in a file that the sentence names."""
+    """Log the bug that ended a command, with its traceback in the JSON line or in a file that the text names."""
     if _json_is_on:
         _LOGGER.critical(sentence, exc_info=error, extra=known)
         return
@@ -74,7 +74,7 @@ def log_fault(sentence: str, error: BaseException, **known: Any) -> None:
 
 
 def _saved_trace(error: BaseException) -> Path | None:
-    """Keep the trace of an error in a file where this user can write one."""
+    """Save the traceback of an error in a directory that this user can write to; return None if there is none."""
     trace = "".join(traceback.format_exception(error))
     for root in (platformdirs.user_state_path("sediment"), Path(tempfile.gettempdir()) / f"sediment-{os.getuid()}"):
         try:
@@ -89,7 +89,7 @@ def _saved_trace(error: BaseException) -> Path | None:
 
 
 def log_partition(run_id: str, command: str, report: DataclassInstance) -> None:
-    """A line for a partition that is done, with what of its report is a number or a text; only with JSON."""
+    """Log a finished partition with the numbers and texts of its report; only with JSON."""
     if not _json_is_on:
         return
     fields_ = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
@@ -101,7 +101,7 @@ def log_partition(run_id: str, command: str, report: DataclassInstance) -> None:
 
 
 def log_run(report: str) -> None:
-    """A line for a run that is done, from its JSON; only with JSON."""
+    """Log a finished run, from its JSON report; only with JSON."""
     if not _json_is_on:
         return
     run = json.loads(report)
@@ -111,7 +111,7 @@ def log_run(report: str) -> None:
 
 
 def as_line(said: bytes) -> bytes:
-    """A line that another program wrote to stderr, as it is to appear there."""
+    """Return a line of another program in the format of this log; empty if it has no text."""
     if not _json_is_on:
         return said
     text = said.decode(errors="replace").rstrip()
@@ -120,12 +120,12 @@ def as_line(said: bytes) -> bytes:
 
 
 def stream_of_lines() -> IO[str] | None:
-    """Where consoles that tell people things write to instead of stderr; None: stderr itself."""
+    """Return the stream that consoles use in place of stderr with JSON; None without."""
     return cast(IO[str], _LineWriter()) if _json_is_on else None
 
 
 def _sentences(*, quiet: bool) -> None:
-    """Warnings as sentences, each once; none with --quiet."""
+    """Log each warning once, as text; with `quiet` only errors."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_each_once())
     handler.setFormatter(_PrintableFormatter())
@@ -133,7 +133,7 @@ def _sentences(*, quiet: bool) -> None:
 
 
 class _PrintableFormatter(logging.Formatter):
-    """The message alone, on one line: names and paths in it may hold what a terminal would obey."""
+    """Formatter of the message alone, on one line; escapes control characters in names and paths."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         return printable(record.message)
@@ -188,7 +188,7 @@ def _json_lines(*, quiet: bool) -> Iterator[None]:
 
 
 class _LineWriter(io.TextIOBase):
-    """Each line that is written becomes a log line."""
+    """A stream that turns each written line into a log line."""
 
     def __init__(self) -> None:
         self._rest = ""

@@ -1,17 +1,18 @@
-"""The settings of each log directory, with what its cluster's own metadata says.
+"""Settings of each log directory: those of the run, completed by the metadata of its cluster.
 
     --config ──┐
     --set ─────┼─> Settings of the run ──┐
                ┘                         ├──> LogDirectory.settings ──> LogDirectory.settings_of(partition)
     __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
 
-The metadata log lies in one of a node's log directories and speaks for all of them.  It is looked for
-1. where `--metadata` says,
-2. in the log directory itself,
-3. in the directories of the run that have the same cluster and node id in meta.properties,
-4. in `metadata.log.dir` and `log.dirs` of the `--config` file, under the same condition.
+One of a node's log directories holds the metadata log, which is valid for all of them.  The search order is
+1. the directory that `--metadata` names,
+2. the log directory itself,
+3. the directories of the run with the same cluster and node id in meta.properties,
+4. `metadata.log.dir` and `log.dirs` of the `--config` file, under the same condition.
 
-Invariant: a run that changes a KRaft node's directory has its metadata, or a `--set topic:` for every selected topic.
+Invariant: a run changes a KRaft node's directory only with its metadata, or with a `--set topic:` for every selected
+topic.
 
 Source: docs/reference/commands.md, Settings.
 """
@@ -44,17 +45,17 @@ _NEAREST_NAMES = 3
 
 # ----------------------------------------------------------------------------------------------------------- selections
 def check_patterns(patterns: Sequence[str], names: Iterable[str], *, where: str) -> None:
-    """Refuse a `--partition` that matches none of `names`.
+    """Check that every `--partition` matches one of `names`.
 
     Raises:
-        UsageError: a pattern matches nothing; names the nearest of `names`.
+        UsageError: a pattern matches nothing; the error gives the nearest of `names`.
     """
     known = sorted(set(names))
     for pattern in patterns:
         if any(fnmatch.fnmatchcase(name, pattern) for name in known):
             continue
         nearest = difflib.get_close_matches(pattern, known, n=_NEAREST_NAMES, cutoff=0.0)
-        found = f"the nearest names are {', '.join(nearest)}" if nearest else "there are no partitions"
+        found = f"the nearest names are {', '.join(nearest)}" if nearest else "it holds none"
         raise UsageError(
             f"--partition {pattern!r} matches no partition of {where}",
             advice=f"{found}; give --allow-empty-selection if a pattern may match nothing",
@@ -72,17 +73,17 @@ def open_directories(
     allow_empty: bool = False,
     in_place: bool = False,
 ) -> list[SelectedDirectory]:
-    """`open_directory` for each of `paths`, with the settings of the run as they hold there.
+    """Open each of `paths` with `open_directory`, and add the settings of the run that apply there.
 
-    `names` are those under which the user knows the paths.  `in_place` says that the run changes data by these
-    settings, `allow_empty` that a pattern may match nothing.
+    `names` are the paths as the user gave them.  With `in_place` the run changes data according to these settings.
+    With `allow_empty` a pattern may match nothing.
 
     Raises:
         NotALogDirectoryError, CorruptCheckpointError: as `open_directory`.
         CorruptBatchError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
         UsageError: a pattern matches nothing, or `--metadata` names a directory without a metadata log.
-        SettingsError: a bare `--set cleanup.policy` for several topics without metadata, or a directory of a KRaft node
-            that a run would change without the metadata.
+        SettingsError: a `--set cleanup.policy` without a topic would apply to several topics without metadata, or a run
+            would change the directory of a KRaft node without its metadata.
     """
     directories = [open_directory(path, patterns, fs) for path in paths]
     if not allow_empty:
@@ -132,7 +133,7 @@ def _metadata_of(
     known: dict[Path, ClusterMetadata | None],
     fs: Fs,
 ) -> ClusterMetadata | None:
-    """Return what the metadata log of the directory's node says, or None; `known` keeps what was read."""
+    """Return the content of the metadata log of the directory's node, or None; `known` caches it by path."""
     if settings.metadata_dir is not None:
         _check_cluster(directory, settings.metadata_dir, fs)
     for place in _metadata_places(directory, directories, settings, fs):
@@ -178,10 +179,11 @@ def _check_cluster(directory: SelectedDirectory, metadata_dir: Path, fs: Fs) -> 
 
 
 def _check_known(directory: SelectedDirectory, metadata: ClusterMetadata | None, settings: Settings) -> None:
-    """Refuse to change a KRaft node's directory by settings that may not be those of its topics.
+    """Check that the settings for a KRaft node's directory are really those of its topics.
 
     Raises:
-        SettingsError: the file is of another node, or neither metadata nor `--set topic:` states the policy of a topic.
+        SettingsError: the file belongs to another node, or neither metadata nor `--set topic:` states the policy of a
+            topic.
     """
     meta = directory.meta
     if meta is None or meta.version != _KRAFT_VERSION:
@@ -213,7 +215,7 @@ def _holds_metadata(log_dir: Path, fs: Fs) -> bool:
 def _metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     if not _holds_metadata(log_dir, fs):
         return None
-    # It loads compiled loops, which a directory without a metadata log need not wait for.
+    # This import loads compiled kernels; a directory without a metadata log does not need them.
     from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 
     return read_cluster_metadata(log_dir, fs)
@@ -228,7 +230,7 @@ def _with_settings(
     if meta is None and settings.metadata_dir is not None:
         # A copy without meta.properties belongs to the node that --metadata names, and has its dynamic configs.
         meta = read_meta_properties(fs, settings.metadata_dir / META_PROPERTIES_FILE)
-    # Dynamic broker configs hold passwords too; nothing but what says something about logs is kept.
+    # Dynamic broker configs hold passwords too; only keys about logs are kept.
     broker = metadata.configs_of_broker(meta.node_id if meta else None)
     known = {name: text for name, text in broker.items() if name in BROKER_KEYS}
     return replace(

@@ -1,6 +1,6 @@
-"""Log directories as a run sees them: which they are, which partitions are selected, what their checkpoints say.
+"""Log directories of a run, with their selected partitions and their checkpoints.
 
-`jobs.cluster_settings.open_directories` adds what settings hold in them.
+`cluster_settings.open_directories` adds the settings that apply to them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SelectedDirectory:
-    """One entry of a broker's `log.dirs`; `meta` is None where it has no meta.properties.
+    """One entry of a broker's `log.dirs`; `meta` is None if it has no meta.properties.
 
-    `settings` are those of the run as they hold here, `topic_ids` (22 characters, by name) what the cluster's metadata
-    says; None: there is no metadata.
+    `settings` are those of the run that apply here.  `topic_ids` (22 characters, by name) come from the cluster's
+    metadata; None without metadata.
     """
 
     path: Path
@@ -45,18 +45,18 @@ class SelectedDirectory:
     settings: Settings = field(default_factory=Settings)
     topic_ids: Mapping[str, str] | None = None
     all_partitions: tuple[TopicPartition, ...] = ()
-    """The live partitions of the directory, whatever the selection."""
+    """All live partitions of the directory, selected or not."""
 
     @property
     def is_unclean(self) -> bool:
-        """Whether a broker worked here and its last stop was not clean, or it still runs."""
+        """True if a broker used the directory and did not stop cleanly, or still runs."""
         return not self.checkpoints.clean_shutdown and self.checkpoints.recovery_point is not None
 
     def settings_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> Settings:
-        """The settings for a partition, whose directory is `name` if that is not the usual one.
+        """Return the settings for a partition; `name` is its directory if that differs from the usual name.
 
-        Of a topic that the cluster does not know, because it was deleted while the broker was down, nothing is to be
-        compacted or expired unless `--set` says so: a broker's start sets its directory aside.
+        A topic that was deleted while the broker was down is unknown to the cluster, and a broker's start renames its
+        directory to `-stray`.  Such a topic is neither compacted nor expired unless `--set` gives its policy.
 
         Raises:
             CorruptCheckpointError: the partition's partition.metadata cannot be read.
@@ -76,7 +76,7 @@ class SelectedDirectory:
         return self.settings.with_metadata({partition.topic: {"cleanup.policy": ""}}, self.settings.broker_overrides)
 
     def config_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> LogConfig:
-        """The config for a partition, whose directory is `name` if that is not the usual one.
+        """Return the config for a partition; `name` is its directory if that differs from the usual name.
 
         Raises:
             CorruptCheckpointError: as `settings_of`.
@@ -86,7 +86,7 @@ class SelectedDirectory:
 
 
 def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> SelectedDirectory:
-    """Read what a log directory says about itself and select its live partitions by name or glob.
+    """Read the checkpoints and properties of a log directory, and select its live partitions by name or glob.
 
     Raises:
         NotALogDirectoryError: `path` is missing, a partition's directory, or holds neither partitions nor checkpoints.
@@ -121,10 +121,10 @@ def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> SelectedDirec
 
 
 def check_filesystem(path: Path, *, allow_network: bool) -> None:
-    """Refuse to change a log directory on a network filesystem unless the user allows it.
+    """Check that a log directory is on a local filesystem, or that the user allows a network filesystem.
 
     Raises:
-        UsageError: it is on one; nothing was touched.
+        UsageError: the directory is on a network filesystem that was not allowed.
     """
     kind = filesystem_type(path, MOUNT_TABLE)
     if kind is not None and is_network_filesystem(kind) and not allow_network:

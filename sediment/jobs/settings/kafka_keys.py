@@ -1,7 +1,7 @@
-"""The keys of Kafka's configuration that say something about logs, as a table (kafka-log 06 §1 to §5).
+"""Table of Kafka's configuration keys for logs (kafka-log 06 §1 to §5).
 
-A topic key takes its default from broker keys, the first that is set winning, in the unit that the broker key has.
-Types, defaults and ranges are those of Kafka 4.2.0's ConfigDefs, but for what `warn_below` and the comments say.
+A topic key takes its default from the first of its broker keys that is set, in the unit of that broker key.
+Types, defaults and ranges are those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments mark the exceptions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MIB = 1024 * 1024
 
 
 class ValueType(StrEnum):
-    """How Kafka reads a value."""
+    """Types of values, as Kafka parses them."""
 
     INT = "a whole number of 32 bits"
     LONG = "a whole number of 64 bits"
@@ -37,7 +37,7 @@ class ValueType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerName:
-    """A broker key that a topic key takes its default from; `unit_ms` is None where the value is taken as it is.
+    """A broker key that gives a topic key its default; `unit_ms` is None if the value needs no conversion.
 
     With a unit, the result is in milliseconds and every negative value means -1.
     """
@@ -48,7 +48,7 @@ class BrokerName:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key: its type, default (None: unset) and range; both ends of the range belong to it."""
+    """One key: its type, default (None: unset) and range, both ends included."""
 
     name: str
     type: ValueType
@@ -61,16 +61,16 @@ class Key:
     """Smaller values are accepted although Kafka would refuse them."""
 
     broker_names: tuple[BrokerName, ...] = ()
-    """Where a topic key's default comes from, highest priority first."""
+    """Sources of a topic key's default, highest priority first."""
 
     aliases: tuple[str, ...] = ()
     """Other names of a topic key, which win over `name`."""
 
     applies: bool = True
-    """Whether the value changes anything that Sediment does."""
+    """True if the value changes anything that Sediment does."""
 
     def range_text(self) -> str:
-        """The type and range in words."""
+        """Return the type and range in words."""
         if self.one_of:
             return f"{self.type} of {', '.join(self.one_of)}"
         bounds = [f"at least {self.at_least}"] if self.at_least is not None else []
@@ -254,12 +254,12 @@ REMOVED_KEYS = frozenset(
 """Keys that an older broker or topic may carry; they no longer change anything since Kafka 4.0 (06 §5)."""
 
 BROKER_FILE_MARKS = frozenset({"process.roles", "node.id", "broker.id", "zookeeper.connect", "log.dirs", "log.dir"})
-"""Keys by which a properties file shows that a broker reads it."""
+"""Keys that mark a properties file as a broker's own."""
 
 KRAFT_FILE_MARKS = frozenset({"process.roles", "node.id"})
-"""Those of them that only the file of a KRaft node has."""
+"""Marks that only the file of a KRaft node has."""
 
-# The first words of Kafka's broker keys that say nothing about a log's files, as whole words between dots.
+# Prefixes, in whole words between dots, of Kafka's broker keys that do not concern log files.
 # fmt: off
 _OTHER_FAMILIES = (
     "add", "advertised", "alter", "authorizer", "auto.leader", "broker", "client", "config", "connection",
@@ -280,5 +280,5 @@ _OTHER_FAMILIES = (
 
 
 def is_other_broker_key(name: str) -> bool:
-    """Whether `name` belongs to a part of a broker's configuration that says nothing about a log's files."""
+    """Return True if `name` belongs to a part of a broker's configuration that does not concern log files."""
     return any(name == family or name.startswith(family + ".") for family in _OTHER_FAMILIES)

@@ -1,4 +1,4 @@
-"""A Java properties file, read within bounds: a user may name a device, a disk image or a file with secrets."""
+"""Java properties files, read with limits: the user may name a device, a disk image or a file with secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from sediment.segment_io.errors import SettingsError
 
 MOST_BYTES = 1 << 20
-"""The largest file that is read; a broker's own has some ten thousand bytes."""
+"""The largest file that is read; a broker's own has about ten thousand bytes."""
 
 _ADVICE = "name a readable Java properties file"
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
@@ -28,7 +28,7 @@ def read_properties(path: Path) -> dict[str, str]:
     """
     import javaproperties
 
-    with _told(path):
+    with _read_errors_as_settings_errors(path):
         content = _read(path)
     if len(content) > MOST_BYTES:
         raise SettingsError(f"the properties file is larger than {MOST_BYTES} bytes", path=str(path), advice=_ADVICE)
@@ -36,15 +36,15 @@ def read_properties(path: Path) -> dict[str, str]:
         raise SettingsError(
             "the properties file begins with a byte order mark, which hides its first key from a broker",
             path=str(path),
-            advice="save it without the mark, and look whether the broker should have known that key",
+            advice="save it without the mark, and check whether the broker should have that key",
         )
-    with _told(path):
+    with _read_errors_as_settings_errors(path):
         found: dict[str, str] = javaproperties.loads(content.decode("latin-1"))
     return found
 
 
 def shown_key(name: str) -> str:
-    """Return `name` as a message may show it: a line of a secret that lost its key is not a key's name."""
+    """Return `name` for a message; text that does not look like a key is hidden, because it may be a secret."""
     if _LOOKS_LIKE_A_KEY.fullmatch(name):
         return name
     return f"of {len(name)} characters (not shown, as it does not look like a key)"
@@ -60,7 +60,7 @@ def _read(path: Path) -> bytes:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _read_errors_as_settings_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:

@@ -1,15 +1,15 @@
-"""The settings of a run, parsed: which config each topic has, and where each value came from.
+"""Parsed settings of a run: the config of each topic and the origin of each value.
 
-Weakest first: Kafka's defaults, the `--config` file, what the cluster's own metadata says, `--set key=value`,
-`--set topic:key=value`.  In each of them a topic key wins over the broker keys that it takes its default from, and
-those win over each other in Kafka's order (kafka-log 06 §1).  This file only parses; the configs belong to the packages
-that use them.
+Sources, weakest first: Kafka's defaults, the `--config` file, the cluster's metadata, `--set key=value`,
+`--set topic:key=value`.  Within a source, a topic key takes precedence over the broker keys that give its default.
+Broker keys have Kafka's own order (kafka-log 06 §1).  This module only parses; the configs belong to the packages that
+use them.
 
 Invariants:
-- What a user wrote was checked when a `Settings` exists.  The metadata is checked for the topics that are asked for,
+- Every value that a user gave is checked before a `Settings` exists.  Metadata is checked only for the topics in use,
   because a topic outside the selection must not fail a run.
-- No unstated value deletes data.  Without a stated `cleanup.policy` a topic has an empty one; without a stated limit it
-  has no limit; without a stated `delete.retention.ms` or `producer.id.expiration.ms` the config holds None.
+- No unstated value deletes data.  Without a stated `cleanup.policy` a topic has an empty one.  Without a stated limit
+  it has no limit.  Without a stated `delete.retention.ms` or `producer.id.expiration.ms` the config holds None.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ _INT_BOUNDS = {ValueType.INT: INT32_MAX, ValueType.LONG: INT64_MAX}
 
 
 class Origin(StrEnum):
-    """Where a value came from, strongest last.
+    """Sources of a value, strongest last.
 
-    CREATION is the config with which Kafka creates an internal topic, where no metadata gives the topic's own.
+    CREATION is the config with which Kafka creates an internal topic; it applies if no metadata gives the topic's own.
     """
 
     DEFAULT = "default"
@@ -74,7 +74,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """One value as somebody wrote it, under `key`, which need not be the key that was asked for."""
+    """One value as it was written, under `key`, which may differ from the key that was requested."""
 
     key: Key
     text: str
@@ -88,34 +88,34 @@ class _Given:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What was given, by source; every mapping is from Kafka's key to the text of its value."""
+    """Given settings by source; every mapping is from Kafka's key to the text of its value."""
 
     config_file: Mapping[str, str] = field(default_factory=dict)
     is_broker_file: bool = False
-    """True if `--config` gave a broker's own file: a key that it omits has Kafka's default on that broker."""
+    """True if `--config` named a broker's own file: that broker uses Kafka's default for every key that it omits."""
 
     is_kraft_file: bool = False
-    """True if that broker is a KRaft node: its file holds defaults of topics whose own configs are in the metadata."""
+    """True if that broker is a KRaft node: its file holds only defaults; the configs of topics are in the metadata."""
 
     node_id: int | None = None
-    """The KRaft node whose own file `--config` gave; None if the file names none."""
+    """The KRaft node id in the `--config` file; None if the file has none."""
 
     broker_defaults: bool = False
     """True if `--broker-defaults` says that the broker leaves every key at Kafka's default."""
 
     metadata_dir: Path | None = None
-    """What `--metadata` named: a log directory that holds `__cluster_metadata-0`."""
+    """The log directory of `--metadata`, which holds `__cluster_metadata-0`."""
 
     sets: Mapping[str, str] = field(default_factory=dict)
     topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_overrides: Mapping[str, str] = field(default_factory=dict)
-    """The broker's own dynamic configs from the cluster's metadata, those for all brokers underneath."""
+    """The broker's own dynamic configs from the cluster's metadata, completed by those for all brokers."""
 
     topic_overrides: Mapping[str, Mapping[str, str]] | None = None
-    """Every topic's configs from the cluster's metadata; None: there is no metadata."""
+    """Every topic's configs from the cluster's metadata; None without metadata."""
 
     _configs: dict[str, LogConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What `for_topic` answered: a directory may hold thousands of partitions of one topic."""
+    """Cache of `for_topic`: a directory may hold thousands of partitions of one topic."""
 
     @classmethod
     def load(
@@ -155,11 +155,11 @@ class Settings:
     def with_metadata(
         self, topic_overrides: Mapping[str, Mapping[str, str]] | None, broker_overrides: Mapping[str, str]
     ) -> Settings:
-        """The same settings in a cluster whose metadata says this."""
+        """Return a copy of the settings with the configs of a cluster's metadata."""
         return replace(self, topic_overrides=topic_overrides, broker_overrides=broker_overrides)
 
     def for_topic(self, topic: str) -> LogConfig:
-        """The effective config of `topic`.
+        """Return the effective config of `topic`.
 
         Raises:
             SettingsError: values contradict each other, or the metadata holds one that Kafka would refuse.
@@ -169,14 +169,14 @@ class Settings:
         return self._configs[topic]
 
     def broker_value(self, name: str) -> Value | None:
-        """The value of a broker key of kafka-log 06 §2 to §4; None: unset."""
+        """Return the value of a broker key of kafka-log 06 §2 to §4; None if it is unset."""
         return self._resolve(BROKER_KEYS[name], None)[0]
 
     def origin(self, topic: str, name: str) -> str:
         """Return the `Origin` of a topic or broker key's value, as text.
 
         Raises:
-            SettingsError: there is no such key.
+            SettingsError: the key is unknown.
         """
         key = TOPIC_KEYS.get(name) or BROKER_KEYS.get(name)
         if key is None:
@@ -184,14 +184,14 @@ class Settings:
         return str(self._resolve(key, topic)[1])
 
     def is_stated(self, topic: str, name: str) -> bool:
-        """True if a source states the value of `name`, so that compaction may act on it.
+        """Return True if a source states the value of `name`, so that compaction may use it.
 
-        Kafka's default is stated by `--broker-defaults`, or by the broker's own file as `--config` where the cluster's
-        metadata shows that the topic leaves the key to the broker.  Likewise, the file of a KRaft node states none of
-        the keys that delete where the topic's own configs are not known.
+        Kafka's default counts as stated with `--broker-defaults`.  It also counts as stated if `--config` is the
+        broker's own file and the cluster's metadata shows that the topic does not set the key.  The file of a KRaft
+        node does not state keys that delete data unless the topic's own configs are known.
 
         Raises:
-            SettingsError: there is no such key.
+            SettingsError: the key is unknown.
         """
         origin = self.origin(topic, name)
         if origin == Origin.FILE and name in _DELETING_KEYS and self._lacks_own_configs:
@@ -199,10 +199,10 @@ class Settings:
         return origin != Origin.DEFAULT or self._states_defaults
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
-        """True if `is_stated` holds and the value is not merely one with which Kafka creates an internal topic.
+        """Return True if `is_stated` holds, not counting values with which Kafka creates an internal topic.
 
         Raises:
-            SettingsError: there is no such key.
+            SettingsError: the key is unknown.
         """
         return self.is_stated(topic, name) and self.origin(topic, name) != Origin.CREATION
 
@@ -242,9 +242,9 @@ class Settings:
         return ((Path(named),) if named else ()) + self.log_dirs()
 
     def in_force(self, topic: str) -> dict[str, tuple[Value | None, str]]:
-        """Return the effective value of every topic key for `topic`, and where it comes from (see `origin`).
+        """Return the effective value of every topic key for `topic`, with its `origin`.
 
-        A key without which nothing is deleted has no value where no source states it, and comes from `not stated`.
+        A key that deletes data and that no source states has the value None and the origin `not stated`.
         """
         found = {name: self._resolve(key, topic) for name, key in TOPIC_KEYS.items()}
         unstated = {name for name in _DELETING_KEYS if not self.is_stated(topic, name)}
@@ -254,10 +254,10 @@ class Settings:
         }
 
     def check_selection(self, topics: Collection[str], have_metadata: bool) -> None:
-        """Refuse one cleanup policy for several topics, and warn of topics that were set but not selected.
+        """Check that one cleanup policy is not set for several topics; warn of topics that are set but not selected.
 
         Raises:
-            SettingsError: a bare `--set cleanup.policy` would say of several topics what is known of none.
+            SettingsError: a `--set cleanup.policy` without a topic would apply to several topics without metadata.
         """
         bare = next((name for name in _POLICY_KEYS if name in self.sets), None)
         if bare is not None and len(set(topics)) > 1 and not have_metadata:
@@ -271,7 +271,7 @@ class Settings:
 
     # ------------------------------------------------------------------------------------------------ finding a value
     def _given(self, key: Key, topic: str | None) -> Iterator[_Given]:
-        """Every value that was given for `key`, strongest first."""
+        """Yield every value that was given for `key`, strongest first."""
         own = (*key.aliases, key.name) if key.name in TOPIC_KEYS else ()
         own_in_file, names = own, key.broker_names if own else (BrokerName(key.name),)
         created = self._created_with(key, topic)
@@ -299,7 +299,7 @@ class Settings:
         return parse_value(key, created, Origin.CREATION), Origin.CREATION
 
     def _created_with(self, key: Key, topic: str | None) -> str | BrokerName | None:
-        """What Kafka gives an internal topic when it creates it; the metadata, where there is any, says it itself."""
+        """Return the value with which Kafka creates an internal topic; None with metadata, which holds it."""
         return INTERNAL_TOPIC_CONFIGS.get(topic or "", {}).get(key.name) if self.topic_overrides is None else None
 
     # ----------------------------------------------------------------------------------------------- building configs
@@ -358,7 +358,7 @@ class Settings:
         )
 
     def _check_map_size(self) -> None:
-        """Kafka's own condition on its offset map: slots times load factor above 1 (02 §1)."""
+        """Check Kafka's condition on its offset map: slots times load factor is above 1 (kafka-log 02 §1)."""
         values = _Values({name: self.broker_value(name) for name in (_DEDUPE_SIZE, _LOAD_FACTOR)})
         size_bytes, load_factor = values.whole(_DEDUPE_SIZE), values.real(_LOAD_FACTOR)
         if _DEDUPE_SIZE in self.sets and size_bytes // _MAP_SLOT_BYTES * load_factor <= 1:
@@ -371,7 +371,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Resolved values, by the type that a config field wants."""
+    """Resolved values, with an accessor for each type of a config field."""
 
     by_name: Mapping[str, Value | None]
 
@@ -414,7 +414,7 @@ def _find_broker_keys(given: Mapping[str, str], names: Sequence[BrokerName], ori
 # ------------------------------------------------------------------------------------------------------ reading sources
 @dataclass(frozen=True, slots=True)
 class _ConfigFile:
-    """The known keys of a properties file; `marks` are its `BROKER_FILE_MARKS`, none if it is not a broker's."""
+    """Known keys of a properties file; `marks` are its `BROKER_FILE_MARKS`, empty if it is not a broker's."""
 
     values: dict[str, str]
     marks: frozenset[str]
@@ -450,7 +450,7 @@ def _read_file(path: Path) -> _ConfigFile:
 
 
 def _read_sets(sets: Sequence[str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """What holds for all topics, and what holds for one."""
+    """Return the values for all topics, and the values by topic."""
     for_all: dict[str, str] = {}
     for_topics: dict[str, dict[str, str]] = {}
     for given in sets:
@@ -515,10 +515,10 @@ def _broker_hint(name: str) -> str:
 
 # ------------------------------------------------------------------------------------------------------ checking values
 def parse_value(key: Key, text: str, origin: Origin) -> Value:
-    """`text` as Kafka reads it (ConfigDef.parseType, and the key's range).
+    """Return the value of `text` as Kafka parses it (ConfigDef.parseType, and the key's range).
 
     Raises:
-        SettingsError: the type or the range is another one; names key, value and range.
+        SettingsError: the value has the wrong type or is out of range; the error gives key, value and range.
     """
     text = text.strip()
     value = _read_as(key.type, text)
@@ -581,7 +581,7 @@ def _contradiction(one: str, other: str, origin: Origin) -> SettingsError:
 
 
 def _check_together(values: _Values, topic: str | None) -> None:
-    """LogConfig.validateValues and the rules of tiered storage (06 §1)."""
+    """Check LogConfig.validateValues and the rules of tiered storage (kafka-log 06 §1)."""
     of_topic = f" of topic {topic}" if topic else ""
     min_lag_ms, max_lag_ms = values.whole("min.compaction.lag.ms"), values.whole("max.compaction.lag.ms")
     if min_lag_ms > max_lag_ms:

@@ -1,6 +1,6 @@
-"""Log directories in which a broker, or another run, is at work while a command only reads them.
+"""Log directories that a broker or another run uses while a command only reads them.
 
-Such a directory has no marker of a clean stop either, and the advice to repair it would be wrong.
+Such a directory has no clean shutdown marker, like one after a crash; but advice to repair it would be wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def warn_of_running(directories: Iterable[SelectedDirectory]) -> dict[str, str]:
     """Warn of directories whose lock another process holds; for a command that takes no lock.
 
     Returns:
-        By path, for each of these, why segments beyond the recovery point are not cleaned.
+        The reason why segments beyond the recovery point are not cleaned, by path of each such directory.
     """
     running = {}
     for directory in directories:

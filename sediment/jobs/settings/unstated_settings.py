@@ -1,6 +1,6 @@
-"""Decisions for partitions whose settings no source states: what is left alone, and the option that states it.
+"""Reasons to leave a partition alone if no source states its settings, with the option that states them.
 
-Nothing is deleted, and no tombstone gets a delete horizon, by a setting that is not stated (`Settings.is_stated`).
+Invariant: without a stated setting (`Settings.is_stated`) nothing is deleted and no tombstone gets a delete horizon.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def why_not_compacted(partition: TopicPartition, settings: Settings, config: LogConfig) -> tuple[str, str] | None:
-    """Return the reason code and sentence for a partition that `compact` leaves alone by its policy; None if it works.
+    """Return the reason code and text if `compact` leaves a partition alone because of its policy, else None.
 
     Raises:
         SettingsError: the metadata holds a value that Kafka would refuse.
@@ -41,7 +41,7 @@ def why_not_compacted(partition: TopicPartition, settings: Settings, config: Log
 def why_not_expired(
     partition: TopicPartition, checkpoints: PartitionCheckpoints, settings: Settings, config: LogConfig
 ) -> tuple[str, str] | None:
-    """Return the reason code and sentence for a partition that `expire` cannot decide about; None if it can.
+    """Return the reason code and text if `expire` cannot decide about a partition, else None.
 
     Raises:
         SettingsError: the metadata holds a value that Kafka would refuse.
@@ -70,7 +70,7 @@ def why_not_expired(
 
 
 def warn_of_unstated_lag(directories: Iterable[SelectedDirectory]) -> None:
-    """Log how many compacted topics have no stated `min.compaction.lag.ms`, which then counts as 0."""
+    """Warn of compacted topics without a stated `min.compaction.lag.ms`, which counts as 0."""
     unstated: dict[str, Settings] = {}
     for directory in directories:
         for topic in {partition.topic for partition in directory.partitions}:

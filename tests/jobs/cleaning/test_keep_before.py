@@ -1,4 +1,4 @@
-"""`compact --keep-before`: what verify takes as BEFORE."""
+"""`compact --keep-before`: the BEFORE directory of `verify`."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Rescue:
 
 @pytest.fixture
 def rescue(cases, tmp_path):
-    """What runbook.md does: partitions of __consumer_offsets, of which most are empty, and another topic."""
+    """Return the situation of runbook.md: partitions of __consumer_offsets, most of them empty, and another topic."""
     full, other = (case.rounds[0].before for case in cases)
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -204,7 +204,7 @@ def test_a_run_that_changed_nothing_at_all_is_verified(given, tmp_path):
 
 @pytest.fixture
 def nothing_to_remove(tmp_path):
-    """A log directory with one partition of unique keys, of which no segment is written anew."""
+    """Return a log directory with one partition of unique keys, of which no segment is written anew."""
     write_segment(tmp_path / "logs" / "t-0", 0, [batch_bytes(0, "abc")])
     return make_log_dir(tmp_path / "given", {"t-0": tmp_path / "logs" / "t-0"})
 

@@ -1,4 +1,4 @@
-"""`compact --on-corruption keep`: what cannot be read stays and is named, the rest is compacted; `verify` agrees."""
+"""`compact --on-corruption keep`: corrupt regions stay and are reported, the rest is compacted; `verify` agrees."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_batch_that_cannot_be_read_is_kept_byte_for_byte_and_named(log_dir, st
     assert read_checkpoint(log_dir / "cleaner-offset-checkpoint") == {"t-0": 10}
 
 
-def test_people_are_told_what_was_kept(log_dir):
+def test_the_kept_corrupt_regions_are_printed(log_dir):
     flip(log_dir / "t-0" / LOG, 3 * SIZE + 66)
     outcome = sediment("compact", log_dir, "--force", "--now-ms", NOW_MS + 10**8, *SETTINGS, "--on-corruption=keep")
     assert outcome.status == 0
@@ -80,7 +80,7 @@ def test_kept_damage_does_not_hide_tombstones_that_stay_for_an_unstated_retentio
     assert sediment("compact", log_dir, *options).stdout.count("delete.retention.ms is not stated") == 1
 
 
-def test_a_segment_whose_batches_cannot_be_told_apart_stays_as_it_is_and_is_never_merged(log_dir):
+def test_a_segment_without_readable_batch_boundaries_stays_unchanged_and_is_never_merged(log_dir):
     path = log_dir / "t-0" / LOG
     flip(path, 3 * SIZE + 8)
     content = path.read_bytes()
@@ -200,7 +200,7 @@ def test_a_log_whose_markers_contradict_its_transaction_index_is_left_alone_unti
     assert mended.partitions()["t-0"]["status"] == "compacted"
 
 
-def test_a_damaged_batch_is_told_before_the_contradiction_that_it_seems_to_be(tmp_path):
+def test_a_corrupt_batch_is_reported_before_the_contradiction_that_it_causes(tmp_path):
     """The walk reads headers before checksums: the header of a damaged batch can contradict the transaction index."""
     log_dir = tmp_path / "logs"
     write_random_log(log_dir / "t-0", 703, LogShape(batches=80, transactional=0.4))

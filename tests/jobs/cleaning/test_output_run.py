@@ -1,4 +1,4 @@
-"""`compact --output`: the directory that cleaning in place would have left, somewhere else, and a source left alone."""
+"""`compact --output`: the same result as in place, in another directory, and an unchanged source."""
 
 import errno
 import hashlib
@@ -37,7 +37,7 @@ def image(path):
 
 
 def published(output):
-    """What is in an output, once its manifest was found to be right."""
+    """Return the files of an output, after a check of its manifest."""
     found = tree(output)
     manifest = json.loads(found.pop(MANIFEST))
     assert {file["name"]: (file["size_bytes"], file["sha256"]) for file in manifest["files"]} == {
@@ -47,7 +47,7 @@ def published(output):
 
 
 def write_log(path, keys="ab", end=30):
-    """A partition with three segments, the last one active."""
+    """Write a partition with three segments, the last one active."""
     for base in range(0, end, 10):
         batches = [batch_bytes(n, keys[n % len(keys)], timestamp=NOW_MS) for n in range(base, base + 10)]
         write_segment(path, base, batches)
@@ -60,7 +60,7 @@ def write_log(path, keys="ab", end=30):
 
 @pytest.fixture
 def log_dir(tmp_path):
-    """A log directory with one compacted topic, one that is not, and every checkpoint file."""
+    """Return a log directory with one compacted topic, one that is not, and every checkpoint file."""
     path = make_log_dir(
         tmp_path / "logs",
         {"t-0": write_log(tmp_path / "t"), "other-0": write_log(tmp_path / "other")},
@@ -74,7 +74,7 @@ def log_dir(tmp_path):
 
 @pytest.fixture
 def corpus(tmp_path):
-    """A log directory of what Kafka wrote in several cases, and the options of its topics."""
+    """Return a log directory of what Kafka wrote in several cases, and the options of its topics."""
     cases = [load_case(name, tmp_path / "cases") for name in ("plain", "transactions", "everything", "tombstones")]
     return corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0]) for case in cases])
 
@@ -310,7 +310,7 @@ def test_a_uri_without_an_output_is_refused(log_dir):
 
 
 @pytest.mark.parametrize("where", ["nosuch://host/x", "file:///no/such/directory"])
-def test_a_source_that_is_not_there_is_told_by_its_uri(where, tmp_path):
+def test_a_missing_source_is_reported_by_its_uri(where, tmp_path):
     outcome = sediment("compact", where, "--output", tmp_path / "o", COMPACT)
     assert outcome.status == 2
     assert where in outcome.stderr
@@ -446,9 +446,7 @@ def test_a_full_disk_leaves_the_output_incomplete_and_the_next_run_starts_over(
     published(output)
 
 
-def test_a_scratch_disk_that_is_too_small_is_told_before_anything_is_fetched(
-    log_dir, one_process, tmp_path, monkeypatch
-):
+def test_a_scratch_disk_that_is_too_small_is_reported_before_any_download(log_dir, one_process, tmp_path, monkeypatch):
     monkeypatch.setattr(Fs, "free_bytes", lambda self, path: 10)
     outcome = sediment("compact", uri(log_dir), "--output", tmp_path / "o", "--force", COMPACT, "--json")
     assert outcome.status == 1

@@ -1,4 +1,4 @@
-"""`compact --output` from and to a server that speaks S3 over HTTP: what holds for directories holds for buckets."""
+"""`compact --output` from and to a server that speaks S3 over HTTP: buckets behave like directories."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def download(where: str) -> dict[str, bytes]:
 
 
 def published(where: str) -> dict[str, bytes]:
-    """What is in an output, once its manifest was found to be right."""
+    """Return the files of an output, after a check of its manifest."""
     found = download(where)
     found.pop(".lock", None)
     manifest = json.loads(found.pop(MANIFEST))
@@ -179,7 +179,7 @@ def test_an_output_that_is_complete_or_lies_in_the_source_is_refused(log_dir, bu
     assert download(source) == tree(log_dir)
 
 
-def test_a_bucket_that_is_not_there_is_told_in_one_sentence(log_dir, bucket):
+def test_a_missing_bucket_is_reported_in_one_line(log_dir, bucket):
     where = bucket("x").replace("@", "@no-such-")
     outcome = sediment("compact", log_dir, "--output", where, "--force", COMPACT)
     assert outcome.status == 1

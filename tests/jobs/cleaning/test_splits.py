@@ -1,5 +1,4 @@
-"""Partitions cleaned in splits, through the command line: the bytes of the whole, and what happens where splits do not
-hold."""
+"""Partitions cleaned in splits from the command line: the bytes of one task, and the fallback to one task."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def compact(log_dir, *options, segment_bytes=2500, now_ms=NOW_MS):
 
 
 def cleaned_both_ways(tmp_path, sources, **given):
-    """The trees after `whole` and after `split`, and the reports of the latter."""
+    """Return the trees after `whole` and after `split`, and the reports of the latter."""
     whole = make_log_dir(tmp_path / "whole", sources)
     split = make_log_dir(tmp_path / "split", sources)
     assert compact(whole, "--strategy=whole", **given).status == 0
@@ -35,7 +34,7 @@ def cleaned_both_ways(tmp_path, sources, **given):
 
 
 def without_checkpoint(files):
-    """The lines of a checkpoint stand in the order in which partitions were done."""
+    """Return a tree without the cleaner checkpoint, because its lines are in the order of completion."""
     return {name: content for name, content in files.items() if name != "cleaner-offset-checkpoint"}
 
 
@@ -92,7 +91,7 @@ def test_an_exact_plan_of_a_partition_that_is_cleaned_in_splits_is_what_compact_
     assert planned["bytes_back"] == done["bytes_before"] - done["bytes_after"]
 
 
-def test_transactions_that_only_the_oldest_segment_tells_of_are_walked_and_split_all_the_same(tmp_path):
+def test_transactions_known_only_from_the_oldest_segment_are_scanned_and_split(tmp_path):
     transaction = {"producer_id": 5, "producer_epoch": 0, "transactional": True, "leader_epoch": 0}
     old = [
         encode_batch([Record(n, START_MS, b"k", b"v")], base_offset=n, base_sequence=n, **transaction) for n in range(3)

@@ -1,4 +1,4 @@
-"""`sediment compact --hand-off`: a Spark job cleans what a running engine owns, and the engine commits it."""
+"""`sediment compact --hand-off`: a Spark job cleans the logs of a running engine, and the engine commits them."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_two_jobs_at_once_the_second_is_refused(engine, logs, folder):
 
 
 def test_nothing_beyond_the_recovery_point_is_cleaned(engine, logs, folder):
-    """What the engine has not made durable it might lose, and with it what supersedes the records before."""
+    """Unflushed records could be lost, and earlier records that they supersede must therefore stay."""
     log = engine.get_log(T0)
     durable = read_checkpoint(logs / "recovery-point-offset-checkpoint")["t-0"]
     append(log, *[(f"k{number % 7}", "volatile") for number in range(900)])

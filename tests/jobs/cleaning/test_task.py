@@ -1,4 +1,4 @@
-"""What a task does with a partition, and what the driver expects of it."""
+"""Cleaning of a partition in a task, and its contract with the driver."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def task_of(
 
 
 def write_three_segments(directory: Path) -> int:
-    """Two rolled segments and an empty active one; the bytes of a rolled one."""
+    """Write two rolled segments and an empty active one; return the bytes of a rolled segment."""
     for base in (0, 10):
         path = write_segment(directory, base, [batch_bytes(base + n, "k", value=bytes(50)) for n in range(10)])
     write_segment(directory, 20)
@@ -60,7 +60,7 @@ def test_a_partition_weighs_what_its_cleaning_is_likely_to_read(tmp_path, option
     assert task_of(tmp_path / "t-0", options, dirty=dirty, **config).expected_bytes() == segments * segment_bytes
 
 
-def test_a_write_that_fails_behind_the_next_partition_fails_its_own_and_leaves_no_part(tmp_path, monkeypatch):
+def test_a_write_that_fails_during_the_next_partition_fails_its_own_and_leaves_no_part(tmp_path, monkeypatch):
     for number in range(2):
         write_three_segments(tmp_path / f"t-{number}")
     place_run_token(tmp_path, "run", Fs())

@@ -40,7 +40,7 @@ def test_what_is_under_way_counts_before_it_is_done():
         assert "1/1 partitions" not in shown(console)
 
 
-def test_no_terminal_and_a_quiet_one_see_nothing_and_nobody_is_asked(sc):
+def test_without_a_terminal_or_with_quiet_nothing_is_drawn_or_polled(sc):
     for console in (Console(file=StringIO()), Console(file=StringIO(), force_terminal=True, quiet=True)):
         with Progress(console, partitions=1, total_bytes=10) as progress:
             progress.watch(lambda: 1 // 0)

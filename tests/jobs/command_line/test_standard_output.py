@@ -1,4 +1,4 @@
-"""A result that cannot be printed: the run stays accounted for, one sentence says what happened, and no trace."""
+"""A result that cannot be printed: the run is recorded, and one line without a traceback reports it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_failed_run_keeps_its_status_where_the_reader_has_left(log_dir: Path) 
 
 
 @pytest.mark.parametrize("command", ["dump", "dump --json", "history", "completion"])
-def test_what_only_prints_ends_silently_once_nobody_reads(command: str, log_dir: Path, tmp_path: Path) -> None:
+def test_a_command_that_only_prints_ends_silently_without_a_reader(command: str, log_dir: Path, tmp_path: Path) -> None:
     arguments: tuple[object, ...] = ("completion", "bash")
     if command == "history":
         assert sediment("expire", log_dir, "--dry-run", f"--ledger={tmp_path}/ledger").status == 0

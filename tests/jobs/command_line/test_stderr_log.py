@@ -1,4 +1,4 @@
-"""stderr with `--log-format json`: every line an object, whoever says it."""
+"""stderr with `--log-format json`: every line of every source is an object."""
 
 from __future__ import annotations
 

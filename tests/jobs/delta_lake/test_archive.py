@@ -1,4 +1,4 @@
-"""`sediment expire --archive`: what the table holds, exactly once, and that nothing goes that it does not hold."""
+"""`sediment expire --archive`: every record is in the table exactly once before it is deleted."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def run_until_killed(log_dir: Path, archive: Path, fault: Kill) -> None:
         run(log_dir, archive, fault)
 
 
-def test_a_run_killed_behind_the_commit_is_repeated_without_a_second_copy(log_dir, archive):
+def test_a_run_killed_after_the_commit_is_repeated_without_a_second_copy(log_dir, archive):
     run_until_killed(log_dir, archive, Kill(1))
     assert offsets(archive) == list(range(10))
     assert bases(log_dir / NAME) == [0, 5, 10]

@@ -1,4 +1,4 @@
-"""The latest record of each key of a slice, as a task of a snapshot emits it; without Spark."""
+"""The latest record of each key of a slice, as a snapshot task returns it; without Spark."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_part_that_cannot_be_read_says_so_in_its_summary_and_the_next_is_read(
     assert summaries[1] == ReadSummary(messages_read=1, emissions=1)
 
 
-def test_every_batch_has_the_schema_that_spark_was_told(tmp_path):
+def test_every_batch_has_the_schema_declared_to_spark(tmp_path):
     directory = Log(tmp_path / "t-0").append(a="1").write()
     for batch in read_latest(Part(0, tuple(scan_tasks_of(directory))), Fs()):
         assert batch.schema == arrow_schema(REQUEST.selected())

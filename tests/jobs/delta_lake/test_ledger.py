@@ -1,4 +1,4 @@
-"""The ledger: each run once, whatever is repeated or interrupted, and never in the way of the run itself."""
+"""The ledger: each run is recorded once, even if repeated or interrupted, and the ledger never fails a run."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_run_of_no_partition_is_a_run(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2, "run_id": "x", "partitions": []}', "null", "no json"])
-def test_what_is_no_report_is_refused(tmp_path, text):
+def test_text_that_is_not_a_report_is_refused(tmp_path, text):
     with pytest.raises(UsageError, match="not the JSON report of a run"):
         ledger.append(text, str(tmp_path))
     assert not (tmp_path / "runs").exists()
@@ -144,7 +144,7 @@ def recorded(given, path):
     return held, told.getvalue()
 
 
-def test_a_ledger_that_cannot_be_written_is_told_and_the_run_can_be_replayed(tmp_path, monkeypatch):
+def test_an_unwritable_ledger_is_reported_and_the_run_can_be_replayed(tmp_path, monkeypatch):
     monkeypatch.setattr(ledger.platformdirs, "user_state_path", lambda name: tmp_path / "state")
     (tmp_path / "ledger").write_text("a file where the directory is to be")
     given = report("one", compacted("a-0"))
@@ -176,7 +176,7 @@ def test_no_failure_of_the_ledger_fails_the_run(tmp_path, monkeypatch, error):
     assert str(error) in told
 
 
-def test_where_no_file_can_be_kept_the_report_itself_is_told(tmp_path, monkeypatch):
+def test_the_report_itself_is_printed_if_no_file_can_be_saved(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(ledger.platformdirs, "user_state_path", lambda name: tmp_path / "file")
     monkeypatch.setattr(ledger.tempfile, "gettempdir", lambda: str(tmp_path / "file"))
@@ -223,7 +223,7 @@ def test_a_ledger_that_broke_while_the_job_ran_changes_nothing_of_the_job(log_di
     assert [row["run_id"] for row in rows(tmp_path / "ledger", "runs")] == [outcome.report["run_id"]]
 
 
-def test_a_place_where_no_ledger_can_be_is_told_before_the_job_begins(log_dir):
+def test_an_impossible_ledger_path_is_reported_before_the_job_begins(log_dir):
     before = tree(log_dir)
     outcome = sediment("recover", log_dir, "--ledger", log_dir / "ledger")
     assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)

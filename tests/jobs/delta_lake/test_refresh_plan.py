@@ -89,7 +89,7 @@ def test_another_log_is_read_from_its_start(given, known, reason):
         (facts(leader_epochs=(*EPOCHS, EpochEntry(6, 60))), progress()),
     ],
 )
-def test_what_is_not_said_or_lies_above_tells_no_other_log(given, known):
+def test_missing_or_higher_values_do_not_indicate_another_log(given, known):
     assert plan(given, known).rebuild is None
 
 
@@ -146,5 +146,5 @@ def test_progress_survives_the_commits_metadata():
 @pytest.mark.parametrize(
     "text", [None, "", "null", "5", '"x"', "[]", "{}", '{"sediment.snapshot": 2}', '{"sediment.snapshot": 1}', "{"]
 )
-def test_metadata_of_something_else_is_no_progress(text):
+def test_unrelated_metadata_is_not_read_as_progress(text):
     assert parse_progress(text) is None

@@ -1,4 +1,4 @@
-"""Delta on Spark: what is said where its JARs are not, how they come, and a session that leaves others alone."""
+"""Delta on Spark: the error without its JARs, their download, and isolation from other sessions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_jars_count_only_where_all_that_is_needed_was_fetched(tmp_path):
     assert set(fetched_jars(tmp_path)) == {main, storage}
 
 
-def test_a_repository_that_cannot_be_reached_is_told_in_one_sentence(tmp_path):
+def test_an_unreachable_repository_is_reported_in_one_line(tmp_path):
     (tmp_path / "ivy.xml").write_text(
         '<ivysettings><settings defaultResolver="none"/><resolvers>'
         '<ibiblio name="none" m2compatible="true" root="http://127.0.0.1:9/"/></resolvers></ivysettings>'
@@ -84,7 +84,7 @@ def test_a_table_is_not_kept_inside_a_log_directory(tmp_path):
     outside_log_dirs("s3://bucket/table", [logs])
 
 
-def test_a_uri_is_told_from_a_path():
+def test_a_uri_is_distinguished_from_a_path():
     assert is_uri("s3a://bucket/table")
     assert not is_uri("/tmp/a:b")
 

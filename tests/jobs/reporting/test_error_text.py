@@ -1,4 +1,4 @@
-"""Errors as people are told them."""
+"""Error texts for people."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Driver stacktrace:
 """
 
 
-def test_a_lost_task_is_told_by_what_its_worker_raised():
+def test_a_lost_task_is_described_by_the_error_of_its_worker():
     code, sentence = describe_lost_task(RuntimeError(SPARKS_STORY))
     assert (code, sentence) == ("task-lost", "Spark gave up on the task: ModuleNotFoundError: No module named 'numba'")
 
 
-def test_a_lost_task_without_a_worker_s_error_is_told_by_the_first_line():
+def test_a_lost_task_without_a_worker_error_is_described_by_the_first_line():
     error = RuntimeError("Job 3 cancelled part of cancelled job group a1\n\tat org.apache.spark.Foo")
     assert describe_lost_task(error)[1] == "Spark gave up on the task: Job 3 cancelled part of cancelled job group a1"
     assert describe_lost_task(None)[1] == "Spark gave up on the task: no reason given"

@@ -1,4 +1,4 @@
-"""The HTML page of a run: it says what the JSON report says, escapes what came from a disk, and loads nothing."""
+"""The HTML page of a run: it has the content of the JSON report, escapes text from disk, and loads nothing."""
 
 from __future__ import annotations
 
@@ -238,5 +238,5 @@ def test_two_thousand_partitions_make_a_page_of_a_bearable_size():
     ("seconds", "text"),
     [(0.0001, "<1 ms"), (0.25, "250 ms"), (61, "61.0 s"), (600, "10 min 0 s"), (36_000, "10 h 0 min")],
 )
-def test_durations_are_told_in_the_unit_that_fits(seconds, text):
+def test_durations_are_shown_in_a_suitable_unit(seconds, text):
     assert duration(seconds) == text

@@ -1,4 +1,4 @@
-"""What a run leaves besides its result: a page and metrics, whatever becomes of the run."""
+"""The HTML report and the metrics of a run, even if the run fails."""
 
 from __future__ import annotations
 

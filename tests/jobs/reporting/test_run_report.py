@@ -1,4 +1,4 @@
-"""The table for people as it comes out where nobody looks at a terminal."""
+"""The table for people if stdout is not a terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _skipped(number: int, code: str, reason: str) -> PartitionReport:
     return PartitionReport(f"t-{number}", "/logs", SKIPPED, code, reason)
 
 
-def test_names_are_not_folded_where_stdout_is_no_terminal(
+def test_names_are_not_folded_if_stdout_is_not_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -55,7 +55,7 @@ def test_the_width_that_columns_asks_for_is_kept(
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 70
 
 
-def test_why_partitions_were_skipped_is_told_once_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_reason_for_skipped_partitions_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     policies = [_skipped(number, "not-compacted", "cleanup.policy is delete") for number in range(14)]
     _print(*policies, _skipped(20, "dirty-ratio", "the dirty ratio 0.300 is not above 0.5"))
     sentences = capsys.readouterr().out.splitlines()[-2:]
@@ -86,7 +86,7 @@ def test_what_a_limit_left_is_named_once(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("ms", "told"), [(0, "1970-01-01 00:00:00 UTC"), (2**63 - 1, f"{2**63 - 1} ms"), (-(2**63), f"{-(2**63)} ms")]
 )
-def test_a_moment_that_no_calendar_has_is_told_as_its_number(ms: int, told: str) -> None:
+def test_a_time_outside_the_calendar_is_shown_as_a_number(ms: int, told: str) -> None:
     assert utc_time(ms) == told
 
 

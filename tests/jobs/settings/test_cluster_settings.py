@@ -1,4 +1,4 @@
-"""What a stopped KRaft broker's directory says of its topics, against that broker's own answers (tests/data/kraft)."""
+"""Topic settings from a stopped KRaft broker's directory, compared with that broker's answers (tests/data/kraft)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def opened(log_dir: Path, config: Path | None = None, *given: str) -> SelectedDi
 
 
 def set_aside(log_dir: Path, name: str) -> None:
-    """The directory of a deleted topic under the name it had while the topic was there."""
+    """Restore the directory of a deleted topic under its original name."""
     (deleted,) = log_dir.glob(f"{name}.*-delete")
     shutil.rmtree(log_dir / name, ignore_errors=True)
     deleted.rename(log_dir / name)
@@ -118,7 +118,7 @@ def test_directories_of_one_node_share_its_metadata(log_dir, tmp_path):
     assert not strange.config_of(COMPACTED, Fs()).compacts
 
 
-def test_one_policy_for_all_topics_is_accepted_where_the_metadata_tells_of_them(log_dir):
+def test_one_policy_for_all_topics_is_accepted_with_metadata(log_dir):
     assert opened(log_dir, None, "cleanup.policy=compact").config_of(TopicPartition("late", 0), Fs()).compacts
     shutil.rmtree(log_dir / "__cluster_metadata-0")
     with pytest.raises(SettingsError, match="would hold for all of"):

@@ -1,4 +1,4 @@
-"""The table of keys against what Kafka 4.2.0's own ConfigDefs say (tests/data/kafka-4.2.0-config-keys.tsv)."""
+"""The table of keys, compared with Kafka 4.2.0's own ConfigDefs (tests/data/kafka-4.2.0-config-keys.tsv)."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def spark(sc):
 
 @pytest.fixture
 def log_dir(tmp_path, source):
-    """Two partitions, and a directory of every odd name that holds the same log."""
+    """Return two partitions, and a directory of every odd name that holds the same log."""
     log_dir = make_log_dir(tmp_path / "logs", {"good-0": source, "t-0": source}, clean=False)
     write_checkpoint(log_dir / "recovery-point-offset-checkpoint", {"good-0": 40, "t-0": 40})
     for name in ODD:
@@ -98,7 +98,7 @@ def warnings_about(caplog, log_dir):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_odd_names_are_told_left_alone_and_in_no_checkpoint(log_dir, caplog, command):
+def test_odd_names_are_reported_left_alone_and_absent_from_checkpoints(log_dir, caplog, command):
     before = odd_trees(log_dir)
     outcome = sediment(*COMMANDS[command][:1], log_dir, "--json", *COMMANDS[command][1:])
     assert outcome.status == 0, outcome.stderr + outcome.stdout
@@ -123,7 +123,7 @@ def test_an_odd_name_is_a_warning_once_in_a_run(log_dir):
     assert "\x1b" not in outcome.stderr + outcome.stdout
 
 
-def test_an_odd_name_alone_is_no_partition_even_where_kafka_would_take_it_for_one(tmp_path, source, caplog):
+def test_an_odd_name_is_not_a_partition_even_if_kafka_accepts_it(tmp_path, source, caplog):
     log_dir = make_log_dir(tmp_path / "logs", {"good-0": source, "t-00": source})
     outcome = sediment("plan", log_dir, "--json", *POLICIES)
     assert list(outcome.partitions()) == ["good-0"]

@@ -119,7 +119,7 @@ def test_directories_on_their_way_out_or_in_are_left_alone(tmp_path):
     assert {name: tree(log_dir / name) for name in aside} == before
 
 
-def test_internal_topics_are_compacted_without_being_told_to(tmp_path):
+def test_internal_topics_are_compacted_without_any_setting(tmp_path):
     path = small_log(tmp_path / "t-0")
     names = ["__consumer_offsets-3", "__transaction_state-0", "__share_group_state-0"]
     log_dir = make_log_dir(tmp_path / "logs", dict.fromkeys(names, path))

@@ -1,4 +1,4 @@
-"""What --config may name, and what of it is told."""
+"""Files that --config may name, and the parts of them that messages may show."""
 
 from __future__ import annotations
 

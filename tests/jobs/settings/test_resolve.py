@@ -240,7 +240,7 @@ def test_an_empty_policy_and_repeated_entries_are_kafkas() -> None:
 
 
 @pytest.mark.parametrize("given", ["cleanup.policy", "=compact", "", ":cleanup.policy=compact", "..:segment.ms=1"])
-def test_a_set_that_is_no_key_and_value_is_refused(given: str) -> None:
+def test_a_set_without_key_and_value_is_refused(given: str) -> None:
     assert "topic:key=value" in refusal(given)
 
 
@@ -353,7 +353,7 @@ def test_a_map_too_small_for_its_load_factor_is_refused_with_the_size_to_give() 
 
 
 # --------------------------------------------------------------------------------------------------- checks across keys
-def test_a_minimum_lag_above_the_maximum_is_refused_whoever_gave_them(tmp_path: Path) -> None:
+def test_a_minimum_lag_above_the_maximum_is_refused_from_any_source(tmp_path: Path) -> None:
     assert "above max.compaction.lag.ms=5" in refusal("min.compaction.lag.ms=6", "max.compaction.lag.ms=5")
     assert "of topic t" in refusal("min.compaction.lag.ms=6", "t:max.compaction.lag.ms=5")
     assert sets("min.compaction.lag.ms=5", "max.compaction.lag.ms=5").for_topic("t").compaction.compacts is False
@@ -492,7 +492,9 @@ def test_topic_keys_in_a_brokers_file_are_ignored_as_the_broker_does(
     assert len(caplog.messages) == 1 and "log.retention.ms" in caplog.messages[0]
 
 
-def test_a_key_or_value_that_is_no_text_is_told_in_text(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_surrogate_in_a_key_or_value_is_reported_as_an_escape(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         from_file(tmp_path, "\\ud800=1\n")
     assert "unknown key of 1 characters (not shown" in caplog.text.encode().decode()

@@ -27,7 +27,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(log_dir: Path) -> Iterator[int]:
-    """The process that holds the directory's lock."""
+    """Provide the process that holds the directory's lock."""
     with subprocess.Popen(
         [sys.executable, "-c", _HOLDS, log_dir / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as running:

@@ -24,7 +24,7 @@ CLUSTER_ID = "O7nPJMQyQ3aut9kyjnCiVg"
 
 @pytest.fixture
 def first(tmp_path: Path) -> Path:
-    """The log directory of node 7 that holds the metadata log, with old records in each topic's first partition."""
+    """Return node 7's log directory with the metadata log, and old records in the first partition of each topic."""
     with tarfile.open(KRAFT / "log-dir.tar.gz") as archive:
         unpack(archive, tmp_path / "first")
     for name in ("plain-0", "both-0", "compacted-0", "late-0", "again-0"):

@@ -45,7 +45,7 @@ def test_a_signal_ends_a_block_and_afterwards_signals_are_as_they_were() -> None
     assert not is_stopping()
 
 
-def test_a_block_that_ends_itself_is_told_first_and_interrupted_then() -> None:
+def test_a_block_that_ends_itself_is_notified_first_and_then_interrupted() -> None:
     with end_on_signals(), stop_on_signals() as stop:
         signal.raise_signal(signal.SIGINT)
         assert stop.is_set()
@@ -155,7 +155,7 @@ def end(process: subprocess.Popen[str], number: int, *, group: bool = False) -> 
 
 
 def jvms_of(session: int) -> list[int]:
-    """The JVMs in a session, whoever their parent is by now."""
+    """Return the JVMs in a session, whoever their parent is by now."""
     found = []
     for place in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):

@@ -81,7 +81,7 @@ def finish(process: subprocess.Popen[str]) -> Outcome:
 
 @pytest.fixture(scope="module")
 def expected(cases, tmp_path_factory):
-    """What local[2] makes of the partitions, checked against Kafka's result."""
+    """Return the result of local[2] on the partitions, compared with Kafka's."""
     log_dir = fresh_log_dir(tmp_path_factory.mktemp("local") / "logs", cases)
     outcome = finish(start(log_dir, cases, "local[2]"))
     assert outcome.status == 0, outcome.stderr
@@ -110,7 +110,7 @@ class Standalone:
 
 @contextmanager
 def standalone(scratch: Path, *hosts: str) -> Iterator[Standalone]:
-    """A standalone master and a worker on each of `hosts`, which are loopback addresses; ports are free ones."""
+    """Provide a standalone master and a worker on each of `hosts` (loopback addresses), on free ports."""
     logs = itertools.count()
 
     with ExitStack() as stack:
@@ -157,7 +157,7 @@ def test_a_standalone_master_with_two_workers_gives_the_same_bytes(cases, expect
 
 
 def shell_environment(**more: str) -> dict[str, str]:
-    """The environment of a shell: without what a SparkContext of this process has put there."""
+    """Return the environment of a shell: without what a SparkContext of this process has put there."""
     return {name: value for name, value in os.environ.items() if "SPARK" not in name} | more
 
 
@@ -245,7 +245,7 @@ def was_speculated(cases, expected, scratch: Path) -> bool:
     return bool(frozen)
 
 
-def test_two_disks_under_one_path_are_told_apart(cases, tmp_path):
+def test_two_disks_under_one_path_are_distinguished(cases, tmp_path):
     case = cases["plain"]
     log_dir = make_log_dir(tmp_path / "logs", {"plain-0": case.before})
     place_run_token(log_dir, "run")

@@ -1,4 +1,4 @@
-"""What bounds a run of `compact` and what it leaves over: damage, limits, network filesystems, memory, originals."""
+"""Limits of a `compact` run: corruption, rates, network filesystems, memory and originals."""
 
 from __future__ import annotations
 
@@ -353,7 +353,7 @@ def test_links_that_the_filesystem_refuses_are_a_sentence_and_nothing_changes(tm
 
 # ----------------------------------------------------------------------------------------------------- the last segment
 def stopped_copy(path: Path) -> Path:
-    """A partition whose last segment holds data: everything is in it."""
+    """Return a partition whose last segment holds data: everything is in it."""
     write_segment(path, 0, [batch_bytes(n, "ab"[n % 2]) for n in range(30)])
     return path
 

@@ -1,4 +1,4 @@
-"""What a worker finds ready, and that Spark's own archives do not stand before the installed package."""
+"""Modules that a forked worker has loaded, and precedence of the installed package over Spark's own archives."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_warmed_up_process_has_the_worker_from_the_package_and_neither_pandas_
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
 
 
-def test_a_failed_warm_up_is_told_and_ends_nothing(
+def test_a_failed_warm_up_is_reported_and_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(worker_daemon, "_KERNELS", "sediment.no_such_module")
@@ -111,7 +111,7 @@ def test_a_process_whose_jvm_has_gone_before_it_answers_says_nothing(error: str,
     assert is_told or told == ""
 
 
-def test_a_flush_that_fails_for_a_jvm_that_has_gone_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flush_that_fails_after_the_jvm_ended_is_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
     told = types.SimpleNamespace(worker=lambda: 0)
     worker_daemon.silence_once_nobody_listens(told)
     for error in (BrokenPipeError("a pipe"), OSError("a disk")):

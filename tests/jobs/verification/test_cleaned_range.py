@@ -11,7 +11,7 @@ NOW_MS = 1_000_000
 
 
 def facts(*bases, end, first_open=None, **checkpoints):
-    """A log of full segments at `bases`, the last one up to `end`."""
+    """Return a log of full segments at `bases`, the last one up to `end`."""
     segments = tuple(
         SegmentFacts(base, 100, 500, *((base, following - 1, 10 * following) if following > base else (None, None)))
         for base, following in zip(bases, [*bases[1:], end], strict=True)

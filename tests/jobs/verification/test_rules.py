@@ -89,7 +89,7 @@ def results(tmp_path_factory):
 
 
 def judged(spark: SparkSession, pairs: list[tuple[Path, Path, r.PairRules]]) -> list[tuple[Counter, str]]:
-    """How many differences each check of each pair has, and all their sentences."""
+    """Return the number of differences of each check in each pair, and all their texts."""
     fs = Fs()
     sources = [(find_sources([before], fs)[0], find_sources([after], fs)[0]) for before, after, _ in pairs]
     batches = load_batches(sources, spark)
