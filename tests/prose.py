@@ -53,7 +53,9 @@ _BANNED = re.compile(
     r"thereof|what lies|what stands|what of|what there is|is no|are no|was no|right behind|behind)\b",
     re.IGNORECASE,
 )
-_ALLOWED = re.compile(r"write[- _]behind|f(?:a|e)lls? behind|lags? behind|tell\(\)", re.IGNORECASE)
+_ALLOWED = re.compile(
+    r"write[- _]behind|f(?:a|e)lls? behind|lags? behind|tell\(\)|behind-a-kept-segment", re.IGNORECASE
+)
 _SECTION = re.compile(r"^\s*(Args|Raises|Returns|Yields|Attributes|Example|Examples|Source|Invariants?):\s*$")
 _ITEM = re.compile(r"^\s*(?:[*-]|\d+\.)\s|^\s*[\w.`\[\]| ,*]+: ")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\)?\s+(?=[A-Z`(])|(?<=:)\s+|;\s+")

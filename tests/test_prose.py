@@ -3,47 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.prose import breaches
 
 PACKAGE = Path(__file__).resolve().parents[1] / "sediment"
-UNFINISHED = frozenset(
-    [
-        "compaction",
-        "compaction/kernels",
-        "engine",
-        "engine/directory",
-        "engine/live",
-        "jobs",
-        "jobs/cleaning",
-        "jobs/delta_lake",
-        "jobs/reporting",
-        "jobs/spark",
-        "jobs/verification",
-        "retention",
-        "segment_io",
-        "segment_io/compiled",
-        "segment_io/format",
-        "segment_io/internal_topics",
-        "segment_io/partition",
-        "segment_io/segment",
-        "segment_io/tables",
-    ]
-)
-"""Folders whose prose still has breaches; remove a folder once its test passes."""
-
 FOLDERS = sorted({str(file.parent.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py")})
 
 
-def folders() -> list[Any]:
-    unfinished = pytest.mark.xfail(reason="the folder is unfinished")
-    return [pytest.param(name, marks=unfinished if name in UNFINISHED else ()) for name in FOLDERS]
-
-
-@pytest.mark.parametrize("folder", folders())
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_the_prose_of_a_folder_follows_the_style_rules(folder: str) -> None:
     found = [str(breach) for file in sorted((PACKAGE / folder).glob("*.py")) for breach in breaches(file)]
     assert found == []
