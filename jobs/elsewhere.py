@@ -613,11 +613,14 @@ class _Run:
         return dict(sorted(entries))
 
     def _marks(self) -> bytes | None:
-        """What `.sediment-uncleanable` is to hold; marks go by modification times, which only this machine keeps."""
+        """What `.sediment-uncleanable` is to hold; marks go by modification times, which only this machine keeps.
+
+        Copies have ctimes of their own, so they go without a fingerprint.
+        """
         if not self._damaged or self._output.local_path is None:
             return None
         with tempfile.TemporaryDirectory(prefix="sediment-", dir=self._own.scratch) as place:
-            update_uncleanable(Path(place), _LOCAL, add=self._damaged)
+            update_uncleanable(Path(place), _LOCAL, add=[replace(mark, fingerprint=None) for mark in self._damaged])
             return _LOCAL.read_bytes(Path(place) / UNCLEANABLE_FILE)
 
     def _tell(self, sentence: str, *, style: str | None = None) -> None:
