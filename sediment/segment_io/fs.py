@@ -202,6 +202,17 @@ class Fs:
             return None
         return _entry(path.name, status)
 
+    def change_stamp(self, path: Path) -> tuple[int, int, int] | None:
+        """Return size in bytes, mtime and ctime in ns of one path, links followed; None if nothing is there.
+
+        The ctime also shows a change that restored size and mtime, and a file that was renamed into place.
+        """
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
     def read_bytes(self, path: Path) -> bytes:
         """Return the whole content of a file that is not larger than a segment may be.
 

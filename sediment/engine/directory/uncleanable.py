@@ -5,13 +5,15 @@ memory, so the marks are a file of the log directory beside the checkpoints.  A 
 only sub-directories and files that it knows by name.
 
 Invariants: a mark holds as long as every segment in it is unchanged, so a repair, a restored copy or retention ends it.
-A file that cannot be read counts as empty, at the cost of reading the data again.
+A copy or a hard-link backup of the log directory has other ctimes, which also ends it, at the cost of reading the data
+again.  A file that cannot be read counts as empty, at the same cost.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass
@@ -23,21 +25,26 @@ from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import (
     UNCLEANABLE_FILE,
     DirectoryState,
+    SegmentFileKind,
     TopicPartition,
     parse_partition_directory,
     parse_segment_file,
+    segment_file_name,
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 
 _VERSION = 1
+_KINDS = tuple(kind for kind in SegmentFileKind if kind is not SegmentFileKind.SNAPSHOT)
+_LOCAL = Fs()
 
 
 @dataclass(frozen=True, slots=True)
 class Uncleanable:
     """One mark: `reason_code` and `reason` as in reports; `since_ms`, the time it was set, in ms since the epoch.
 
-    The mark holds as long as `segments` are unchanged.
+    The mark holds as long as `segments` are unchanged.  `fingerprint` is a hash of the sizes, mtimes and ctimes of
+    their files.  It is None in a file of an earlier version and in a copy; then sizes and the mtimes of logs decide.
     """
 
     partition: TopicPartition
@@ -45,10 +52,13 @@ class Uncleanable:
     reason: str
     since_ms: int
     segments: tuple[SegmentRef, ...]
+    fingerprint: str | None = None
 
     def holds_for(self, listing: LogListing) -> bool:
         """Return True if all of `segments` are still there, unchanged."""
-        return set(self.segments) <= set(listing.segments)
+        if not set(self.segments) <= set(listing.segments):
+            return False
+        return self.fingerprint is None or self.fingerprint == _fingerprint(listing.path, self.segments)
 
 
 def uncleanable_after(
@@ -60,7 +70,14 @@ def uncleanable_after(
     """
     named = parse_segment_file(Path(error.path).name) if error.path else None
     at_fault = tuple(s for s in listing.segments if named is not None and s.base_offset == named.base_offset)
-    return Uncleanable(listing.partition, reason_code, reason, since_ms, at_fault or listing.segments[:-1])
+    segments = at_fault or listing.segments[:-1]
+    return Uncleanable(listing.partition, reason_code, reason, since_ms, segments, _fingerprint(listing.path, segments))
+
+
+def _fingerprint(directory: Path, segments: Iterable[SegmentRef]) -> str:
+    names = [segment_file_name(segment.base_offset, kind) for segment in segments for kind in _KINDS]
+    stamps = [(name, _LOCAL.change_stamp(directory / name)) for name in names]
+    return hashlib.sha256(repr(stamps).encode()).hexdigest()
 
 
 def read_uncleanable(log_dir: Path, fs: Fs) -> dict[TopicPartition, Uncleanable]:
@@ -105,10 +122,12 @@ def _parse(entry: Mapping[str, Any]) -> Uncleanable:
     numbers = [entry["since_ms"], *(number for segment in segments for number in astuple(segment))]
     if not all(number is None or (type(number) is int and abs(number) <= INT64_MAX) for number in numbers):
         raise ValueError(entry)
+    fingerprint = entry.get("fingerprint")
     return Uncleanable(
         partition=partition,
         reason_code=str(entry["reason_code"]),
         reason=str(entry["reason"]),
         since_ms=entry["since_ms"],
         segments=segments,
+        fingerprint=None if fingerprint is None else str(fingerprint),
     )

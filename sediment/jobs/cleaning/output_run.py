@@ -554,11 +554,15 @@ class OutputRun(CleaningRun):
         return dict(sorted(entries))
 
     def _marks(self) -> bytes | None:
-        """Return the content of `.sediment-uncleanable`; a store keeps no modification times, so it has no marks."""
+        """Return the content of `.sediment-uncleanable`; a store keeps no modification times, so it has no marks.
+
+        Copies have ctimes of their own, so their marks have no fingerprint.
+        """
         if not self._marked or self._output.local_path is None:
             return None
         with tempfile.TemporaryDirectory(prefix="sediment-", dir=self._own.scratch) as scratch:
-            update_uncleanable(Path(scratch), _LOCAL, add=self._marked)
+            marks = [replace(mark, fingerprint=None) for mark in self._marked]
+            update_uncleanable(Path(scratch), _LOCAL, add=marks)
             return _LOCAL.read_bytes(Path(scratch) / UNCLEANABLE_FILE)
 
     def _print(self, text: str, *, style: str | None = None) -> None:

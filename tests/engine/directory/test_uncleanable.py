@@ -1,7 +1,9 @@
 """The marks of partitions that cleaning gave up on: how long they hold, and that nothing else is lost with them."""
 
 import json
-from dataclasses import replace
+import os
+import time
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from sediment.engine.directory.uncleanable import read_uncleanable, uncleanable_
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.names import UNCLEANABLE_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.listing import LogListing, SegmentRef
+from sediment.segment_io.partition.listing import LogListing, SegmentRef, list_log
 
 NOW_MS = 1_700_000_000_000
 
@@ -43,6 +45,48 @@ def test_a_mark_holds_while_the_damaged_segment_is_as_it_was_and_the_log_goes_on
     for changed in ({"log_bytes": 90}, {"mtime_ns": 8}):
         segments = (found.segments[0], replace(found.segments[1], **changed), found.segments[2])
         assert not mark.holds_for(replace(found, segments=segments))
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex"])
+def test_a_file_that_was_mended_under_the_same_size_and_time_ends_a_mark(log_dir, suffix):
+    for name in ("a", "b"):
+        for kind in (".log", ".index", ".timeindex", ".txnindex"):
+            (log_dir / "t-0" / f"{10 if name == 'a' else 20:020d}{kind}").write_bytes(b"damaged")
+    found = list_log(TopicPartition("t", 0), log_dir / "t-0", Fs())
+    update_uncleanable(log_dir, Fs(), add=[mark_of(found)])
+    (mark,) = read_uncleanable(log_dir, Fs()).values()
+    assert mark.holds_for(list_log(found.partition, found.path, Fs()))
+    mended = log_dir / "t-0" / f"{10:020d}{suffix}"
+    times = mended.stat().st_atime_ns, mended.stat().st_mtime_ns
+    time.sleep(0.05)  # the clock of a filesystem ticks every few milliseconds
+    copy = log_dir / "copy"
+    copy.write_bytes(b"as good")
+    os.utime(copy, ns=times)
+    copy.rename(mended)
+    again = list_log(found.partition, found.path, Fs())
+    assert again.segments == found.segments
+    assert not mark.holds_for(again)
+
+
+def test_a_change_of_another_segment_leaves_a_mark(log_dir):
+    for base in (10, 20):
+        (log_dir / "t-0" / f"{base:020d}.log").write_bytes(b"damaged")
+    found = list_log(TopicPartition("t", 0), log_dir / "t-0", Fs())
+    mark = mark_of(found)
+    (log_dir / "t-0" / f"{20:020d}.log").write_bytes(b"goes on and on")
+    assert mark.holds_for(list_log(found.partition, found.path, Fs()))
+
+
+def test_a_mark_without_a_fingerprint_holds_by_the_segments_alone(log_dir):
+    update_uncleanable(log_dir, Fs(), add=[mark_of(listing(0, 10))])
+    path = log_dir / UNCLEANABLE_FILE
+    document = json.loads(path.read_text())
+    assert document["version"] == 1
+    assert set(document["partitions"][0]["segments"][0]) == {field.name for field in fields(SegmentRef)}
+    del document["partitions"][0]["fingerprint"]
+    path.write_text(json.dumps(document))
+    (mark,) = read_uncleanable(log_dir, Fs()).values()
+    assert mark.fingerprint is None and mark.holds_for(listing(0, 10, 20))
 
 
 def test_without_a_segment_to_blame_a_mark_holds_on_all_but_the_active_one():

@@ -196,7 +196,7 @@ def test_a_log_whose_markers_contradict_its_transaction_index_is_left_alone_unti
     (partition / f"{910:020d}.index").unlink()
     assert sediment("recover", log_dir, "--now-ms", TRANSACTIONS_MS, *SETTINGS).status == 0
     assert index.read_bytes() == whole
-    mended = compact(log_dir, *options, "--retry-quarantined", now_ms=TRANSACTIONS_MS)
+    mended = compact(log_dir, *options, now_ms=TRANSACTIONS_MS)
     assert mended.partitions()["t-0"]["status"] == "compacted"
 
 

@@ -79,13 +79,13 @@ def test_cp_32_a_damaged_partition_is_quarantined_with_reason_and_time_and_the_o
 def test_cm_02_a_quarantined_partition_is_not_looked_at_again_until_it_is_asked_for(log_dir, plain):
     segment = damage(log_dir)
     compact(log_dir, plain)
-    flip(segment, 5000)
     later = compact(log_dir, plain, now_ms=NOW_MS + 1)
     assert later.status == 1
     bad = later.partitions()[DAMAGED]
     assert (bad["status"], bad["reason_code"]) == ("quarantined", "corrupt-batch")
     for word in ("2023-11-14 22:13:20 UTC", "CRC", "--retry-quarantined"):
         assert word in bad["reason"]
+    flip(segment, 5000)
     asked = compact(log_dir, plain, "--retry-quarantined")
     assert (asked.status, asked.partitions()[DAMAGED]["status"]) == (0, "compacted")
     assert not (log_dir / ".sediment-uncleanable").exists()
@@ -98,6 +98,15 @@ def test_a_quarantined_partition_whose_segments_changed_is_looked_at_again(log_d
     segment.write_bytes((plain.before / segment.name).read_bytes())
     assert compact(log_dir, plain).partitions()[DAMAGED]["status"] == "compacted"
     assert marks(log_dir) == []
+
+
+def test_a_partition_that_was_mended_under_the_same_size_and_time_is_looked_at_again(log_dir, plain):
+    segment = damage(log_dir)
+    compact(log_dir, plain)
+    before = segment.stat()
+    flip(segment, 5000)
+    assert (segment.stat().st_size, segment.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert compact(log_dir, plain).partitions()[DAMAGED]["status"] == "compacted"
 
 
 def test_a_retry_that_fails_again_is_marked_anew(log_dir, plain):
