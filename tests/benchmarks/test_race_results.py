@@ -66,6 +66,6 @@ def test_a_page_is_filled_between_its_marks_as_often_as_one_likes(tmp_path: Path
 def test_a_page_without_a_place_is_refused_and_left_alone(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing")
-    with pytest.raises(ValueError, match="no place for race"):
+    with pytest.raises(ValueError, match="has no mark race"):
         fill_page_of_race(page, Results({}, [outcome()]))
     assert page.read_text() == "nothing"

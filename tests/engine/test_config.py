@@ -98,7 +98,7 @@ def test_an_unknown_cleanup_policy_is_refused(policy: Any) -> None:
         ("log_cleaner_threads", -1, "log.cleaner.threads is -1"),
         ("log_cleaner_enable", 1, "log.cleaner.enable is 1; give True or False"),
         ("log_cleaner_io_max_bytes_per_second", 0, "log.cleaner.io.max.bytes.per.second is 0; give a number above 0"),
-        ("log_cleaner_dedupe_buffer_size", 24, "log.cleaner.dedupe.buffer.size is 24, too little for 1 cleaner"),
+        ("log_cleaner_dedupe_buffer_size", 24, "log.cleaner.dedupe.buffer.size is 24, too small for 1 cleaner"),
         ("log_cleaner_io_buffer_load_factor", 1.5, "log.cleaner.io.buffer.load.factor is 1.5"),
         ("node_id", -1, "node.id is -1"),
     ],

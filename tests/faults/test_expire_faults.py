@@ -84,10 +84,10 @@ class FsOfBoth(FaultyFs):
         super().__init__(fault)
         self.disks = [Disk(log_dir), Disk(log_dir / NAME)]
 
-    def _tell(self, tell, directory: Path) -> None:
+    def _note(self, note, directory: Path) -> None:
         for disk in self.disks:
             if disk.directory == directory:
-                tell(disk)
+                note(disk)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
