@@ -1,6 +1,6 @@
 """Compaction: the records of a log that survive, written to new files beside the old ones.
 
-Policies (`policy`, `grouping`, `strategy`, `estimate`) and kernels are pure.  `chunks`, `forward_scan`,
+Policies (`policy`, `grouping`, `strategy`, `estimate`) and kernels are pure.  `chunk_reader`, `transaction_scan`,
 `corrupt_regions` and `group_output` read files.  `group_output` writes `.part` files, `split` a temporary spill file.
 No module here renames a file of a log directory, takes its lock, or knows Spark.
 """

@@ -20,8 +20,8 @@ A caller that cleans several partitions in turn may sweep the next while the las
 Invariants
 * Nothing is renamed here.  Every file that is read is checked to be the one that was planned.
 * With `task_memory_bytes`, all memory together stays below it, or the partition is given up and left as it is.
-* Files are read by `chunks`, `forward_scan`, `corrupt_regions` and `group_output`, which also writes; other modules of
-  this package do no I/O, except that `split` spills a fold into a temporary file.
+* Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`, which also writes; other
+  modules of this package do no I/O, except that `split` spills a fold into a temporary file.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from sediment.compaction.chunks import ChunkBoundaries, FallbackRequiredError, Progress
+from sediment.compaction.chunk_reader import ChunkBoundaries, FallbackRequiredError, Progress
 from sediment.compaction.cleaning_pass import CleaningPass
 from sediment.compaction.corrupt_regions import CorruptRegions, find_corrupt_regions, first_error
-from sediment.compaction.forward_scan import may_hold_transactions, scan_segments
 from sediment.compaction.group_output import PartWriter
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.split import KeyRun, Split, SplitNotApplicableError, SurvivorBitmap
+from sediment.compaction.transaction_scan import may_hold_transactions, scan_segments
 from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.compiled.status import OFFSETS_NOT_INCREASING
 from sediment.segment_io.errors import (

@@ -21,15 +21,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 
-from sediment.compaction.chunks import Chunk, ChunkBoundaries, ChunkReader, FallbackRequiredError, Progress
+from sediment.compaction.chunk_reader import Chunk, ChunkBoundaries, ChunkReader, FallbackRequiredError, Progress
 from sediment.compaction.corrupt_regions import CorruptRegions, isolate, scan_corrupt_log
-from sediment.compaction.forward_scan import dirty_base, scan_segments
 from sediment.compaction.group_output import GroupOutput, PartWriter
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, group_segments
 from sediment.compaction.kernel_driver import KernelDriver, release_shared_memory
 from sediment.compaction.kernels import sweep
 from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.compaction.split import KeyRun, RunNumber, Split, SurvivorBitmap
+from sediment.compaction.transaction_scan import dirty_base, scan_segments
 from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.compiled.status import OFFSETS_NOT_INCREASING
 from sediment.segment_io.errors import MapFullError

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.chunks import CHUNK_BYTES, ByteArray, ChunkBoundaries, Progress, boundaries_between
+from sediment.compaction.chunk_reader import CHUNK_BYTES, ByteArray, ChunkBoundaries, Progress, boundaries_between
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup
 from sediment.compaction.kernels.transactions import DISCARD, LEAVES_HEADER, TOMBSTONES_STAY, UNMAPPED, UNREADABLE
 from sediment.compaction.prepared_swap import UnreadableBatch

@@ -72,7 +72,7 @@ from sediment.segment_io.format.layout import (
 from sediment.segment_io.segment.reader import padded_buffer
 
 if TYPE_CHECKING:
-    from sediment.compaction.chunks import Chunk, ChunkReader
+    from sediment.compaction.chunk_reader import Chunk, ChunkReader
 
 
 # Registers, int64[_REGISTERS].

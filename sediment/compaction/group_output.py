@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.chunks import CHUNK_BYTES, ByteArray
+from sediment.compaction.chunk_reader import CHUNK_BYTES, ByteArray
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import SegmentGroup
 from sediment.compaction.kernels import sweep

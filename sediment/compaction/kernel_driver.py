@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sediment.compaction.chunks import ByteArray, Chunk, ChunkReader, FallbackRequiredError
+from sediment.compaction.chunk_reader import ByteArray, Chunk, ChunkReader, FallbackRequiredError
 from sediment.compaction.group_output import OUTPUT_PAGES, GroupOutput
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels import sweep

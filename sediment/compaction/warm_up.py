@@ -16,7 +16,7 @@ from sediment.compaction.policy import cleanable_range
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import DryRunFs
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 
 _LZ4 = bytes.fromhex(

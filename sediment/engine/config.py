@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config_ranges import (
+from sediment.engine.value_ranges import (
     ANY_LONG,
     AT_LEAST_ONE,
     COUNT,

@@ -77,7 +77,7 @@ from sediment.segment_io.format.names import CLEANER_FILE, LOCK_FILE, TopicParti
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import update_offset_checkpoint, write_offset_checkpoint
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir import read_checkpoints
+from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
 
 if TYPE_CHECKING:
     from sediment.compaction.policy import CleanableRange

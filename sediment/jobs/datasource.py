@@ -545,7 +545,7 @@ class _LogEnds:
 
     def _end(self, name: str, source: Source) -> int:
         # Imported late: they load compiled code, which a process that only plans does not need.
-        from sediment.segment_io.partition.log_dir import read_checkpoints
+        from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
         from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
 
         fs = Fs()

@@ -85,7 +85,7 @@ from sediment.segment_io.format.names import LEADER_EPOCH_FILE, LOCK_FILE, LOG_S
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, update_offset_checkpoint
 from sediment.segment_io.partition.listing import LogListing, list_log
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints, read_checkpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, read_checkpoints
 
 if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView

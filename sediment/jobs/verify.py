@@ -64,7 +64,7 @@ from sediment.segment_io.format.names import CLEANER_FILE, parse_segment_file
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
-from sediment.segment_io.partition.log_dir import LogDirCheckpoints, read_checkpoints
+from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, read_checkpoints
 from sediment.segment_io.partition.sources import Source, find_sources
 
 if TYPE_CHECKING:

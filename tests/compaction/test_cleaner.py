@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.compaction import chunks
+from sediment.compaction import chunk_reader
 from sediment.compaction.cleaner import clean_log, sweep_log
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
@@ -25,7 +25,7 @@ from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from tests.corpus import assert_same_log
 from tests.logs import START_MS, LogShape, write_random_log, write_segment
@@ -173,7 +173,7 @@ def test_random_logs_are_cleaned_as_by_the_twin(tmp_path, block):
 
 def test_chunks_of_any_size_give_the_same_bytes(tmp_path, monkeypatch):
     for chunk_bytes in (64, 200, 1000, 1 << 20):
-        monkeypatch.setattr(chunks, "CHUNK_BYTES", chunk_bytes)
+        monkeypatch.setattr(chunk_reader, "CHUNK_BYTES", chunk_bytes)
         for seed in range(15):
             directory = tmp_path / f"{chunk_bytes}-{seed}"
             write_random_log(directory, seed, LogShape(transactional=0.3 if seed % 2 else 0))
@@ -204,7 +204,7 @@ def names(directory: Path) -> list[str]:
 
 
 def test_an_index_that_points_into_a_batch_is_not_believed(tmp_path, monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(chunk_reader, "CHUNK_BYTES", 200)
     directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"k%d" % (n % 7)) for n in range(60)]})
     index = directory / f"{0:020d}.index"
     index.write_bytes(b"".join((n).to_bytes(4, "big") + (n * 70 + 13).to_bytes(4, "big") for n in range(3, 50, 3)))
@@ -212,8 +212,8 @@ def test_an_index_that_points_into_a_batch_is_not_believed(tmp_path, monkeypatch
 
 
 def test_a_segment_without_an_index_is_scanned_instead(tmp_path, monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 200)
-    monkeypatch.setattr(chunks, "_LARGEST_INDEX_GAP", 1000)
+    monkeypatch.setattr(chunk_reader, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(chunk_reader, "_LARGEST_INDEX_GAP", 1000)
     directory = write_log(tmp_path / "t-0", {0: [batch_of(n, b"k%d" % (n % 7)) for n in range(60)]})
     (directory / f"{0:020d}.index").write_bytes(b"")
     clean_both(directory, NOW, compressed=False)
@@ -268,7 +268,7 @@ def test_a_batch_with_more_records_and_bytes_than_any_buffer_grows_them(tmp_path
 
 
 def test_delete_horizons_that_outgrow_the_sources_enlarge_the_output(tmp_path, monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(chunk_reader, "CHUNK_BYTES", 16)
     records = [Record(n, START_MS, b"%d" % n, None) for n in range(300)]
     directory = write_log(tmp_path / "t-0", {0: [encode_batch(records, base_offset=0, leader_epoch=0)]})
     clean_both(directory, NOW, compressed=False)
@@ -449,7 +449,7 @@ def test_a_batch_that_expands_beyond_the_bound_is_an_error(tmp_path):
 @pytest.mark.parametrize("ahead_chunks", [0, 8])
 def test_compressed_batches_are_cleaned_alike_without_native_libraries(tmp_path, monkeypatch, ahead_chunks):
     monkeypatch.setattr(native, "_library", lambda module: None)
-    monkeypatch.setattr(chunks, "_AHEAD_CHUNKS", ahead_chunks)
+    monkeypatch.setattr(chunk_reader, "_AHEAD_CHUNKS", ahead_chunks)
     for seed in range(4):
         directory = tmp_path / f"t-{seed}"
         write_random_log(directory, seed, LogShape(codecs=ALL_CODECS))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from sediment.compaction import chunks, cleaning_pass, exact_keys
+from sediment.compaction import chunk_reader, cleaning_pass, exact_keys
 from sediment.compaction.cleaner import clean_log
 from sediment.compaction.corrupt_regions import find_corrupt_regions
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
@@ -19,7 +19,7 @@ from sediment.segment_io.errors import HashCollisionError, MemoryBudgetError
 from sediment.segment_io.format import hashing
 from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from tests.compaction.test_cleaner import ALL_CODECS, NOW, PARTITION, Round, batch_of, flip, put_in_place, write_log
 from tests.compaction.test_legacy_cleaning import legacy_shape
@@ -198,7 +198,7 @@ def test_keys_that_collide_under_every_seed_leave_the_partition_as_it_is(tmp_pat
 def test_random_logs_are_cleaned_as_by_the_twin(tmp_path, monkeypatch):
     for seed in range(24):
         chooser = random.Random(seed)
-        monkeypatch.setattr(chunks, "CHUNK_BYTES", chooser.choice([200, 1 << 20]))
+        monkeypatch.setattr(chunk_reader, "CHUNK_BYTES", chooser.choice([200, 1 << 20]))
         shape = LogShape(codecs=chooser.choice([(0,), ALL_CODECS]), transactional=chooser.choice([0, 0.4]), batches=60)
         folder = tmp_path / str(seed)
         folder.mkdir()
@@ -210,7 +210,7 @@ def test_random_logs_are_cleaned_as_by_the_twin(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ahead_chunks", [0, 8])
 def test_old_formats_and_batches_not_decompressed_ahead_are_cleaned_alike(tmp_path, monkeypatch, ahead_chunks):
-    monkeypatch.setattr(chunks, "_AHEAD_CHUNKS", ahead_chunks)
+    monkeypatch.setattr(chunk_reader, "_AHEAD_CHUNKS", ahead_chunks)
     for seed in range(8):
         folder = tmp_path / str(seed)
         folder.mkdir()

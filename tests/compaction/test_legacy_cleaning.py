@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.compaction import chunks
+from sediment.compaction import chunk_reader
 from sediment.compaction.cleaner import clean_log
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.layout import INT64_MAX
@@ -83,7 +83,7 @@ def test_random_logs_of_old_formats_come_out_as_the_twin_has_them(tmp_path, bloc
 
 @pytest.mark.parametrize("chunk_bytes", [64, 200, 1000])
 def test_chunks_of_any_size_give_the_same_bytes_for_old_formats(tmp_path, monkeypatch, chunk_bytes):
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(chunk_reader, "CHUNK_BYTES", chunk_bytes)
     for seed in range(12):
         directory = tmp_path / f"t-{seed}"
         write_random_log(directory, seed, legacy_shape(random.Random(seed)))
@@ -288,7 +288,7 @@ def test_a_wrapper_that_expands_beyond_the_bound_is_an_error(tmp_path):
 
 
 def test_wrappers_that_expand_beyond_what_is_held_ahead_are_decompressed_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(chunks, "_AHEAD_CHUNKS", 0)
+    monkeypatch.setattr(chunk_reader, "_AHEAD_CHUNKS", 0)
     for seed in range(6):
         directory = tmp_path / f"t-{seed}"
         write_random_log(directory, seed, LogShape(codecs=(1, 3), magics=(0, 1), transactional=0))

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sediment.compaction.chunks import ChunkReader
+from sediment.compaction.chunk_reader import ChunkReader
 from sediment.compaction.cleaner import SplitWork, clean_log, clean_split, collect_split_keys, scan_log
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, plan_cleaning
 from sediment.compaction.policy import cleanable_range
@@ -39,7 +39,7 @@ from sediment.segment_io.format.decompress import NOT_DECOMPRESSED
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef, list_log
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from tests.compaction.test_cleaner import ALL_CODECS, PARTITION, Round, batch_of, flip, write_log
 from tests.logs import START_MS, LogShape, write_random_log

@@ -26,7 +26,7 @@ from sediment.engine.config import LogConfig
 from sediment.engine.directory.loader import LoadedLog, load_log
 from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE, TopicPartition, parse_partition_directory
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints, read_checkpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, read_checkpoints
 from tests.corpus import load_loading_case
 from tests.faults.fs_trace import Tree, contents, read_tree, write_tree
 from tests.faults.inline_spark import inline_spark

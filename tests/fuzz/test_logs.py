@@ -24,7 +24,7 @@ from sediment.segment_io.format.names import parse_partition_directory, parse_se
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.index_check import check_indexes
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_state import parse_snapshot
 from sediment.segment_io.partition.slices import Bounds, plan_slices

@@ -33,7 +33,7 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir import LogDirCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
 
 CATALOGUE_VERSION = 1
 PLANNED = "planned"

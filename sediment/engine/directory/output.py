@@ -31,7 +31,7 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs, open_to_read
-from sediment.segment_io.partition.log_dir import LOG_DIRECTORY_FILES
+from sediment.segment_io.partition.log_dir_checkpoints import LOG_DIRECTORY_FILES
 from sediment.segment_io.stores import CHUNK_BYTES, Store
 
 CLAIM_FILE = ".sediment-output"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sediment.engine.config_ranges import AT_LEAST_ONE, COUNT, INT, POSITIVE_INT, Range, Real, Truth, check_ranges
+from sediment.engine.value_ranges import AT_LEAST_ONE, COUNT, INT, POSITIVE_INT, Range, Real, Truth, check_ranges
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.layout import INT64_MAX
 

@@ -40,7 +40,7 @@ from sediment.segment_io.partition.checkpoint_files import (
     read_offset_checkpoint,
     write_meta_properties,
 )
-from sediment.segment_io.partition.log_dir import LogDirCheckpoints, read_checkpoints
+from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, read_checkpoints
 
 _CHECKPOINT_FILES = (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE)
 

@@ -14,7 +14,7 @@ from sediment.engine.directory.backup_links import BackupLinks
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_outputs import given_options
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.partition.log_dir import LogDirCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
 
 if TYPE_CHECKING:
     from sediment.jobs.command_line.options import CommonOptions

@@ -15,7 +15,7 @@ from sediment.jobs.delta_lake.paths import is_uri
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 
 if TYPE_CHECKING:
     from sediment.jobs.command_line.options import CommonOptions

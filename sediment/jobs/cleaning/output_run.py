@@ -73,7 +73,7 @@ from sediment.segment_io.partition.partition_directories import find_partitions
 from sediment.segment_io.stores import ListedFs, Store, StoredFile
 
 if TYPE_CHECKING:
-    from sediment.segment_io.partition.log_dir import LogDirCheckpoints
+    from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
 
 _LOCAL = Fs()
 _GIVEN_UP = "output-incomplete"

@@ -14,7 +14,7 @@ from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, LimitReachedError, SedimentError
 
 if TYPE_CHECKING:
-    from sediment.compaction.chunks import ChunkBoundaries
+    from sediment.compaction.chunk_reader import ChunkBoundaries
     from sediment.compaction.grouping import CleaningPlan
     from sediment.compaction.policy import CleanableRange
     from sediment.compaction.prepared_swap import PreparedSwap

@@ -34,7 +34,7 @@ from sediment.segment_io.format.checkpoints import MetaProperties
 from sediment.segment_io.format.names import META_PROPERTIES_FILE, METADATA_PARTITION, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties
-from sediment.segment_io.partition.log_dir import LogDirCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
 
 if TYPE_CHECKING:
     from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata

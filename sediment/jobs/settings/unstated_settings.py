@@ -14,7 +14,7 @@ from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 
 POLICY_UNKNOWN = "policy-unknown"
 RETENTION_UNKNOWN = "retention-unknown"

@@ -26,7 +26,7 @@ from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, read_partition_metadata
 from sediment.segment_io.partition.index_check import check_indexes
 from sediment.segment_io.partition.listing import LogListing, list_log
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_state import parse_snapshot
 from sediment.segment_io.partition.sources import Source

@@ -24,7 +24,7 @@ from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerState, load_producer_state, replay
 from sediment.segment_io.partition.slices import Bounds, Slice, opened, plan_slices
 from sediment.segment_io.partition.sources import Source

@@ -72,7 +72,7 @@ def plan_scan_tasks(request: TableRequest, source: Source, fs: Fs, *, slice_byte
     bounds = request.bounds
     if request.isolation == READ_COMMITTED:
         # Imported late: it decodes records, so it loads compiled code, which planning otherwise does not need.
-        from sediment.segment_io.partition.log_dir import read_checkpoints
+        from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
         from sediment.segment_io.partition.read_committed import committed_range
 
         checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition)

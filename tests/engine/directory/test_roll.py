@@ -15,7 +15,7 @@ from sediment.segment_io.errors import CorruptBatchError, UncleanDirectoryError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_state import parse_snapshot
 from tests.jobs.log_dirs import tree

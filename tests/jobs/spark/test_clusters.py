@@ -24,7 +24,7 @@ from sediment.jobs.cleaning.task import clean_partition
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from tests.corpus import assert_same_log, load_case
 from tests.jobs.log_dirs import Outcome, make_log_dir, topic_sets, tree
 from tests.waiting import LIMIT_SECONDS, wait_until

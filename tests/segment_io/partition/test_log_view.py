@@ -11,7 +11,7 @@ from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir import LogDirCheckpoints, PartitionCheckpoints, read_checkpoints
+from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, PartitionCheckpoints, read_checkpoints
 from sediment.segment_io.partition.log_view import open_view
 from tests.corpus import load_loading_case, loading_cases
 from tests.logs import START_MS, write_random_log

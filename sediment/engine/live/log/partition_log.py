@@ -59,7 +59,7 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_partition_metadata, write_partition_metadata
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.partition.log_dir import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import LogView
 from sediment.segment_io.partition.producer_state import ProducerState, RememberedBatch
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sediment.compaction.chunks import ByteArray, ChunkBoundaries, Progress, boundaries_between
+from sediment.compaction.chunk_reader import ByteArray, ChunkBoundaries, Progress, boundaries_between
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, TransactionScan
 from sediment.segment_io.errors import CorruptBatchError, CorruptIndexError
