@@ -36,9 +36,10 @@ from sediment.engine.directory.backup_links import (
     snapshot_log_dir,
     snapshot_partition,
 )
+from sediment.engine.directory.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
 from sediment.engine.directory.spool import check_announced, spool_swap
-from sediment.engine.directory.swap import commit, discard_parts, finish_interrupted, make_durable
+from sediment.engine.directory.swap import commit, discard_parts, make_durable
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.cleaning.cleaning_run import STOPPED, CleaningRun, perform_run

@@ -45,8 +45,8 @@ from sediment.engine.directory.delete_segments import (
     segments_after,
     settle_epochs,
 )
+from sediment.engine.directory.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.swap import finish_interrupted
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from sediment.engine.directory.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.swap import commit, finish_interrupted
+from sediment.engine.directory.swap import commit
 from tests.conformance.oracle import KafkaFailedError, KafkaOracle
 from tests.faults.faulty_fs import FaultyFs, Image, Kill, Killed, read_image, write_image
 from tests.faults.swap_scenario import Scenario, full_scenario, prepare, survivor_scenario

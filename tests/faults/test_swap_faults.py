@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.directory.swap import commit, discard_parts, finish_interrupted
+from sediment.engine.directory.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.swap import commit, discard_parts
 from sediment.segment_io.errors import CommitStateUnknownError, SourceChangedError
 from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Image, Kill, Killed, read_image, write_image

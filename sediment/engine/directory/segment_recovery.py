@@ -20,10 +20,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sediment.engine.directory.interrupted_swaps import Repair
 from sediment.engine.directory.leader_epochs import assign, latest_epoch
 from sediment.engine.directory.load_state import LoadCorruption, LoadingSegment, LoadState
 from sediment.engine.directory.segment_end import end_by_headers
-from sediment.engine.directory.swap import Repair
 from sediment.segment_io.errors import CorruptDataError, IndexOffsetOverflowError, UnsupportedDataError
 from sediment.segment_io.format.indexes import encode_transaction_index
 from sediment.segment_io.format.layout import NO_LEADER_EPOCH

@@ -12,28 +12,21 @@ Invariants of `commit`: one group at a time, ascending.  A group's old files kee
 are durably `.swap`.  They are removed after the new files durably have their final names.  The next group's first
 `.cleaned` appears after that.  So after a crash and a start each group is old or new, and the new groups come first.
 
-Invariants of `finish_interrupted`: if every new segment is whole, it does the same as Kafka's loader, in an order that
-may itself be interrupted at any step and started over.  A new segment that is not whole never replaces a whole old one.
+The next start finishes or undoes an interrupted replacement: `interrupted_swaps`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from sediment.compaction.prepared_swap import CleanedGroup, PartFile, PreparedSwap
-from sediment.engine.directory.replacements import NewSegment, OldSegments, index_mismatch, read_new_segment
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
-    CorruptBatchError,
-    CorruptDataError,
     SourceChangedError,
     UsageError,
 )
-from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -46,10 +39,7 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef, list_log, stat_segment
-from sediment.segment_io.segment.next_offset import batch_ends
 
-_KRAFT_SNAPSHOT_SUFFIX = ".checkpoint.deleted"
-_LEADING_OFFSET = re.compile(r"([0-9]+)\.")
 _KINDS = tuple(SegmentFileKind)
 _LOG = SegmentFileKind.LOG
 _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
@@ -299,281 +289,6 @@ def _file_names(source: SegmentRef) -> Iterator[str]:
             yield segment_file_name(source.base_offset, kind)
 
 
-# --------------------------------------------------------------------------------------------------------------- repair
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """One change of a start to one file: `action` is a past participle (deleted, renamed), `why` a clause.
-
-    `is_routine` marks a change that a broker makes silently when it loads a healthy log.
-    """
-
-    action: str
-    name: str
-    why: str
-    is_routine: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.action}: {self.why}"
-
-
-def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
-    """Complete or undo interrupted replacements and deletions in a partition directory, by the rules of Kafka's loader.
-
-    Nothing else may work on the directory: its lock is held, and no task of this run has begun to write.  The `.part`
-    files of every run are therefore deleted: a run that could still commit them would hold the lock.
-
-    Beyond Kafka's rules:
-
-    * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still hold its
-      records.  Otherwise it is refused, except for framed logs of which no old log is left.
-    * A replacement that a `.cleaned` undoes is refused if a new segment has no old segment beside it.
-    * An index with offsets or positions past its log is deleted; a log without an offset index is recovered.
-    * A replacement of several segments keeps an old log that lies between them and ends before the next one.
-    * An index of the old segment is deleted if the new segment of the same base has none of that kind, even if the new
-      log is empty.  Kafka would keep a transaction index without its markers, and consumers would take later
-      transactions of those producers for aborted.
-    * A name with several suffixes, such as `N.log.cleaned.swap`, is finished until none is left. Kafka takes one suffix
-      away at each start.
-
-    A second call, even after an interrupted one, ends in the same directory.
-
-    Returns:
-        The repairs, in order; empty if nothing was interrupted.
-
-    Raises:
-        CorruptDataError: a `.cleaned` or `.swap` file has no offset, or a new segment is not whole and an old segment
-            that it replaces is missing; nothing changed, except that
-             outer suffixes of stacked names may be gone.
-        UnsupportedDataError: a new segment holds a batch of a later version; nothing changed, with the same
-             exception.
-
-    Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
-    """
-    names = [entry.name for entry in fs.scan(directory) if entry.is_file]
-    deleted = [name for name in names if _is_deleted(name)]
-    parts = [name for name in names if _is_part(name)]
-    cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
-    swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
-    rest = sorted(set(names) - set(deleted) - set(parts) - set(cleaned) - set(swaps))
-    repairs: list[Repair] = []
-
-    lowest_cleaned = min((_offset_of(directory, name) for name in cleaned), default=INT64_MAX)
-    undone = [name for name in swaps if _offset_of(directory, name) >= lowest_cleaned]
-    old = _old_segments(directory, rest, fs)
-    _check_undone(directory, undone, old, fs)
-    new = _new_segments(directory, sorted(set(swaps) - set(undone)), old, fs)
-    broken = _first_to_undo(directory, new, old)
-    if broken is not None:
-        # With this name Kafka's loader undoes it too.  Deletion file by file could leave a set that looks whole.
-        first, marker = new[0].name, new[0].name.removesuffix(SWAP_SUFFIX) + CLEANED_SUFFIX
-        fs.rename(directory / first, directory / marker)
-        fs.sync_directory(directory)
-        why = f"{broken.name} is not whole ({broken.problem}); the old segments have its records"
-        repairs.append(Repair(f"renamed to {marker}", first, why))
-        cleaned.append(marker)
-        undone = [name for name in swaps if _offset_of(directory, name) >= new[0].base_offset and name != first]
-        swaps, new = [name for name in swaps if name != first], []
-
-    unfit = _unfit_indexes(directory, sorted(set(swaps) - set(undone)), rest, fs)
-    completed = sorted(set(swaps) - set(undone) - unfit.keys(), key=_finishing_order)
-    replaced = _replaced_names(directory, rest, completed, new, fs)
-    final = {name.removesuffix(SWAP_SUFFIX) for name in completed}
-    live = (set(rest) - set(replaced)) | final
-    orphans = [name for name in sorted(live) if _is_orphan(name, live)]
-
-    def delete(removed: Sequence[str], why: str, *, is_routine: bool = False) -> None:
-        for name in removed:
-            fs.unlink(directory / name, missing_ok=True)
-            repairs.append(Repair("deleted", name, why, is_routine))
-        if removed:
-            fs.sync_directory(directory)
-
-    delete(deleted, "its deletion had begun", is_routine=True)
-    delete(parts, "the run that could commit it has ended")
-    delete(undone, "the replacement that it belongs to was not complete")
-    delete(cleaned, "the replacement that it belongs to was not complete")
-    for name, why in unfit.items():
-        delete([name], why)
-    delete(replaced, "a complete replacement covers its offsets")
-    for name in completed:
-        fs.rename(directory / name, directory / name.removesuffix(SWAP_SUFFIX))
-        repairs.append(Repair("renamed", name, "its replacement was complete"))
-    if completed:
-        fs.sync_directory(directory)
-    delete(orphans, "it is the index of a log that does not exist")
-    if any(_is_leftover(name) for name in final):
-        repairs += finish_interrupted(directory, fs)
-    return tuple(repairs)
-
-
-def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: Fs) -> None:
-    """Refuse to delete a new log without an old log beside it; as long as a `.cleaned` exists, all old logs should."""
-    for name in undone:
-        entry = fs.entry(directory / name) if name.endswith(_LOG + SWAP_SUFFIX) else None
-        if entry is not None and entry.size_bytes and not old.reach(_offset_of(directory, name)):
-            raise CorruptDataError(
-                "a new segment of an interrupted, incomplete replacement has no old segment beside it",
-                partition=directory.name,
-                path=str(directory / name),
-                advice="restore the old segments from a backup or .deleted files, or move the .cleaned files away",
-            )
-
-
-def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: Fs) -> list[NewSegment]:
-    """Return the new segments among `swaps`, ascending by base offset."""
-    found = []
-    for name in swaps:
-        if not name.endswith(_LOG + SWAP_SUFFIX):
-            continue
-        base_offset = _offset_of(directory, name)
-        if name != segment_file_name(base_offset, _LOG) + SWAP_SUFFIX:
-            raise _nameless(directory, name)
-        replaces_records = old.have_records(base_offset)
-        found.append(read_new_segment(directory, base_offset, fs, replaces_records=replaces_records))
-    return sorted(found, key=lambda segment: segment.base_offset)
-
-
-def _unfit_indexes(directory: Path, swaps: Sequence[str], rest: Sequence[str], fs: Fs) -> dict[str, str]:
-    """Return the mismatches of indexes among `swaps` with logs that already have final names, by index name."""
-    unfit = {}
-    for name in swaps:
-        file = parse_segment_file(name)
-        if file is None or file.kind not in (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX):
-            continue
-        log = segment_file_name(file.base_offset, _LOG)
-        if log in rest and log + SWAP_SUFFIX not in swaps:
-            problem = index_mismatch(directory, file.base_offset, file.kind, fs)
-            if problem is not None:
-                unfit[name] = problem
-    return unfit
-
-
-def _old_segments(directory: Path, rest: Sequence[str], fs: Fs) -> OldSegments:
-    parsed = [(parse_segment_file(name), name) for name in rest]
-    return OldSegments(
-        directory, {file.base_offset: name for file, name in parsed if file is not None and file.kind is _LOG}, fs
-    )
-
-
-def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments) -> NewSegment | None:
-    """Return the first new segment that is not whole, if the replacement has to be undone; None to complete it.
-
-    Raises:
-        CorruptDataError: neither is possible without losing records.
-    """
-    problems = [segment for segment in new if segment.problem is not None]
-    if not problems:
-        return None
-    if all(old.hold(segment) for segment in new):
-        return problems[0]
-    refused = next((segment for segment in problems if not segment.is_framed or old.have_records_of(segment)), None)
-    if refused is None:
-        return None
-    raise CorruptDataError(
-        f"a new segment of an interrupted replacement is not whole ({refused.problem}), and old segments are missing",
-        partition=directory.name,
-        path=str(directory / refused.name),
-        offset=refused.next_offset,
-        advice="restore the old segments from a backup or their .deleted files and move the .swap files away",
-    )
-
-
-def _replaced_names(
-    directory: Path, names: Sequence[str], swaps: Sequence[str], new: Sequence[NewSegment], fs: Fs
-) -> list[str]:
-    """Return the `names` that the complete replacement `swaps` covers."""
-    lowest = min((segment.base_offset for segment in new), default=0)
-    end = max((segment.next_offset for segment in new), default=0)
-    covered = {segment_file_name(segment.base_offset, kind) for segment in new for kind in _INDEX_KINDS}
-    covered -= {name.removesuffix(SWAP_SUFFIX) for name in swaps}
-    in_range = [name for name in names if lowest <= _leading_offset(name) < end]
-    kept = {_leading_offset(name) for name in in_range if _lies_between(directory, name, new, fs)}
-    return [name for name in names if name in covered or (name in in_range and _leading_offset(name) not in kept)]
-
-
-def _lies_between(directory: Path, name: str, new: Sequence[NewSegment], fs: Fs) -> bool:
-    """Return True for a log that begins after the end of one new segment and ends before the next one begins."""
-    file = parse_segment_file(name)
-    if file is None or file.kind is not _LOG:
-        return False
-    base_offset = file.base_offset
-    if any(segment.base_offset <= base_offset < max(segment.next_offset, segment.base_offset + 1) for segment in new):
-        return False
-    following = min(segment.base_offset for segment in new if segment.base_offset > base_offset)
-    try:
-        return next_offset_of(directory / name, base_offset, fs) <= following
-    except CorruptBatchError:
-        return True
-
-
-def _leading_offset(name: str) -> int:
-    """Return the number before the first dot of a name, as Kafka reads it; -1 if there is none."""
-    match = _LEADING_OFFSET.match(name)
-    offset = int(match[1]) if match else -1
-    return offset if offset <= INT64_MAX else -1
-
-
-def _offset_of(directory: Path, name: str) -> int:
-    offset = _leading_offset(name)
-    if offset < 0:
-        raise _nameless(directory, name)
-    return offset
-
-
-def _nameless(directory: Path, name: str) -> CorruptDataError:
-    return CorruptDataError(
-        "the name of a file of an interrupted replacement has no offset of 20 digits",
-        partition=directory.name,
-        path=str(directory / name),
-        advice="a broker refuses to load this partition; move the file out of the directory",
-    )
-
-
-def _is_deleted(name: str) -> bool:
-    return name.endswith(DELETED_SUFFIX) and not name.endswith(_KRAFT_SNAPSHOT_SUFFIX)
-
-
-def _is_leftover(name: str) -> bool:
-    return name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) or _is_deleted(name) or _is_part(name)
-
-
-def _is_part(name: str) -> bool:
-    parsed = parse_segment_file(name)
-    return parsed is not None and parsed.state == PART_SUFFIX
-
-
-def _finishing_order(name: str) -> tuple[int, int, str]:
-    """Return a key that sorts ascending, a segment's log first.
-
-    After a log has its final name, no range of a replacement can claim its indexes.
-    """
-    parsed = parse_segment_file(name)
-    return _leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name
-
-
-def _is_orphan(name: str, live: set[str]) -> bool:
-    """Return True for an index without a log, whatever the number of its digits."""
-    offset = _leading_offset(name)
-    is_index = offset >= 0 and name.removeprefix(name.partition(".")[0]) in _INDEX_KINDS
-    return is_index and segment_file_name(offset, _LOG) not in live
-
-
-def next_offset_of(path: Path, base_offset: int, fs: Fs) -> int:
-    """Return the next offset after the last whole batch of a segment file; `base_offset` if there is none.
-
-    Only the headers that every magic shares and `lastOffsetDelta` are read; no checksum is computed.
-
-    Raises:
-        CorruptBatchError: the length field of a batch is below the smallest batch.
-
-    Source: kafka-log 01 §2.2, 05 §3 (readNextOffset).
-    """
-    next_offset = base_offset
-    for last_offset, _ in batch_ends(path, fs):
-        next_offset = last_offset + 1
-    return next_offset
-
-
 # ------------------------------------------------------------------------------------------------------------- deletion
 def mark_deleted(
     directory: Path, base_offsets: Iterable[int], fs: Fs, *, kinds: Sequence[SegmentFileKind] = (_LOG, *_INDEX_KINDS)
@@ -608,6 +323,12 @@ def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- parts
+def is_part_file(name: str) -> bool:
+    """Return True for a file that a task of a run prepared and nothing committed."""
+    parsed = parse_segment_file(name)
+    return parsed is not None and parsed.state == PART_SUFFIX
+
+
 def discard_parts(
     directory: Path, run_id: str, fs: Fs, *, attempt: str | None = None, keep: Container[str] = ()
 ) -> tuple[str, ...]:
@@ -617,7 +338,7 @@ def discard_parts(
     under the lock and before the tasks of this run began, can know that no other run will commit them.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
-    names = [entry.name for entry in fs.scan(directory) if _is_part(entry.name)]
+    names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]
     ours = [name for name in names if name.split(".", 2)[2].startswith(tag) and name not in keep]
     for name in ours:
         fs.unlink(directory / name, missing_ok=True)

@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sediment.compaction.write_behind import WriteBehind
+from sediment.engine.directory.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.output import PublishedFile, Publisher, PublishingFs, check_output_path, file_chunks
-from sediment.engine.directory.swap import finish_interrupted, replaced_files
+from sediment.engine.directory.swap import replaced_files
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning.cleaning_run import CleaningRun
 from sediment.jobs.cleaning.environment import OnBytes, throttled
