@@ -10,7 +10,8 @@ Names of one group thus decide about the whole group, and names of two groups mu
 
 Invariants of `commit`: one group at a time, ascending.  A group's old files keep their names until all of its new files
 are durably `.swap`.  They are removed after the new files durably have their final names.  The next group's first
-`.cleaned` appears after that.  So after a crash and a start each group is old or new, and the new groups come first.
+`.cleaned` appears after that.  So after a crash and start-up, each group is either the old or the new version, new ones
+first.
 
 Invariants of `finish_interrupted`: if every new segment is whole, it does the same as Kafka's loader, in an order that
 may itself be interrupted at any step and started over.  A new segment that is not whole never replaces a whole old one.
