@@ -4,10 +4,10 @@
     scanned    a forward scan of headers and control keys gives verified chunk boundaries and flags for each batch
     filled     a map with offsets is filled forward first, and the log is filtered against it
 
-A partition is cleaned by a plain pass if that holds.  It is scanned if it may hold transactions, or if the pass meets
-some or a chunk boundary that is not one.  The map is filled if the config bounds it (Kafka's rule for a full map goes
-forward), or if offsets in the log do not increase.  If batches are unreadable and the caller keeps them, a pass scans
-the partition by rules that drop less (`corrupt_regions`).
+The plain pass is the default.  The scanned pass is used if the partition may hold transactions.  It is also used if the
+plain pass meets a transaction or an invalid chunk boundary.  The filled pass is used if the config bounds the map
+(Kafka's rule for a full map goes forward), or if offsets in the log do not increase.  If batches are unreadable and the
+caller keeps them, a pass scans the partition by rules that drop less (`corrupt_regions`).
 
 A large partition can be cleaned in splits instead.  Each split is swept twice: for its keys (`collect_split_keys`),
 then with the survivors that the keys of all splits leave (`clean_split`).  Such passes are plain or scanned.
@@ -19,7 +19,7 @@ A caller that cleans several partitions in turn may sweep the next while the las
 
 Invariants
 * Nothing is renamed here.  Every file that is read is checked to be the one that was planned.
-* With `task_memory_bytes`, all memory together stays below it, or the partition is given up and left as it is.
+* With `task_memory_bytes`, all memory together stays below it, or the partition is given up and stays unchanged.
 * Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`, which also writes; other
   modules of this package do no I/O, except that `split` spills a fold into a temporary file.
 """
@@ -80,7 +80,7 @@ class SweptLog:
         """Wait for the synced `.part` files, and return them.
 
         Raises:
-            OSError: as the filesystem says; no part of the partition is being written any more.
+            OSError: the filesystem failed; writing of the partition has stopped.
         """
         wait(self._groups)
         with _errors_of(self._plan):

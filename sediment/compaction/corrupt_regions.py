@@ -3,12 +3,12 @@
     segment   | batch | batch | unreadable | batch | batch |
                               ^ kept byte for byte; tombstones of this and later segments stay, and so do all markers
 
-docs/corruption.md argues why this is enough.  It is used only if a cleaning met a corrupt batch and its caller
+docs/trust/corruption.md gives the reasons.  The module is used only if a cleaning met a corrupt batch and its caller
 keeps such batches.
 
-Every batch is read as a consumer reads it.  A region that fails ends where reading surely continues:
+Every batch is read as a consumer reads it.  A region that fails ends where reading can certainly continue:
 1. where the lengths of batches lead to a good one; else
-2. at a good batch that the offset index knows; else
+2. at a good batch that has an offset index entry; else
 3. at the segment's end.
 
 Invariants: this module reads files and writes none; nothing in an unreadable batch is believed, not even its header.
@@ -63,7 +63,7 @@ class CorruptRegions:
     """The unreadable batches of a partition, in log order, by base offset of their segment.
 
     `untouchable` are base offsets of segments in which headers may not lead a broker to the right last offset.
-    They are not replaced, because a start after a crash during the replacement would rely on that offset.
+    They are not replaced, because start-up after a crash during the replacement would rely on that offset.
     """
 
     by_segment: Mapping[int, tuple[UnreadableBatch, ...]]

@@ -262,7 +262,7 @@ def selected_sources(options: SourceOptions, fs: Fs) -> list[Source]:
     """Return the sources of the paths that the options `topics` and `partitions` select.
 
     Raises:
-        UsageError: a path names nothing, or no path has a selected topic or partition.
+        UsageError: a path does not exist or is not of a log, or no path has a selected topic or partition.
     """
     found, request = find_sources(options.paths, fs), options.request
     _check_selected("topic", request.topics, {source.partition.topic for source in found})

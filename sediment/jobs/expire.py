@@ -582,15 +582,15 @@ def delete_group(
     """Carry out the plans of partitions of one log directory, whose lock is held.
 
     0. With `originals`, link the files to remove there.
-       A start after this step: nothing has changed.
+       Crash after this step: the broker finds the log unchanged.
     1. `roll_empty` if every segment is expired.
-       A start: an empty active segment, as a broker may leave one.
+       Crash after this step: the broker finds an empty active segment, as a broker may leave one.
     2. Write each new log start to the log start checkpoint.
-       A start: segments below it are dead and removed by the rule of the log start offset.
+       Crash after this step: the broker deletes segments below the log start, by its rule for that offset.
     3. `expire_log`, partition by partition.
-       A start: as after step 2; `.deleted` files are removed.
+       Crash after this step: the broker does the same as after step 2, and removes `.deleted` files.
     4. Keep a checkpoint entry only for a log that starts inside its first segment, as a broker does.
-       A start: the log starts with its first segment, or at its checkpoint entry.
+       Crash after this step: the broker finds a log that starts with its first segment, or at its checkpoint entry.
 
     On a full disk: without space for step 1 the active segment stays.  Without space for step 2 the segments are
     deleted in an order that is correct without the checkpoint.

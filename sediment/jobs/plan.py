@@ -69,8 +69,8 @@ _NO_SPLITS = "the log cannot be split (transactions or unordered offsets); one t
 class RetentionOutlook:
     """Segments that retention would delete now, by base offset, and their bytes.
 
-    `log_start_offset` is the one afterwards, `next_at_ms` the time at which retention.ms expires the next segment.
-    `reason_code` and `reason` are set if nothing can be decided.
+    `log_start_offset` is the log start after the deletion.  `next_at_ms` is the time at which retention.ms expires the
+    next segment.  `reason_code` and `reason` are set if nothing can be decided.
     """
 
     segments: tuple[int, ...] = ()

@@ -117,7 +117,7 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRunReport(RunReport[RecoveryReport]):
-    """Report of a run of `recover`; a broker would treat a start on `clean_directories` as one after a clean stop."""
+    """Report of a run of `recover`; a broker would start on `clean_directories` as after a clean stop."""
 
     dry_run: bool
     clean_directories: tuple[str, ...]

@@ -5,9 +5,9 @@
     3. driver    check that the files are unchanged, and merge: rows and progress in one commit
 
 A refresh happens exactly once.  One MERGE writes the rows, and the metadata of its commit hold the offset reached in
-each partition.  A killed run has happened as a whole or not at all, and the next one continues from the committed
-progress.  Two runs from the same progress commit the same numbered refresh, a Delta application transaction, so Delta
-refuses the second.
+each partition.  A killed run is either complete or not done, and the next one continues from the committed progress.
+Two runs from the same progress commit the same numbered refresh, a Delta application transaction, so Delta refuses the
+second.
 
 Invariants: only the table is written; it holds only records that READ_COMMITTED gives to a consumer; a partition that
 cannot be read keeps its rows and its progress, and the others are refreshed.
@@ -412,7 +412,8 @@ def snapshot(options: CommonOptions, own: SnapshotOptions, spark: SparkSession) 
     Raises:
         UsageError: a directory or option is wrong, or something else is at `own.to`; nothing was changed.
         SourceChangedError: each attempt found the logs replaced, or the table refreshed by another run.
-        SedimentError: Spark or Delta failed, as on a full disk; the refresh has happened as a whole or not at all.
+        SedimentError: Spark or Delta failed, for example because the disk is full.  The refresh is either complete or
+            not done.
     """
     for attempt in range(_ATTEMPTS):
         try:

@@ -603,7 +603,7 @@ def _over_tcp(given: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def _session(options: CommonOptions, pairs: Sequence[_Pair]) -> Iterator[SparkSession]:
-    """Yield a session that starts fast for little data, or reads fast for much data."""
+    """Yield a session tuned for fast start-up if there is little data, or for fast reading if there is a lot."""
     size_bytes = _readable_bytes(pairs)
     start = _quick_session if size_bytes <= _SMALL_BYTES else create_session
     with start(options.master, "sediment verify") as spark:

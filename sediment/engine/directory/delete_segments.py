@@ -36,7 +36,7 @@ _ROLLED = (SegmentFileKind.SNAPSHOT, SegmentFileKind.TIME_INDEX, SegmentFileKind
 def roll_empty(view: LogView, fs: Fs) -> None:
     """Make the empty segment at the log end offset that an append would roll, and the producer snapshot there.
 
-    The `.log` comes last: until then a start removes the indexes as orphans.  A snapshot that exists already, for
+    The `.log` comes last: until then start-up removes the indexes as orphans.  A snapshot that exists already, for
     example from a clean stop, stays as it is.
 
     Raises:

@@ -91,8 +91,8 @@ class LoadedLog:
     """A partition as a broker would have it after its start; offsets are absolute, ends exclusive.
 
     `high_watermark` is that of the checkpoint, moved into the log, else the log start offset.  `recovery_point` is that
-    after the start; only a flush raises it.  `repairs` lists the changes in order, `damage` the corruption that was
-    left alone.  Every batch from `verified_from_offset` on was verified; None if none was.
+    after the start; only a flush raises it.  `repairs` lists the changes in order, `damage` the corruption that stayed
+    unchanged.  Every batch from `verified_from_offset` on was verified; None if none was.
     """
 
     partition: TopicPartition
@@ -386,7 +386,7 @@ def _aborted_in(state: LoadState, segment: LoadingSegment) -> tuple[AbortedTrans
 
 
 def _rebuild_producers(state: LoadState, log_start_offset: int, log_end_offset: int) -> ProducerStateManager:
-    """Rebuild the producers at the end of the log, with the snapshots that a start leaves.
+    """Rebuild the producers at the end of the log, with the snapshots that start-up leaves.
 
     Source: kafka-log 05 §2, §6.
     """

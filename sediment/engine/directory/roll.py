@@ -8,7 +8,7 @@ every prefix loads, here and in a broker:
 
     indexes of the old active segment   each is replaced as a whole
     <log end>.snapshot                  every log may have one snapshot past the last segment's base
-    <log end>.index, .timeindex         orphans without their log, which a start removes
+    <log end>.index, .timeindex         orphans without their log, which start-up removes
     <log end>.log                       empty; with it the segment is complete
 
 Source: kafka-log 04 §6 (rolling), 05 §2 pass 4 (orphans), 05 §6 (snapshots past the last base), 07 AP-25.

@@ -103,7 +103,7 @@ def recover_segment(
     """Verify one segment and rebuild its indexes; return True if its end was cut off.
 
     With `cut` the log ends before the first bad batch: the loaded segments after this one are removed first, so that
-    a start after a crash in between finds the corruption again.  Without `cut` only a tail that holds no batch is cut
+    start-up after a crash in between finds the corruption again.  Without `cut` only a tail that holds no batch is cut
     off; other corruption stays, and the indexes end before it.
 
     Source: kafka-log 05 §4.

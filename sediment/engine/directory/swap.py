@@ -10,7 +10,8 @@ Names of one group thus decide about the whole group, and names of two groups mu
 
 Invariants of `commit`: one group at a time, ascending.  A group's old files keep their names until all of its new files
 are durably `.swap`.  They are removed after the new files durably have their final names.  The next group's first
-`.cleaned` appears after that.  So after a crash and a start each group is old or new, and the new groups come first.
+`.cleaned` appears after that.  So after a crash and start-up, each group is either the old or the new version, new ones
+first.
 
 The next start finishes or undoes an interrupted replacement: `interrupted_swaps`.
 """

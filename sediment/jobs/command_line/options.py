@@ -143,9 +143,9 @@ class CommonOptions:
         raise SystemExit(status)
 
     def account(self, report: str) -> None:
-        """Write the run whose JSON is `report` to the ledger, the HTML report and the metrics that were requested.
+        """Record a run: append `report`, its JSON, to the ledger, and write the requested HTML report and metrics.
 
-        An error is only printed, even with --quiet.  A signal does not interrupt the writing.
+        An error is printed, even with --quiet; it is never raised.  A signal does not interrupt the writing.
         """
         # spark-submit sends stderr to stdout, where --json promises nothing but the object.
         messages = _console(quiet=self.as_json and under_spark_submit())
@@ -158,7 +158,7 @@ class CommonOptions:
             stderr_log.log_run(report)
 
     def account_of_error(self, error: BaseException) -> None:
-        """Write a run that ended without a result to the HTML report and the metrics that were requested."""
+        """Record a run that ended without a result: write the requested HTML report and metrics."""
         context = click.get_current_context(silent=True)
         command = context.command.name if context and context.command.name else ""
         report = run_outputs.error_document(command, self.now_ms, error, error_text_of(error).sentence)

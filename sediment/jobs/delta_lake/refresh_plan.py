@@ -29,8 +29,9 @@ _MARK = "sediment.snapshot"
 class PartitionProgress:
     """State of one partition in the table: S(`next_offset`) of a log that began at `log_start_offset`.
 
-    `topic_id`, and `leader_epoch` of the last offset below `next_offset`, reveal another log under the same name; None
-    if the directory does not have them.  `now_ms` is the clock of the last refresh that read the partition.
+    `topic_id` and `leader_epoch` show whether the log was replaced under the same name.  The epoch is that of the last
+    offset below `next_offset`.  Each is None if the directory does not have it.  `now_ms` is the clock of the last
+    refresh that read the partition.
     """
 
     next_offset: int
@@ -166,7 +167,7 @@ def _tombstones_may_be_gone(
     """Return True if the cleaner may have removed a tombstone that the table has not read.
 
     A tombstone at or above `next_offset` was first cleaned after the refresh that ended there.  From then on it is kept
-    for delete.retention.ms (kafka-log 02 §6.3, §6.4), which may have been 0 if it is not stated.
+    for delete.retention.ms (kafka-log 02 §6.3, §6.4).  If that is not configured here, the value may have been 0.
     """
     cleaned = facts.cleaner_unknown or (
         facts.first_dirty_offset is not None and facts.first_dirty_offset > progress.next_offset

@@ -202,7 +202,7 @@ def upgrade_wrapper(wrapper: bytes, *, limit_bytes: int) -> UpgradedWrapper:
     """Return the records of a compressed message, whose checksum was checked.
 
     Raises:
-        CorruptBatchError: as `unwrap`; or the offsets inside do not increase or span more than 2^31.
+        CorruptBatchError: as `unwrap`; also if the offsets inside are not increasing, or span more than 2^31.
         UnsupportedDataError: the codec is unknown to every version of Kafka.
     """
     unwrapped = unwrap(wrapper, limit_bytes=limit_bytes)

@@ -15,7 +15,7 @@ Invariants: nothing is written, and no data is left out silently.  These are err
 * a corrupt batch before good ones
 * a log that ends below an offset which its other files show it had
 
-Only a torn batch, as a crash leaves it, ends the log after the last whole batch, as at a start of the node.
+Only a torn batch, as a crash leaves it, ends the log after the last whole batch, as when the node starts.
 """
 
 from __future__ import annotations

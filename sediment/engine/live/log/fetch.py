@@ -48,7 +48,7 @@ class LogOffsetMetadata:
 class FetchedData:
     """A slice of a segment that begins with a batch and may end inside one.
 
-    It may hold records below the requested offset, which the reader skips.  `aborted` are the aborted transactions
+    It may hold records below the requested offset, which the caller skips.  `aborted` are the aborted transactions
     that touch it, None unless the read was of committed data.
     """
 
@@ -73,7 +73,7 @@ class FetchedData:
         return self.start.position
 
     def fileno(self) -> int:
-        """Return the descriptor of the file, for sendfile from `position` on; it stays open with this slice.
+        """Return the file descriptor for sendfile, starting at `position`; it stays open as long as this slice exists.
 
         Raises:
             UsageError: the slice is empty.
@@ -83,9 +83,9 @@ class FetchedData:
         return self._file.descriptor
 
     def send_some(self, target: socket.socket, sent_bytes: int) -> int:
-        """Send by sendfile as much as the socket takes now, from byte `sent_bytes` of the slice on.
+        """Send the slice from byte `sent_bytes` with sendfile, until the socket would block.
 
-        Returns the number of bytes sent: 0 if a non-blocking socket takes nothing now, or all were sent before.
+        Returns the number of bytes sent: 0 if the socket would block at once, or if everything was sent before.
 
         Raises:
             OSError: the socket failed, or the file was truncated below the slice.
@@ -101,11 +101,11 @@ class FetchedData:
         return count
 
     def send_to(self, target: socket.socket) -> int:
-        """Send all by sendfile to a socket that blocks or has a timeout; return the number of bytes sent.
+        """Send the whole slice with sendfile to a socket that blocks or has a timeout; return the number of bytes sent.
 
         Raises:
             UsageError: the socket is non-blocking.
-            TimeoutError: the socket took nothing for as long as its timeout.
+            TimeoutError: the socket accepted no byte within its timeout.
             OSError: the socket failed, or the file was truncated below the slice.
         """
         timeout_seconds = target.gettimeout()
