@@ -1,9 +1,10 @@
-"""Fixtures and settings of all tests: counted reads, and Hypothesis examples that are the same in every run.
+"""Fixtures and settings of all tests: counted reads, Hypothesis examples that are the same in every run, and Ctrl-C.
 
 Kernels compile at their first call, and a machine may be busy: no example has a deadline, and none is too slow.
 """
 
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +17,9 @@ settings.register_profile(
     "sediment", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("sediment")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs so, and commands inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("SEDIMENT_TRACEBACK", "1")  # a fault of a command is a fault of the test, with its trace
 
