@@ -502,7 +502,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     type=click.Choice(["auto", *(strategy.value for strategy in Strategy)]),
     default="auto",
     show_default=True,
-    help="Clean a partition whole, by one task, or split, by many; auto chooses by its size, its keys and the slots.",
+    help="whole: one task cleans a partition.  split: many tasks clean it.  auto: choose by size, keys and free slots.",
 )
 @key_equality_option
 @click.option(
@@ -526,7 +526,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     "--keep-before",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Hard-link all files of changing partitions into DIR first, as BEFORE of verify; use a new DIR for each run.",
+    help="Hard-link all files of partitions that change into DIR first, as BEFORE of verify; use a new DIR per run.",
 )
 @click.option(
     "--max-bytes",
@@ -538,18 +538,18 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     "--max-seconds",
     type=click.FloatRange(min=0),
     metavar="N",
-    help="After N seconds start no partition and abandon unfinished ones.",
+    help="After N seconds start no more partitions and abandon unfinished ones.",
 )
 @click.option(
     "--hand-off",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Leave the cleaned segments in DIR for the running engine that owns LOG_DIR, and commit nothing.",
+    help="Commit nothing; leave the cleaned segments in DIR for the running engine that owns LOG_DIR.",
 )
 @click.option(
     "--output",
     metavar="DIR_OR_URI",
-    help="Write a complete log directory there and leave LOG_DIR unchanged; required if LOG_DIR is a URI.",
+    help="Write a complete log directory to DIR_OR_URI and leave LOG_DIR unchanged; required if LOG_DIR is a URI.",
 )
 @click.option(
     "--scratch",
@@ -563,7 +563,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
 )
 def command(options: CommonOptions, strategy: str, key_equality: str, **own_options: Any) -> None:
-    """Compact the partitions of LOG_DIR... whose cleanup.policy has compact.
+    """Compact the partitions of LOG_DIR... whose cleanup.policy includes compact.
 
     SIGINT or SIGTERM finishes the current group, commits, reports and exits 1.
     """

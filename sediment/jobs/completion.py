@@ -52,7 +52,7 @@ def _partitions(directory: Path) -> Iterator[str]:
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print the script that lets SHELL complete commands, options, directories and partitions."""
+    """Print a script with which SHELL completes commands, options, directories and partitions."""
     from click.shell_completion import get_completion_class
 
     completing = get_completion_class(shell)

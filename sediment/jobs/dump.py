@@ -385,21 +385,28 @@ def _short(text: str) -> str:
 @click.command("dump")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_path)
 @click.option("--what", metavar="TABLE", help=f"One of {', '.join(TABLES)} (default: by the kind of PATH).")
-@click.option("--offsets", metavar="A:B", help="Only offsets from A to below B; either side may be empty.")
-@click.option("--timestamps-ms", metavar="A:B", help="Only timestamps from A to below B.")
+@click.option(
+    "--offsets", metavar="A:B", help="Print only offsets from A up to, not including, B; either may be left out."
+)
+@click.option("--timestamps-ms", metavar="A:B", help="Print only timestamps from A up to, not including, B.")
 @click.option(
     "--partition",
     "partitions",
     multiple=True,
     metavar="TOPIC-N",
     shell_complete=complete_partition,
-    help="Only these partitions; globs allowed.  A pattern that matches nothing is an error.",
+    help="Select partitions by name or glob.  A pattern that matches nothing is an error.",
 )
-@click.option("--allow-empty-selection", is_flag=True, help="Let a --partition match nothing, for schedulers.")
-@click.option("--columns", metavar="NAME,...", help="Print these columns, in this order.")
-@click.option("--keys", is_flag=True, help="Print keys of records without their values.")
 @click.option(
-    "--isolation", type=click.Choice(ISOLATIONS), default=READ_UNCOMMITTED, help="Isolation level, as for a consumer."
+    "--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing, for schedulers."
+)
+@click.option("--columns", metavar="NAME,...", help="Print these columns, in this order.")
+@click.option("--keys", is_flag=True, help="Print the keys of records, not their values.")
+@click.option(
+    "--isolation",
+    type=click.Choice(ISOLATIONS),
+    default=READ_UNCOMMITTED,
+    help="Read with this isolation level, like a consumer.",
 )
 @click.option(
     "--on-corruption",
@@ -413,12 +420,12 @@ def _short(text: str) -> str:
     type=click.IntRange(min=0),
     help=f"Print at most N rows (default for a table: {SHOWN_ROWS}; 0: all).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row instead of a table.")
 @click.option("--to", type=click.Path(path_type=Path), help="Write Parquet into this new directory instead.")
 @click.option("--master", metavar="URL", help="Write with Spark on this master; only with --to.")
 @click.option("--quiet", is_flag=True, help="Print no messages on stderr.")
 def command(**given: Any) -> None:
-    """Print the contents of segments and of the files beside them.
+    """Print the contents of segments and of their indexes and checkpoints.
 
     PATH is a log directory, a partition's directory, a segment's file, or a glob of them.
     """

@@ -729,7 +729,7 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
 @click.option(
     "--archive",
     metavar="DELTA_PATH",
-    help="First copy the records of the expired segments to this Delta table, and count them there.",
+    help="First copy the records of the expired segments to this Delta table, and check their number there.",
 )
 @click.option(
     "--keep-originals",
@@ -737,7 +737,7 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
     metavar="DIR",
     help="Hard-link the files to be deleted into DIR first, with a catalogue; it must be on the same filesystem.",
 )
-@click.option("--yes", is_flag=True, help="Delete without asking; without it a run on a terminal asks first.")
+@click.option("--yes", is_flag=True, help="Delete without asking; otherwise a run on a terminal asks first.")
 @click.option(
     "--allow-network-fs",
     is_flag=True,

@@ -647,12 +647,12 @@ def _check_output(to: str, log_dirs: Sequence[Path]) -> None:
     "as_of_offsets",
     multiple=True,
     metavar="[TOPIC-N:]OFFSET",
-    help="Write the state after this offset, to a table of its own.",
+    help="Write the state after this offset, to a separate table.",
 )
 @click.option(
     "--as-of-ms",
     type=click.IntRange(min=0),
-    help="Write the state of the records up to this timestamp, to a table of its own.",
+    help="Write the state of the records up to this timestamp, to a separate table.",
 )
 @click.option("--from-start", is_flag=True, help="Read the selected partitions from their start again.")
 @click.option(
@@ -669,7 +669,7 @@ def command(
     from_start: bool,
     enable_deletion_vectors: bool,
 ) -> None:
-    """Keep the latest value of each key in the log directories LOG_DIR... as a Delta table."""
+    """Write the latest value of each key in LOG_DIR... to a Delta table, and keep it up to date."""
     if to.startswith("file:///"):
         to = to.removeprefix("file://")
     _check_output(to, options.log_dirs)

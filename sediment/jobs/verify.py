@@ -657,7 +657,7 @@ def verify(options: CommonOptions, *, now_is_exact: bool, since_ms: int | None) 
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),
-    help="Set the clock of the first of several cleanings (default: one cleaning, at --now-ms if given).",
+    help="Accept several cleanings, the first at this time (default: one cleaning, at --now-ms if given).",
 )
 def command(options: CommonOptions, since_ms: int | None) -> None:
     """Check that AFTER is a correct compaction of BEFORE.

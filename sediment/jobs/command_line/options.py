@@ -217,7 +217,7 @@ key_equality_option = click.option(
     type=click.Choice([equality.value for equality in KeyEquality]),
     default=KeyEquality.HASH.value,
     show_default=True,
-    help="Compare keys by their 128-bit hashes, or (exact) by their bytes, in one task that holds all of them.",
+    help="hash: compare 128-bit hashes of keys.  exact: compare their bytes, in one task that holds all keys.",
 )
 
 
@@ -309,29 +309,29 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--config",
                 type=click.Path(path_type=Path, dir_okay=False),
-                help="Read the broker's server.properties: static settings, and log.dirs if LOG_DIR is left out.",
+                help="Read the broker's server.properties: static settings, and log.dirs if no LOG_DIR is given.",
             ),
             click.option(
                 "--metadata",
                 "metadata_dir",
                 type=click.Path(path_type=Path, file_okay=False),
                 metavar="DIR",
-                help="Read each topic's own configs from __cluster_metadata-0 in this log directory of the node.",
+                help="Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node.",
             ),
             click.option(
                 "--broker-defaults",
                 is_flag=True,
-                help="Use Kafka's default for every unstated setting.  Otherwise no default deletes anything.",
+                help="Use Kafka's default for every setting that no source gives.  Otherwise no default deletes data.",
             ),
             click.option(
-                "--fail-on-unknown", is_flag=True, help="Exit 1 if an unstated setting left a partition alone."
+                "--fail-on-unknown", is_flag=True, help="Exit 1 if a result depends on a setting that no source gives."
             ),
             click.option(
                 "--now-ms", type=click.IntRange(0, INT64_MAX), help="Use this time in every rule (default: now)."
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
             click.option(
-                "--master", metavar="URL", help="Use this Spark master (default: local[*], or spark-submit's)."
+                "--master", metavar="URL", help="Use this Spark master (default: spark-submit's, or local[*])."
             ),
             click.option("--quiet", is_flag=True, help="Print no progress and no warnings."),
             click.option(
