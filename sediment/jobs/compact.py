@@ -502,7 +502,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     type=click.Choice(["auto", *(strategy.value for strategy in Strategy)]),
     default="auto",
     show_default=True,
-    help="whole: one task cleans a partition.  split: many tasks clean it.  auto: choose by size, keys and free slots.",
+    help="whole: one task cleans a partition.  split: many tasks clean it.  auto: choose by size, keys and slots.",
 )
 @key_equality_option
 @click.option(
@@ -514,19 +514,19 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
 )
 @click.option("--retry-quarantined", is_flag=True, help="Try quarantined partitions again.")
 @click.option(
-    "--roll-active", is_flag=True, help="Roll the active segment, so that it is cleaned too; for a stopped copy."
+    "--roll-active", is_flag=True, help="Roll the active segment and clean it too; use this only on a stopped copy."
 )
 @click.option(
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Hard-link the files to be replaced into DIR first; it must be on the same filesystem.",
+    help="First hard-link the files to be replaced into DIR, which must be on the same filesystem.",
 )
 @click.option(
     "--keep-before",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Hard-link all files of partitions that change into DIR first, as BEFORE of verify; use a new DIR per run.",
+    help="Before a partition changes, hard-link all its files into DIR, for `verify`; use a new DIR for each run.",
 )
 @click.option(
     "--max-bytes",
@@ -555,7 +555,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="With --output: fetch partitions of a URI into DIR (default: $TMPDIR).",
+    help="With --output and a URI source: fetch partitions into DIR (default: $TMPDIR).",
 )
 @click.option(
     "--allow-network-fs",
