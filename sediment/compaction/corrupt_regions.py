@@ -3,15 +3,16 @@
     segment   | batch | batch | unreadable | batch | batch |
                               ^ kept byte for byte; tombstones of this and later segments stay, and so do all markers
 
-docs/trust/corruption.md gives the reasons.  The module is used only if a cleaning met a corrupt batch and its caller
-keeps such batches.
+docs/trust/corruption.md explains the reasons.  This module is used only if a cleaning met a corrupt batch and its
+caller asked to keep such batches.
 
-Every batch is read as a consumer reads it.  A region that fails ends where reading can certainly continue:
-1. where the lengths of batches lead to a good one; else
-2. at a good batch that has an offset index entry; else
-3. at the segment's end.
+Every batch is read as a consumer reads it.  An unreadable region ends at the first position from which reading can
+certainly continue:
+1. a good batch to which the lengths of the bad batches lead; else
+2. a good batch that has an offset index entry; else
+3. the segment's end.
 
-Invariants: this module reads files and writes none; nothing in an unreadable batch is believed, not even its header.
+Invariants: this module reads files and writes none; it trusts nothing in an unreadable batch, not even its header.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ _UNDECIDED = UNMAPPED | TOMBSTONES_STAY
 class CorruptRegions:
     """The unreadable batches of a partition, in log order, by base offset of their segment.
 
-    `untouchable` are base offsets of segments in which headers may not lead a broker to the right last offset.
-    They are not replaced, because start-up after a crash during the replacement would rely on that offset.
+    `untouchable` are base offsets of segments whose headers may give a broker the wrong last offset. They are not
+    replaced, because start-up after a crash during the replacement would use that offset.
     """
 
     by_segment: Mapping[int, tuple[UnreadableBatch, ...]]
@@ -78,8 +79,8 @@ class CorruptRegions:
 class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
-    `boundaries` are by base offset of the segment.  `certain_end_offset` is the base offset of a segment; below it the
-    result is the same as without corruption, so a later round need not clean it again.
+    `boundaries` are by base offset of the segment.  `certain_end_offset` is the base offset of a segment; below it, the
+    result is the same as without corruption, so a later round need not clean that part again.
     """
 
     boundaries: dict[int, ChunkBoundaries]
@@ -104,7 +105,7 @@ def isolate(groups: Sequence[SegmentGroup], corrupt: CorruptRegions) -> tuple[Se
 
 # ----------------------------------------------------------------------------------------------------- finding them-
 def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> CorruptRegions:
-    """Read every batch of the plan's segments, and check CRCs, records and compressed streams.
+    """Read every batch of the plan's segments; check CRCs, records and compressed streams; return the corrupt regions.
 
     Raises:
         OSError: a segment cannot be read from its disk.
@@ -158,7 +159,7 @@ def _index_of(directory: Path, segment: SegmentRef, fs: Fs) -> OffsetIndex | Non
 
 @dataclass(slots=True)
 class _BatchCheck:
-    """The result of reading one batch; `size_bytes` is 0 if its length cannot be believed."""
+    """The result of reading one batch; `size_bytes` is 0 if its length cannot be trusted."""
 
     size_bytes: int
     last_offset: int = -1
@@ -182,7 +183,7 @@ class _SegmentReading:
     records: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((1024, RECORD_FIELDS), dtype=np.int64))
 
     def unreadable(self) -> Iterator[UnreadableBatch]:
-        """Yield the unreadable batches in log order; then `is_scannable` says if lengths lead to a good last one."""
+        """Yield the unreadable batches in log order; then set `is_scannable` if lengths lead to a good last batch."""
         position, next_offset = 0, self.segment.base_offset
         while position < self.segment.log_bytes:
             check = self._check_batch(position)
@@ -199,9 +200,9 @@ class _SegmentReading:
                 position = end
 
     def _chain_from(self, position: int) -> list[int]:
-        """Return the ends of the bad batches from `position` on; empty if their lengths lead to no good one.
+        """Return the ends of the bad batches that begin at `position`; empty if they do not lead to a good batch.
 
-        The segment's end counts as a good one.
+        The segment's end counts as a good batch.
         """
         ends: list[int] = []
         while position < self.segment.log_bytes:
@@ -215,7 +216,7 @@ class _SegmentReading:
         return ends
 
     def _indexed_after(self, position: int) -> int:
-        """Return the position of the first good batch after `position` that the index knows, else the segment's end."""
+        """Return the position of the first good batch after `position` with an index entry, else the segment's end."""
         if self.index is not None:
             for slot in range(len(self.index)):
                 offset, indexed = self.index[slot].offset, self.index[slot].position
@@ -293,10 +294,10 @@ def _raise_unless_ok(status: int) -> None:
         raise CorruptBatchError(STATUS_TEXT[status])
 
 
-# ------------------------------------------------------------------------------------------- records kept because of it
+# ------------------------------------------------------------------------------------ records kept due to corruption
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """One batch that matters to transactions: data or a marker of `producer_id`; None: an unreadable batch."""
+    """One batch that can affect a transaction: data or a marker of `producer_id`; None: an unreadable batch."""
 
     segment: int
     ordinal: int
@@ -311,7 +312,7 @@ def scan_corrupt_log(
     """Scan a partition in which only the `corrupt` regions are unreadable; return chunk boundaries and flags.
 
     Raises:
-        CorruptBatchError: the segments are not those in which the regions were found.
+        CorruptBatchError: the segments have changed since the regions were found.
     """
     scans: dict[int, _SegmentScan] = {}
     events: list[_Event] = []
@@ -338,7 +339,7 @@ def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> No
 
 
 class _SegmentScan:
-    """The headers of one segment's readable batches, and the pieces in which its unreadable bytes are read.
+    """The headers of one segment's readable batches, and its unreadable bytes in pieces.
 
     `batch_flags` is uint8[batches and pieces]; `last_batches` maps a producer id to the index of its last batch there.
     """
@@ -368,7 +369,7 @@ class _SegmentScan:
         if self._batch_flags:
             self.batch_flags = np.concatenate(self._batch_flags)
         if self.unreadable and not self.batch_flags[-1] & UNREADABLE:
-            # A broker reads the last batch of the cleaned segment, which has to be readable there too.
+            # A broker reads the last batch of the cleaned segment, so that batch has to be readable.
             self.batch_flags[-1] |= LEAVES_HEADER
 
     def _readable(self, start: int, end: int, is_after_corruption: bool, progress: Progress) -> Iterator[_Event]:
@@ -389,7 +390,7 @@ class _SegmentScan:
                     control,
                     int(row["last_offset"]),
                 )
-            # The first of the reversed is the last.
+            # The first in reversed order is the last batch of its producer.
             producers, from_end = np.unique(rows["producer_id"][::-1], return_index=True)
             ordinals = self._batches + len(rows) - 1 - from_end
             self.last_batches.update(zip(producers.tolist(), ordinals.tolist(), strict=True))
@@ -412,7 +413,7 @@ class _SegmentScan:
             self._ordinals.append(self._batches + int(index))
 
     def boundaries(self, plan: CleaningPlan, end_offset: int) -> ChunkBoundaries:
-        """Return the scan's result; every transaction index entry of the segment survives, as its marker does."""
+        """Return the scan's result; every transaction index entry of the segment survives, because its marker does."""
         base = self.segment.base_offset
         kept = sorted((e for e in plan.aborted if base <= e.last_offset < end_offset), key=lambda e: e.last_offset)
         return ChunkBoundaries(

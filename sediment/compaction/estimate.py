@@ -3,12 +3,12 @@
 The number of different keys is estimated as databases estimate the distinct values of a column from sampled rows: by
 the hybrid of Haas and others.  It uses the first-order jackknife if keys are about equally frequent, and Shlosser's
 estimator if a test of the sample says that they are not.  Both are exact if the sample is the whole log.  The jackknife
-is also exact at both ends: no key twice, and every key many times.
+is also exact if no key occurs twice, and if every key occurs many times.
 
 Invariant: no I/O; the caller reads the sample.
 
 Source: Haas, Naughton, Seshadri, Stokes: Sampling-based estimation of the number of distinct values of an attribute,
-VLDB 1995; kafka-log 02 §6.4 for the part of a batch that stays.
+VLDB 1995; kafka-log 02 §6.4 for the parts of a batch that stay.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _EVERYTHING = np.array([INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.in
 class SampledBatches:
     """The batches of the sample as arrays of one length, and the frequencies of their keys.
 
-    `records`, `keyed` and `tombstones` count records; the latter two count none of control batches.  `key_counts` has
-    an entry for each key; `key_bytes` is the total size of the different keys.
+    `records`, `keyed` and `tombstones` count records; `keyed` and `tombstones` leave out control batches.  `key_counts`
+    has an entry for each key; `key_bytes` is the total size of the different keys.
     """
 
     rows: npt.NDArray[np.void]
@@ -65,7 +65,7 @@ class Estimate:
 
 
 def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
-    """Return the sample that `spans` form; an unreadable batch is left out."""
+    """Return the sample of the batches in `spans`; leave out unreadable batches."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -109,7 +109,7 @@ def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
 
 
 def estimate_distinct(counts: Int64s, total: float) -> float:
-    """Estimate the different keys among `total` records, given how often a sample holds each of its keys."""
+    """Estimate the number of different keys among `total` records, given how often each key occurs in a sample."""
     seen = float(counts.sum())
     if seen == 0 or seen >= total:
         return float(counts.size)
@@ -125,7 +125,7 @@ def estimate_distinct(counts: Int64s, total: float) -> float:
 
 
 def _is_skewed(counts: Int64s) -> bool:
-    """Return True if keys of equal frequency hardly ever give such counts: a chi-square test at 97.5 %."""
+    """Return True if equally frequent keys would hardly ever have such counts, by a chi-square test at 97.5 %."""
     freedom = counts.size - 1
     if freedom < 1:
         return False
@@ -137,7 +137,7 @@ def _is_skewed(counts: Int64s) -> bool:
 
 
 def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, next_horizon_ms: int | None) -> Estimate:
-    """Estimate the result of cleaning a log of `log_bytes` of which `sample` is an even part.
+    """Estimate the result of cleaning a log of `log_bytes`, of which `sample` is an evenly spread part.
 
     `next_horizon_ms` is the delete horizon that cleaning writes into batches without one; None: it writes none.
     """

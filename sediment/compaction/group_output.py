@@ -1,6 +1,6 @@
 """The output of a group: a buffer that the sweep fills downward, then the files of the cleaned segments.
 
-Invariant: parts are written only if they differ from their sources, in the log or in an index.
+Invariant: parts are written only if their log or an index differs from the source.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.writer import SegmentImage, lay_out_segments, write_segment
 
-OUTPUT_PAGES = PageReserve(in_large_pages=False)  # of all groups of this process
+OUTPUT_PAGES = PageReserve(in_large_pages=False)  # shared by all groups of this process
 
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """The writer of one partition's parts; `written` names them all, also half-written ones."""
+    """The writer of one partition's parts; `written` names all of them, including half-written ones."""
 
     directory: Path
     config: CompactionConfig
@@ -94,7 +94,7 @@ class PartWriter:
         return PartSegment(image.base_offset, files)
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
-        """Return True if the indexes would not change either; no batch changed, so the log does not."""
+        """Return True if the indexes would not change; the log would not, because no batch changed."""
         (image,) = images if len(images) == 1 else (None,)
         if image is None or image.log.size != segment.log_bytes:
             return False
@@ -125,7 +125,7 @@ class GroupOutput:
         *,
         is_untouchable: bool = False,
     ) -> None:
-        """`unreadable` are batches of `group` that stay as they are; `is_untouchable`: the whole group stays so."""
+        """`unreadable` batches of `group` stay unchanged; if `is_untouchable`, the whole group stays unchanged."""
         self._group = group
         self._unreadable = tuple(unreadable)
         self._is_untouchable = is_untouchable
@@ -147,7 +147,7 @@ class GroupOutput:
         self.buffer = larger
 
     def place_original(self, state: npt.NDArray[np.int64], source: ByteArray, *, is_unreadable: bool) -> None:
-        """Place the bytes of the batch at the sweep's cursor as they were read, and step past it."""
+        """Copy the original bytes of the batch at the sweep's cursor to the output, and move the cursor past it."""
         if state[sweep.OUT_START] < source.size:
             self.grow(state, source.size)
         state[sweep.OUT_START] -= source.size
@@ -190,7 +190,7 @@ class GroupOutput:
         return replace(cleaned, unreadable=self._unreadable)
 
     def _memory(self, size_bytes: int) -> ByteArray:
-        """Return memory to fill downward; fresh memory if a task has a limit, so that it holds only what it uses."""
+        """Return memory to fill downward.  If the task has a limit, it is fresh memory, so only used pages count."""
         if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)
         return anonymous_memory(size_bytes, in_large_pages=False)

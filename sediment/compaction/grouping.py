@@ -1,7 +1,7 @@
 """The groups of segments that are cleaned together, and the plan of one partition.
 
-Invariants: groups are in log order; together they are a prefix of the log that begins at its first segment; by the
-sizes of its sources each result fits one segment file.  Pure: values in, values out.
+Invariants: groups are in log order; together they are a prefix of the log; the sources of a group together fit into one
+segment file.  All functions are pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sediment.segment_io.partition.log_view import LogView
 
 @dataclass(frozen=True, slots=True)
 class SegmentGroup:
-    """Neighbouring segments that become one; never empty.
+    """Neighbouring segments that become one segment; at least one.
 
     `last_offset` is the largest offset that the last segment can hold: one below the next segment's base, or below the
     first uncleanable offset.
@@ -31,7 +31,7 @@ class SegmentGroup:
 
     @property
     def base_offset(self) -> int:
-        """Return the base offset of the first segment, which is that of the cleaned one."""
+        """Return the base offset of the first segment, which is also that of the cleaned segment."""
         return self.segments[0].base_offset
 
     @property
@@ -45,8 +45,8 @@ class CleaningPlan:
     """The values that cleaning one partition needs.
 
     `end_offset` is the first offset that the offset map does not cover.  A bounded map can end earlier; the cleaner
-    then groups again up to there.  `aborted` are the aborted transactions that begin below the range's end, wherever
-    in the log their markers are.
+    then groups again up to its end.  `aborted` are the aborted transactions that begin below the range's end; their
+    markers may be anywhere in the log.
     """
 
     view: LogView
@@ -59,7 +59,7 @@ class CleaningPlan:
 
 
 def plan_cleaning(view: LogView, cleanable: CleanableRange, config: CompactionConfig, *, now_ms: int) -> CleaningPlan:
-    """Group the segments of a cleanable range; an empty dirty range gives no groups and moves no checkpoint.
+    """Group the segments of a cleanable range; an empty dirty range has no groups and does not move the checkpoint.
 
     Source: kafka-log 02 §3.
     """
@@ -77,7 +77,8 @@ def group_segments(
     """Group greedily from the log's first segment through the one that contains `end_offset` - 1.
 
     A segment joins the group while the sums of log and index sizes stay within `segment.bytes` and
-    `segment.index.bytes` and every offset of it fits 31 bits from the group's base; an empty one has no offsets.
+    `segment.index.bytes` and while each of its offsets, relative to the group's base, fits 31 bits.  An empty segment
+    has no offsets.
 
     Source: kafka-log 02 §5.
     """
@@ -119,7 +120,7 @@ class _Sizes:
 
     @classmethod
     def of(cls, segment: SegmentRef) -> _Sizes:
-        """Return the sizes of `segment`; its indexes count in whole entries, as an inactive segment's are trimmed.
+        """Return the sizes of `segment`; its indexes count in whole entries, because inactive indexes are trimmed.
 
         A missing index counts as 0; writers keep the entries that fit.
         """

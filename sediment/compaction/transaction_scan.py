@@ -1,7 +1,7 @@
 """The forward scan of a partition with control or transactional batches: headers and control keys only.
 
-It gives the sweep the facts that reading backwards cannot: verified chunk boundaries, flags for each batch, and the
-transaction index entries that survive (kafka-log 02 §7).
+It finds everything that a backward sweep cannot find itself: verified chunk boundaries, flags for each batch, and the
+surviving entries of the transaction index (kafka-log 02 §7).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sediment.segment_io.segment.reader import HeaderScan
 
 
 def may_hold_transactions(plan: CleaningPlan) -> bool:
-    """Return True if a file beside the log mentions transactions; in the log the sweep finds them."""
+    """Return True if an index or a snapshot mentions transactions; those in the log itself are found by the sweep."""
     return (
         bool(plan.aborted)
         or any(segment.transaction_index_bytes for segment in plan.view.listing.segments)
@@ -53,8 +53,8 @@ def scan_segments(
     mapping = TransactionScan(entry for entry in plan.aborted if entry.last_offset >= mapped)
     boundaries = {}
     for segment in segments:
-        # Kafka's second state begins where the offset index leads for the first dirty offset, not at the segment's
-        # first batch.  A transaction whose marker lies between is known to it by its index entry only.
+        # Kafka's second state begins at the position that the offset index gives for the first dirty offset, not at the
+        # segment's first batch.  It knows a transaction whose marker lies between the two only from the index entry.
         mapped_from = _position_of(first_dirty, segment, directory, fs) if segment.base_offset == base else 0
         in_map = mapping if segment.base_offset >= base else None
         boundaries[segment.base_offset] = _scan_segment(
@@ -64,7 +64,7 @@ def scan_segments(
 
 
 def _position_of(offset: int, segment: SegmentRef, directory: Path, fs: Fs) -> int:
-    """Return the position to which the offset index of `segment` leads for `offset`."""
+    """Return the position that the offset index of `segment` gives for `offset`."""
     if not segment.offset_index_bytes:
         return 0
     name = segment_file_name(segment.base_offset, SegmentFileKind.OFFSET_INDEX)
@@ -123,7 +123,7 @@ def _scan_segment(
 def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
     """Return the error of a marker that the transaction index contradicts.
 
-    A cleaning would keep aborted records as the latest values of their keys, or drop committed ones as aborted.
+    If it were ignored, a cleaning would keep aborted records as latest values, or drop committed records as aborted.
     """
     return CorruptIndexError(
         f"a transaction marker of producer {marker['producer_id']} contradicts the transaction index",

@@ -35,7 +35,7 @@ _END_OFFSET = 21
 
 
 def warm_up(*, everything: bool = False) -> None:
-    """Run each kind of pass over the tiny log; no file stays.
+    """Run each kind of pass over the tiny log, and leave no file.
 
     `everything` also compiles kernels that only an explicit option needs.
     """

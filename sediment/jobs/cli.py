@@ -42,7 +42,7 @@ COMMANDS = {
 
 @contextmanager
 def _one_line_if_stopped() -> Iterator[None]:
-    """Report a signal before the command starts in one line; click would print its own message."""
+    """Report, in one line, a signal that came before the command started; click would print its own message."""
     try:
         yield
     except RunStopped as stopped:
@@ -54,7 +54,7 @@ class _Commands(click.Group):
     """Group that loads the module of a command only when it is used, so that help and completion start fast."""
 
     def main(self, args: Sequence[str] | None = None, *positional: Any, **given: Any) -> Any:
-        """Run the command line `args`, or that of this process, which ends afterwards."""
+        """Run the command line `args`; without it, run that of this process and end the process."""
         if args is None:
             occupy_standard_descriptors()
         try:

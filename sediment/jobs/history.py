@@ -1,6 +1,6 @@
 """`sediment history LEDGER`: the runs in a ledger, the partitions of one run, or one partition in all runs.
 
-The ledger is read without Spark, newest runs first, and of the partitions only the rows to show.
+The ledger is read without Spark, newest runs first; only those rows of `partitions` are read that are shown.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_runs(path: str, last: int | None) -> list[dict[str, Any]]:
 
 
 def read_partitions(path: str, run_ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return rows of `partitions` of these runs as dicts by column, ordered by log directory and partition.
+    """Return the rows of `partitions` for these runs as dicts by column, ordered by log directory and partition.
 
     Raises:
         UsageError: `path` is not a ledger, or the package that reads ledgers is missing.

@@ -3,8 +3,8 @@
     driver    list · select                                            table or JSON
     tasks                     view · rules · sample (or --exact: clean in memory)
 
-Invariants: nothing is written and no lock is taken; the segments are checked to be unchanged at the end.  The text on a
-rule comes from the rule itself.  With --exact every figure of the cleaning is that of `compact`.
+Invariants: nothing is written and no lock is taken; the segments are checked to be unchanged at the end.  The rules
+themselves explain why they block.  With --exact, every figure on the cleaning equals that of `compact`.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class PartitionPlan:
     `status` is cleanable, blocked (by the rule `reason_code`), failed or quarantined.  `unblocks_at_ms` is the time at
     which the partition becomes cleanable without another record.  `clean_bytes`, `cleanable_bytes` and `dirty_ratio`
     are Kafka's.  `bytes_after`, `messages_written` and the tombstones are estimated from a sample unless `is_exact`;
-    `segments`, `groups_rewritten` and `messages_read` are known only then.  `tombstones_waiting` counts the tombstones
-    left; their delete horizons lie between `first_delete_horizon_ms` and `last_delete_horizon_ms`.
+    `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.  `tombstones_waiting` counts the
+    tombstones left; their delete horizons lie between `first_delete_horizon_ms` and `last_delete_horizon_ms`.
     """
 
     partition: str
@@ -137,8 +137,8 @@ class PlanningTask:
     """One partition to plan; `cleaning` is the dry run that --exact makes.
 
     `quarantine` is the report with which `compact` skips a quarantined partition.  `compaction_held` and
-    `retention_held` (reason code, text) are the settings that keep `compact` and `expire` from it.  `at_work` is the
-    reason for an unclean log with a running broker.
+    `retention_held` (reason code, text) say which setting makes `compact` or `expire` leave it alone.  `at_work` is the
+    reason why a log counts as unclean while a broker runs.
     """
 
     cleaning: CleaningTask
@@ -150,7 +150,7 @@ class PlanningTask:
     at_work: str | None
 
     def is_cleaned(self) -> bool:
-        """Return True if `compact` would have a task for the partition, cleanable or not."""
+        """Return True if `compact` would start a task for the partition, even if nothing is cleanable."""
         return self.cleaning.config.compacts and self.quarantine is None
 
     def weight(self) -> int:
@@ -425,7 +425,7 @@ def _prepare(
 
 
 def _exactly_in_splits(sc: Any, task: PlanningTask, in_splits: SplitsToClean) -> PartitionPlan:
-    # Imported late: it compiles kernels that a plan without splits never needs on the driver.
+    # Imported late: it compiles kernels that the driver needs only for splits.
     from sediment.jobs.cleaning.splits import clean_partition_in_splits
 
     try:

@@ -58,7 +58,7 @@ class ScheduledTask:
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Keep the task from running again; a run in progress goes on."""
+        """Keep the task from running again; a run in progress continues."""
         self._cancelled.set()
 
     def perform(self) -> None:
@@ -99,7 +99,7 @@ class Scheduler:
         return self._schedule(ScheduledTask(name, task, max(period_ms, 1)), delay_ms)
 
     def run_due(self) -> None:
-        """Run due tasks in this thread, also those that become due meanwhile; only for a scheduler without threads."""
+        """Run due tasks in this thread, and those that become due meanwhile; only for a scheduler without threads."""
         self._queue.run(blocking=False)
 
     def close(self) -> None:

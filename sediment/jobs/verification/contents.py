@@ -1,9 +1,9 @@
-"""Facts from the records of a batch: their order, their range, their largest timestamp.
+"""Properties of the records in a batch: their order, their range and their largest timestamp.
 
-A cleaner may rebuild a batch.  The records must then agree with its header.
+A cleaner may rebuild a batch; then its header must match its records.
 
-Invariants: batches are found by their position in the file; an unreadable batch has no facts; memory is one chunk and
-one table of records.
+Invariants: batches are found by their position in the file; an unreadable batch has no properties; memory is one chunk
+and one table of records.
 """
 
 from __future__ import annotations

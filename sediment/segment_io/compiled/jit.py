@@ -5,7 +5,7 @@ Invariants
   It returns a status.
 * The name of the cache folder has a digest of every file with a kernel or with constants of kernels.  numba checks only
   the file of the function that it loads and would miss a change in a helper.
-* Constants that a kernel uses stand in a file of kernels, in `layout` or in `status`.
+* Constants that a kernel uses are defined in a file of kernels, in `layout` or in `status`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ If the sources came with such a cache, it is used unless the variable names a fo
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile `function` at first use, without the interpreter lock; use a cache if one can be written."""
+    """Compile `function` at its first call, to run without the interpreter lock; use a cache if it can be written."""
     folder = _cache_folder()
     config: Any = numba.config
-    njit: Any = numba.njit  # its stub does not know all options
+    njit: Any = numba.njit  # numba's type stub lacks some options
     before = config.CACHE_DIR
     try:
         if folder is not None:
-            # numba names its own folder after the path of the sources; without a folder it looks beside them.
+            # numba names its own folder after the path of the sources; without a folder, it looks next to the sources.
             config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
         # Without numba's runtime, references to arrays are not counted.  Counting would take an atomic instruction for
         # each array at every call from kernel to kernel, and the caller of the outermost one holds all arrays anyway.
@@ -55,7 +55,7 @@ def kernel(function: _Function) -> _Function:
 def inlined_kernel(function: _Function) -> _Function:
     """Compile `function` as `kernel` does, and inline it into every kernel that calls it.
 
-    It is for the steps of a long kernel.  Passing many arrays to a step costs more than some steps do.
+    Use it for the steps of a long kernel: passing many arrays to a step can cost more than the step itself.
     """
     compiled: Any = kernel(function)
     compiled.targetoptions["forceinline"] = True
@@ -82,7 +82,7 @@ def _cache_folder() -> Path | None:
 
 
 def _in_tree_mark() -> Path:
-    """Return the path of the file whose existence says that the cache beside the sources belongs to these sources."""
+    """Return the path of a file that exists only if the cache next to the sources was made from these sources."""
     return Path(__file__).resolve().parent / "__pycache__" / f"kernels-{_digest()}"
 
 

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 
 def _intrinsic(typed: Callable[..., Any]) -> Any:
-    """Return the intrinsic of `typed`; without types, because callers pass addresses and words, not numba's types."""
+    """Return the intrinsic of `typed`, without its types: callers pass addresses and words, not numba's types."""
     return intrinsic(typed)
 
 

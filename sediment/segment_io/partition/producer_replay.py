@@ -5,8 +5,8 @@
                                                five of them, batch i in slot i modulo 5
     queue        int64[>= n, 2]                open transactions by first offset
 
-Invariants: the kernel returns a status and never raises, as those of `decode`.  A queued transaction that has ended
-stays in the queue until it is its head.
+Invariants: the kernel returns a status and never raises.  A queued transaction that has ended stays in the queue until
+it is its head.
 """
 
 from __future__ import annotations

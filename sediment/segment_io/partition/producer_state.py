@@ -8,9 +8,9 @@
 Replay follows Kafka's rules for batches of a log (origin REPLICATION): sequences and epochs are not checked, because
 the leader checked them at the append.
 
-Invariants: a state is a value, and `replay` returns a new one.  It reflects every batch below its `end_offset` and none
-above.  A producer has at most one open transaction, which its entry holds.  A snapshot holds one batch of each
-producer; a replay remembers up to five, because a client may send as many again.
+Invariants: a state is a value, and `replay` returns a new one.  It reflects every batch below its `end_offset`, and no
+other batch.  A producer has at most one open transaction, which is part of its entry.  A snapshot has one batch of each
+producer; a replay remembers up to five, because a client may send the last five again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NO_CONTROL_RECORD = -1
 
 @dataclass(frozen=True, slots=True)
 class RememberedBatch:
-    """Data batch of a producer: its last sequence and offset, and their distance to its first ones."""
+    """A data batch of a producer: its last sequence and offset, and their distance from the first ones."""
 
     last_sequence: int
     last_offset: int
@@ -90,12 +90,12 @@ class ProducerEntry:
 
     @property
     def has_open_transaction(self) -> bool:
-        """True if there is data of a transaction and no marker for it."""
+        """True if the producer has written data of a transaction, but no marker for it."""
         return self.current_txn_first_offset >= 0
 
     @property
     def batches(self) -> tuple[RememberedBatch, ...]:
-        """Batch that a snapshot holds; empty without data under this epoch."""
+        """The batch that a snapshot has; empty if the producer has no data under this epoch."""
         if self.last_offset < 0:
             return ()
         return (RememberedBatch(self.last_sequence, self.last_offset, self.offset_delta, self.timestamp_ms),)
@@ -103,7 +103,7 @@ class ProducerEntry:
     def is_expired(self, now_ms: int, expiration_ms: int | None) -> bool:
         """Return True if the producer was idle for `expiration_ms` or longer and has no open transaction.
 
-        With `expiration_ms` None no producer expires.
+        If `expiration_ms` is None, no producer expires.
 
         Source: kafka-log 04 §3.
         """
@@ -136,7 +136,7 @@ def parse_snapshot(data: Buffer, *, path: str | None = None) -> tuple[ProducerEn
     """Return the entries of a producer snapshot, in file order.
 
     Raises:
-        CorruptSnapshotError: too short for its count, an unknown version, or a wrong checksum.
+        CorruptSnapshotError: the file is too short for its count, or has an unknown version or a wrong checksum.
 
     Source: kafka-log 01 §8.
     """
@@ -178,7 +178,7 @@ def _entry(fields: tuple[int, ...]) -> ProducerEntry:
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     """Return the content of a snapshot file of `entries`, by ascending producer id.
 
-    Source: kafka-log 01 §8, which gives the order no meaning.
+    Source: kafka-log 01 §8; the order has no meaning there.
     """
     body = [
         SNAPSHOT_ENTRY_STRUCT.pack(
@@ -207,7 +207,7 @@ def snapshots_in_range(snapshots: Iterable[int], *, log_start_offset: int, log_e
 
 
 def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> int | None:
-    """Return the newest snapshot that may be loaded, None without one; if it is corrupt, call again without it."""
+    """Return the newest snapshot that may be loaded, or None; if it turns out to be corrupt, call again without it."""
     usable = snapshots_in_range(snapshots, log_start_offset=log_start_offset, log_end_offset=log_end_offset)
     return usable[-1] if usable else None
 
@@ -215,7 +215,8 @@ def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_
 def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[int]) -> tuple[int, ...]:
     """Return the snapshots that a loader removes because no segment begins at their offset, ascending.
 
-    The largest stray stays if it is not below the last segment's base: a clean stop wrote it at the log end.
+    The largest stray snapshot stays if it is not below the last segment's base, because a clean stop wrote it at the
+    log end.
 
     Source: kafka-log 05 §6 (removeStraySnapshots).
     """
@@ -230,7 +231,7 @@ def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[i
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """Producers of a log below `end_offset`, by id, and the transactions that ended in the replay.
+    """The producers of a log below `end_offset`, by id, and the transactions that ended during the replay.
 
     `completed` is in marker order.  `remembered` holds the last batches of each producer with more than one replayed
     batch: at most five of its current epoch, oldest first.
@@ -243,7 +244,7 @@ class ProducerState:
 
     @classmethod
     def at(cls, end_offset: int, entries: Iterable[ProducerEntry] = ()) -> ProducerState:
-        """Return the state of a snapshot at `end_offset`; without entries, that of a log that begins there."""
+        """Return the state of a snapshot at `end_offset`; without entries, the state of a log that begins there."""
         return cls(end_offset, {entry.producer_id: entry for entry in entries})
 
     def batches(self, producer_id: int) -> tuple[RememberedBatch, ...]:
@@ -285,7 +286,7 @@ class ProducerState:
         )
 
     def without_expired(self, now_ms: int, expiration_ms: int | None) -> ProducerState:
-        """Return the state without expired producers, as a broker loads a snapshot; with None none expires."""
+        """Return the state without expired producers, as a broker does at a load; with None, no producer expires."""
         kept = {key: entry for key, entry in self.entries.items() if not entry.is_expired(now_ms, expiration_ms)}
         remembered = {key: self.remembered[key] for key in kept.keys() & self.remembered.keys()}
         return replace(self, entries=kept, remembered=remembered)
@@ -293,7 +294,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class LoadedProducers:
-    """State to replay the log on, from `state.end_offset`, and the corrupt snapshots that were skipped."""
+    """The state from which to replay the log, at `state.end_offset`, and the corrupt snapshots that were skipped."""
 
     state: ProducerState
     corrupt_snapshots: tuple[int, ...]
@@ -309,7 +310,7 @@ def load_producer_state(
     now_ms: int,
     expiration_ms: int | None,
 ) -> LoadedProducers:
-    """Return the state of the newest readable snapshot in range, without expired producers; an empty one without it.
+    """Return the state of the newest readable snapshot in range, without expired producers; else an empty state.
 
     No file is removed.
 
@@ -341,7 +342,7 @@ def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: b
     """Return `state` after the batches of `table`, rows of `decode.BATCH_ROW` in log order from `state.end_offset` on.
 
     Batches without a producer only move the end offset.  With `only_aborted`, `completed` leaves out committed
-    transactions, which the rebuild of a transaction index does not need.
+    transactions, which are not needed to rebuild a transaction index.
 
     Raises:
         CorruptBatchError: a batch is outside its producer's open transaction, or a control record of a producer is not

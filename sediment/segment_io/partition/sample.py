@@ -1,7 +1,7 @@
-"""Sample of a log: chunks evenly spread over its segments, each beginning at an indexed batch.
+"""A sample of a log: chunks that are evenly spread over its segments; each begins at an indexed batch.
 
-Invariants: a log within the budget is read whole; a chunk that does not begin with a batch is left out, because an
-index is a hint; memory is one chunk.
+Invariants: a log within the budget is read completely; an index is only a hint, so a chunk that does not begin with a
+batch is left out; memory is one chunk.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def sampled_batches(
 
 
 def _indexed_positions(directory: Path, segment: SegmentRef, positions: Sequence[int], fs: Fs) -> list[int]:
-    """Return the last indexed position up to each of `positions`, ascending and without repetition."""
+    """Return the last indexed position up to each of `positions`, ascending and without duplicates."""
     if not positions:
         return []
     entries = [0]

@@ -1,6 +1,6 @@
-"""Record batches of a fetch as values: the counterpart of `record_batch.build_batch`.
+"""Decoding the record batches of a fetch to values: the counterpart of `record_batch.build_batch`.
 
-    bytes of a slice -> ReadBatch, ReadBatch, …        whole batches only; a torn last one is left out
+    bytes of a slice -> ReadBatch, ReadBatch, …        complete batches only; a torn last batch is left out
 
 Batches may have any magic.  Checksums are verified.
 
@@ -61,7 +61,7 @@ Header = tuple[bytes, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """A record; None is a null key or value, `timestamp_ms` is -1 for magic 0, headers are (key, value or None)."""
+    """A record; a null key or value is None, `timestamp_ms` is -1 for magic 0, and headers are (key, value or None)."""
 
     offset: int
     timestamp_ms: int
@@ -72,7 +72,7 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """A batch of any magic.  Cleaning can leave a batch without records; it still takes its offsets."""
+    """A batch of any magic.  Cleaning can leave a batch without records, which still covers its offsets."""
 
     base_offset: int
     last_offset: int
@@ -86,7 +86,7 @@ class ReadBatch:
 
 
 def parse_batches(data: Buffer, *, limit_bytes: int = INT32_MAX) -> Iterator[ReadBatch]:
-    """Yield the whole batches of `data`, which begins with a batch; a compressed one may hold `limit_bytes` at most.
+    """Yield the complete batches of `data`, which begins with a batch; decompress at most `limit_bytes` per batch.
 
     Raises:
         CorruptBatchError: a batch is malformed or fails its checksum; the batches before it were yielded.
@@ -168,7 +168,7 @@ def _legacy_records(entry: bytes, position: int, limit_bytes: int) -> tuple[Read
 
 
 def _headers(buffer: ByteArray, start: int) -> tuple[Header, ...]:
-    """Decode the headers from their count on; the decoder has checked them, and a `start` of 0 means none."""
+    """Decode the headers, which begin with their count at `start` (0: there are none); the decoder has checked them."""
     if start == 0:
         return ()
     base = buffer.ctypes.data

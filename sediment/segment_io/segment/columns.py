@@ -1,4 +1,4 @@
-"""Gathering of record batches into columns in Arrow's layout, by compiled loops; pyarrow wraps them without a copy.
+"""Compiled loops that gather record batches into columns in Arrow's layout, which pyarrow wraps without a copy.
 
     chunk of a segment  --decode-->  record rows (scratch)  --gather-->  keys, values, headers: offsets and bytes
          |                                                                offsets, timestamps, sizes, sequences
@@ -6,9 +6,9 @@
 
 Invariants
 * A batch's CRC is checked before any of its records is used.
-* A batch goes into one table as a whole.
-* A kernel requests work that it cannot do itself by its status, with no batch half done: decompress, unwrap, enlarge an
-  array, take a full table.
+* All records of a batch are in one table.
+* By its status, a kernel requests work that it cannot do itself: decompress, unwrap, enlarge an array, take a full
+  table.  At that time, no batch is half done.
 * pyarrow is imported when the first table is taken, not before: a process must not load it before it forks.
 """
 
@@ -108,7 +108,7 @@ HEADERS = 3
 HEADER_KEY_USED = 4
 HEADER_VALUE_USED = 5
 USED_REGISTERS = 6
-NEEDED = 6  # the addition of a batch to each of the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
+NEEDED = 6  # what a batch adds to each of the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
 RECORDS_NEEDED = 12  # rows of scratch that the batch needs
 STATE_REGISTERS = 13
 
@@ -304,7 +304,7 @@ def gather_batches(
     header_value_data: ByteArray,
     state: Int64s,
 ) -> tuple[int, int]:
-    """Append the batches headers[first:] that are not in `skip`; a file position plus `shift` is one in the buffer.
+    """Append the batches headers[first:] that are not in `skip`; file position + `shift` = position in the buffer.
 
     `counts`, int64[batches], receives the number of records that each batch added.
 
@@ -384,7 +384,7 @@ def check_batches(
 
 # ----------------------------------------------------------------------------------------------------- growing a table
 class _TableArrays:
-    """The arrays of one table, with room for `rows` and `sizes`."""
+    """The arrays of one table, with space for `rows` and `sizes`."""
 
     def __init__(self, rows: int, sizes: tuple[int, int, int, int, int]) -> None:
         key_bytes, value_bytes, headers, header_key_bytes, header_value_bytes = sizes
@@ -461,8 +461,8 @@ class RecordColumns:
     def add(self, span: BatchSpan, first: int, skip: npt.NDArray[np.bool_], bounds: Int64s) -> int:
         """Gather the batches span.rows[first:] that are not in `skip`; return the index after the last one done.
 
-        `bounds` is int64[BOUND_FIELDS].  If the result is below the number of batches, the table is full: `take` it and
-        call again from there.
+        `bounds` is int64[BOUND_FIELDS].  If the result is below the number of batches, the table is full: `take` it,
+        and call again with the result as `first`.
 
         Raises:
             BadBatchError: a batch is corrupt or of an unknown kind; earlier batches were gathered.

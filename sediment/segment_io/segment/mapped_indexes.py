@@ -1,6 +1,6 @@
-"""Indexes of an open segment: appended to as files, searched in a memory mapping.
+"""Indexes of an open segment: entries are appended by writes to the file, and searched in a memory mapping.
 
-Entries are appended with ordinary writes, so that a full disk is an error and not a signal.  Look-ups use a read-only
+Entries are appended with ordinary writes, so a full disk causes an error, not a signal.  Look-ups use a read-only
 mapping of the same file, which shows new entries at once.
 
 Most look-ups are for the end of the log.  Therefore the last 8192 bytes of entries are searched first (the warm section
@@ -8,11 +8,11 @@ of Kafka's AbstractIndex): they stay in the page cache.  A binary search over th
 been cold for hours.
 
 Invariants
-* A file is created beside its `.log` when its index is first needed.  An index that grows has its full size, with zeros
+* An index file is created when the index is first needed.  While an index grows, its file has its full size, with zeros
   after the last entry.
-* Only an index that grows keeps a descriptor; one that is only searched is mapped and closed.
+* Only an index that grows keeps a descriptor; an index that is only searched is mapped and its file is closed.
 * Only the bytes of entries are read from a mapping, and nothing here cuts a file below its entries.
-* Offsets and timestamps ascend, so that every search is a binary search.
+* Offsets and timestamps ascend, so every search is a binary search.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _MappedIndex:
     entry_bytes: int
 
     def __init__(self, path: Path, base_offset: int, fs: Fs, *, max_bytes: int, entries: int | None = None) -> None:
-        """Prepare an index; `entries` is 0 for a new one, None for all those of a file without a zero tail."""
+        """Prepare an index; `entries` is 0 for a new one, None for a file with only entries and no zeros after them."""
         if max_bytes < self.entry_bytes:
             raise SettingsError(
                 f"an index of {max_bytes} bytes holds no entry", advice="raise segment.index.bytes to at least 12"
@@ -137,7 +137,7 @@ class _MappedIndex:
             file.resize(self.max_entries * self.entry_bytes)
 
     def trim(self) -> None:
-        """Cut the file after its last entry."""
+        """Truncate the file after its last entry."""
         file = self.open()
         self.is_reserved = False
         self._file = None
@@ -218,7 +218,8 @@ class MappedOffsetIndex(_MappedIndex):
         """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none.
 
         Raises:
-            CorruptIndexError: its position is negative; an index is not checked if the log was closed cleanly.
+            CorruptIndexError: its position is negative; after a clean stop, indexes are not checked when they are
+                opened.
         """
         slot = self._slot(target_offset - self.base_offset)
         if slot < 0:
@@ -234,7 +235,7 @@ class MappedOffsetIndex(_MappedIndex):
         return entry
 
     def fetch_upper_bound(self, position: int) -> OffsetPosition | None:
-        """Return the first entry at or above byte `position`: every offset of a fetch up to there is below it."""
+        """Return the first entry at or above byte `position`; a fetch that ends there has only lower offsets."""
         entries = len(self)
         if not entries:
             return None
@@ -316,7 +317,7 @@ def _warm(index: _MappedIndex) -> int:
 
 
 def relative_offset(offset: int, base_offset: int) -> int:
-    """Return `offset` relative to the base offset of its segment, as an index entry holds it.
+    """Return `offset` relative to the base offset of its segment, as stored in an index entry.
 
     Raises:
         IndexOffsetOverflowError: it is out of the segment's range.

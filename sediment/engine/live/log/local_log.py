@@ -112,10 +112,10 @@ class LocalLog:
 
     @contextmanager
     def changing_files(self) -> Iterator[None]:
-        """Make a change of several steps, after a check that the files it opens are within the limit of open files.
+        """Guard a change of several steps: first check that the files that it opens are within the limit of open files.
 
-        If other threads take the descriptors meanwhile, the log goes offline and its directory stays online: the state
-        of the files after half a change is not known.
+        If other threads take the descriptors meanwhile, the log goes offline, because the state of its files is then
+        unknown.  Its directory stays online.
         """
         self.fs.require_descriptors(SPARE_DESCRIPTORS)
         try:
@@ -153,8 +153,8 @@ class LocalLog:
         raise self._offline_error(f"the disk failed: {error}") from error
 
     def go_offline(self, reason: str) -> None:
-        """Refuse every further call with StorageError; the first reason is kept, and no lock is waited for."""
-        # Text alone: the traceback of an error would keep the files of its frames open.
+        """Refuse every further call with StorageError; keep the first reason, and wait for no lock."""
+        # Only the text: the traceback of an error would keep the files of its frames open.
         self.failure = self.failure or reason
 
     def _offline_error(self, reason: str) -> StorageError:
@@ -180,7 +180,7 @@ class LocalLog:
         self.producers.on_high_watermark(self.offsets.high_watermark)
 
     def start_at(self, offset: int) -> bool:
-        """Raise the log start to `offset`; False if it is there or above already."""
+        """Raise the log start to `offset`; return False if it is already there or above."""
         if offset <= self.offsets.log_start:
             return False
         self.offsets = self.offsets.started_at(offset)
@@ -258,7 +258,7 @@ class LocalLog:
         self.last_snapshot_offset = max(self.snapshots, default=self.offsets.log_start)
 
     def write_snapshot(self, offset: int, *, synced: bool) -> None:
-        """Write a snapshot of the producers, which are those at `offset`, unless there is a later one.
+        """Write a snapshot of the producers at `offset`, unless there is a later snapshot.
 
         Source: kafka-log 04 §3.1.
         """

@@ -6,10 +6,10 @@
     <base>.txnindex     aborted transactions whose marker is here                          01 §7.4
 
 Invariants
-* `size_bytes` counts whole writes: reads end there and the next append begins there, whatever bytes a failed write left
-  after it.
-* Files are opened on first use, so that a log of many segments costs nothing until it is read.  A segment that is only
-  read keeps one descriptor, one that is appended to three; `close_idle` closes them.
+* `size_bytes` counts complete writes: reads end there, and the next append begins there, even if a failed write left
+  bytes after it.
+* Files are opened on first use, so a log of many segments costs nothing until it is read.  A segment keeps one
+  descriptor if it is only read, and three if it is appended to; `close_idle` closes them.
 * The log's lock serialises writers; a reader finds positions under the lock and reads bytes without it.
 """
 
@@ -92,7 +92,7 @@ class FoundRecord:
 
 
 class Segment:
-    """A segment by its base offset; `created_ms`, the time this object was made, dates one without timestamps."""
+    """A segment by its base offset; without timestamps, its age counts from `created_ms`, when this object was made."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class Segment:
         return not 0 <= last_offset - self.base_offset <= INT32_MAX
 
     def become_inactive(self) -> None:
-        """Trim log and indexes to their content; the largest timestamp gets its entry first."""
+        """Write the time index entry of the largest timestamp, then trim log and indexes to their content."""
         self._end_time_index()
         self.offset_index.trim()
         self.time_index.trim()
@@ -330,7 +330,7 @@ class Segment:
         return None
 
     def find_timestamp(self, target_ms: int, start_offset: int) -> FoundRecord | None:
-        """Return the first record at or above `start_offset` whose timestamp is at least `target_ms`; None without one.
+        """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`, or None.
 
         Raises:
             CorruptBatchError: a batch before it is malformed.
@@ -407,7 +407,7 @@ class Segment:
         )
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
-        """Return an offset that no record before byte `position` reaches, by the index; None without an entry."""
+        """Return, from the index, an offset above all records before byte `position`; None without an entry."""
         return self.offset_index.fetch_upper_bound(position)
 
     # --------------------------------------------------------------------------------------------------------- truncate
@@ -466,7 +466,7 @@ class Segment:
 
     # -------------------------------------------------------------------------------------------------------------- end
     def moved(self, directory: Path) -> None:
-        """Take over the new path of the partition's directory."""
+        """Use the new path of the partition's directory."""
         self.directory = directory
         if self._file is not None:
             self._file.path = self.path()
