@@ -259,7 +259,8 @@ BROKER_FILE_MARKS = frozenset({"process.roles", "node.id", "broker.id", "zookeep
 KRAFT_FILE_MARKS = frozenset({"process.roles", "node.id"})
 """Marks that only the file of a KRaft node has."""
 
-# Prefixes (complete words between dots) of Kafka's broker keys that do not concern log files. fmt: off
+# Prefixes (complete words between dots) of Kafka's broker keys that do not concern log files.
+# fmt: off
 _OTHER_FAMILIES = (
     "add", "advertised", "alter", "authorizer", "auto.leader", "broker", "client", "config", "connection",
     "connections", "control.plane", "controlled", "controller", "create", "default.replication.factor",
