@@ -1,4 +1,4 @@
-"""Splits of a partition against the whole: the same parts for all bounds, runs, ranges and budgets."""
+"""Splits of a partition compared with a whole cleaning: the same parts for all bounds, runs, ranges and budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole partition directories changed at random: batches under right checksums, indexes, snapshots, checkpoints.
+"""Partition directories changed at random: batches with right checksums, indexes, snapshots, checkpoints.
 
 Whatever is in them, listing, loading, checking, viewing and cleaning end with a result or with a SedimentError.
 """

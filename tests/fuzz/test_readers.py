@@ -1,4 +1,4 @@
-"""Readers of logs on directories changed at random, and of every small file that is read back.
+"""Readers of logs and of small files, on directories that were changed at random.
 
 For any bytes the answer is a result or a SedimentError.  SEDIMENT_FUZZ_LOGS is the number of directories.
 """

@@ -1,4 +1,4 @@
-"""`expire --keep-originals`: links before anything goes, and a catalogue from which everything can be put back."""
+"""`expire --keep-originals`: links are made before a deletion, and with the catalogue everything can be restored."""
 
 from __future__ import annotations
 

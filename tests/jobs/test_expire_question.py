@@ -1,4 +1,4 @@
-"""The question of `expire`: on a terminal only, once, before anything changes; what follows is what was shown."""
+"""The question of `expire`: once, only on a terminal, before any change; a yes deletes the segments that were shown."""
 
 from __future__ import annotations
 

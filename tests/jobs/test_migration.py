@@ -1,4 +1,4 @@
-"""Command lines that worked before settings had to be stated: what each does now, and what its message says to add."""
+"""Older command lines without the settings that are needed now: what each does, and what its message says to add."""
 
 from __future__ import annotations
 

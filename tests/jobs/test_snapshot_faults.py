@@ -1,4 +1,4 @@
-"""A refresh of a snapshot table cut off at every step that Spark and Delta do to files.
+"""A refresh of a snapshot table, interrupted at every file operation of Spark and Delta.
 
 The steps are those of a Hadoop filesystem below Delta (tests/faults/java).  Either the steps after the last one do
 nothing, so that the files are those of a killed run; or a step fails and Spark goes on.  Hadoop syncs nothing on a

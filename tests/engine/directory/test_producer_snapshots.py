@@ -1,4 +1,4 @@
-"""Snapshots of producer state: which are taken, believed, dropped."""
+"""Snapshots of producer state: which ones are taken, used and dropped."""
 
 import pytest
 

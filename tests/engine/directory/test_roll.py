@@ -1,4 +1,4 @@
-"""Rolling the last segment of a stopped copy: what is there afterwards, and that every crash on the way loads."""
+"""Rolling the last segment of a stopped copy: the files afterwards, and loading after a crash at every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands where settings are elsewhere: what they leave alone, refuse and delete (tests/data/kraft is a real node)."""
+"""Commands without the files that contain the settings: what they leave alone, refuse and delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: at any moment a command ends with one sentence and 1, and with nothing half-done."""
+"""SIGINT and SIGTERM: at any moment a command ends with one sentence and exit status 1, with nothing half-done."""
 
 from __future__ import annotations
 
