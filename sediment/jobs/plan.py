@@ -38,6 +38,7 @@ from sediment.jobs.reporting.run_report import (
     QUARANTINED,
     PartitionReport,
     RunReport,
+    counted,
     human_bytes,
     in_order,
     new_run_id,
@@ -492,8 +493,8 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     if retention is not None and retention.reason is not None:
         texts.append(f"retention skips it: {retention.reason}")
     elif retention is not None and retention.segments:
-        count = len(retention.segments)
-        texts.append(f"retention deletes {count} segments, {human_bytes(retention.bytes)}")
+        segments = counted(len(retention.segments), "segment")
+        texts.append(f"retention deletes {segments}, {human_bytes(retention.bytes)}")
     elif retention is not None and retention.next_at_ms is not None:
         texts.append(f"retention deletes the next segment at {utc_time(retention.next_at_ms)}")
     return texts

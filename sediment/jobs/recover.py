@@ -39,6 +39,7 @@ from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import (
     FAILED,
     RunReport,
+    counted,
     human_bytes,
     in_order,
     new_run_id,
@@ -450,7 +451,7 @@ def _summary(report: RecoveryRunReport) -> str:
     repairs = sum(len(partition.repairs) for partition in report.partitions)
     if repairs or failed:
         verb = "would be recovered" if report.dry_run else "recovered"
-        counts = f"{len(report.partitions) - failed} {verb} with {repairs} repairs, {failed} failed"
+        counts = f"{len(report.partitions) - failed} {verb} with {counted(repairs, 'repair')}, {failed} failed"
     else:
         where = "" if all(map(_is_verified, report.partitions)) else " from their recovery points on"
         counts = f"{len(report.partitions)} checked{where}, nothing to repair"

@@ -254,7 +254,7 @@ def _tiles(
         tiles.append(("records", f"{read:,} → {written:,}", f"{read - written:,} superseded or expired"))
     ratios = [p["dirty_ratio"] for p in partitions if p.get("dirty_ratio") is not None]
     if ratios:
-        tiles.append(("dirtiest log before", f"{max(ratios):.0%}", "of its bytes not cleaned yet"))
+        tiles.append(("filthiest log before", f"{max(ratios):.0%}", "of its bytes not cleaned yet"))
     waiting = sum(_whole(p, "tombstones_waiting") or 0 for p in partitions)
     if any("tombstones_waiting" in p for p in partitions):
         firsts = [p["first_delete_horizon_ms"] for p in partitions if p.get("first_delete_horizon_ms") is not None]
