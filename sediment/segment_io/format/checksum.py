@@ -1,8 +1,8 @@
 """CRC-32C as a compiled loop; the crc32c library is its twin.
 
-Three streams run interleaved, because the instruction has a latency of three cycles and a throughput of one.  To join
-two states, the first is advanced over as many zero bytes as the second stream is long; that is linear, so a table
-look-up does it.  A CPU without the instruction takes eight table look-ups per word.
+Three streams run interleaved, because the instruction has a latency of three cycles and a throughput of one per cycle.
+To join two states, the first is advanced over as many zero bytes as the second stream has bytes; this operation is
+linear, so tables can be used.  A CPU without the instruction needs eight table look-ups per word.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _byte_table() -> list[int]:
 
 
 def _slicing_tables() -> npt.NDArray[np.uint64]:
-    """Return uint64[8, 256]; row k advances a byte over k further zero bytes."""
+    """Return uint64[8, 256]; row k advances the state of a byte over k further zero bytes."""
     rows = [_byte_table()]
     for _ in range(7):
         rows.append([rows[0][value & 0xFF] ^ (value >> 8) for value in rows[-1]])

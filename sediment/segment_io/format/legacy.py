@@ -1,7 +1,7 @@
 """Decoding of messages of magic 0 and 1, plain and in compressed wrappers, to the record rows of `decode`.
 
-`layout` has the fields of a message (kafka-log 01 §5).  A message with its offset and length is an entry of the log.
-A row is int64[RECORD_FIELDS] as `decode.decode_records` fills it, but OFFSET_DELTA and TIMESTAMP_DELTA are absolute and
+`layout` has the fields of a message (kafka-log 01 §5).  An entry of the log is a message with its offset and length.  A
+row is int64[RECORD_FIELDS] as `decode.decode_records` fills it, but OFFSET_DELTA and TIMESTAMP_DELTA are absolute and
 HEADERS_START is 0, because messages lack headers.
 
 Invariants: as in `decode`, every length is checked before it is used and kernels return a status.  The checksum of an
@@ -155,7 +155,7 @@ def decode_entry(base: int, position: int, size_bytes: int, row: npt.NDArray[np.
 
 @kernel
 def decode_entries(base: int, end: int, records: npt.NDArray[np.int64]) -> tuple[int, int]:
-    """Decode the entries in [0, end) of a decompressed wrapper; an incomplete last one is left out.
+    """Decode the entries in [0, end) of a decompressed wrapper; leave out an incomplete last entry.
 
     `records` is int64[>= end // LEGACY_MIN_ENTRY_BYTES + 1, RECORD_FIELDS].
 
@@ -187,7 +187,7 @@ def decode_entries(base: int, end: int, records: npt.NDArray[np.int64]) -> tuple
 class Unwrapped:
     """The messages of one wrapper: `records`, int64[n, RECORD_FIELDS] with n > 0, point into `buffer`.
 
-    Offsets and timestamps are those that readers see.
+    Offsets and timestamps are the ones that readers get.
     """
 
     buffer: ByteArray

@@ -3,19 +3,20 @@
     latest <end offset>-<epoch>.checkpoint ──> the state up to its end offset (exclusive)
     batches from that offset on ─────────────> the changes since
 
-Every whole batch with a valid CRC counts, up to the log's end.  No file says how far the quorum had committed when the
-node stopped.  With one controller, a batch on disk is committed.  With several, the last batches may never have been:
-those changes were not acknowledged to any client.  A metadata transaction that was aborted, or is open at the end, is
-not applied.
+Every complete batch with a valid CRC counts, up to the log's end.  No file shows how far the quorum had committed when
+the node stopped.  With one controller, every batch on disk is committed.  With several, the last batches may never have
+been committed; such changes were not acknowledged to any client.  A metadata transaction that was aborted, or is open
+at the end, is not applied.
 
 Invariants: nothing is written, and no data is left out silently.  These are errors:
 
 * a gap between the snapshot and the log, or inside the log
 * a snapshot without its footer
 * a corrupt batch before good ones
-* a log that ends below an offset which its other files show it had
+* a log that ends below an offset that its other files show
 
-Only a torn batch, as a crash leaves it, ends the log after the last whole batch, as when the node starts.
+Only a torn batch, which a crash can leave, is accepted: the log then ends after the last complete batch, as when the
+node starts.
 """
 
 from __future__ import annotations
