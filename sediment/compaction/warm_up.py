@@ -1,4 +1,4 @@
-"""Warm-up: cleaning a tiny log loads every kernel of the cleaner, so that forked workers find them loaded.
+"""Warm-up: cleaning a tiny log loads every kernel of the cleaner before workers are forked.
 
 The log is Kafka's own bytes (kafka-log 01 §3.5, §4): a transactional batch, its marker, and a compressed batch whose
 only key is written twice.

@@ -1,4 +1,4 @@
-"""`sediment warm-up`: compile kernels and archive Spark's classes once, so that no run waits for it."""
+"""`sediment warm-up`: compile kernels and archive Spark's classes once, so no run has to wait for this."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class OpenFile:
         return b"".join(parts)
 
     def read_into(self, target: memoryview, position: int) -> int:
-        """Fill `target` from `position` on; return the bytes read, fewer at the end of the file."""
+        """Fill `target` with the bytes at `position`; return the number of bytes read, fewer at the end of the file."""
         read = 0
         while read < len(target):
             got = os.preadv(self.descriptor, [target[read:]], position + read)

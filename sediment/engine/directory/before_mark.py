@@ -44,7 +44,7 @@ def make_mark(log_dir: Path, fs: Fs) -> BeforeMark:
 
 
 def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
-    """Return the mark in the file `path`, None without such a file."""
+    """Return the mark in the file `path`; None if the file does not exist."""
     if not fs.exists(path):
         return None
     text = fs.read_bytes(path).decode(errors="surrogateescape")

@@ -429,7 +429,7 @@ def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
 
 
 def _stands_for_another(name: str, kind: SegmentFileKind, names: set[str]) -> bool:
-    """Return True if `name` is an index, or the file of 20 digits for its offset is among `names`."""
+    """Return True if `name` is an index, or if `names` has the file of the same offset with 20 digits."""
     digits = name.removesuffix(kind)
     if not (digits.isascii() and digits.isdigit()) or int(digits) > INT64_MAX:
         return False

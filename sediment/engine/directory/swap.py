@@ -64,11 +64,10 @@ def commit(
     1. `.part` -> `.cleaned`, ascending.
        Start: `.cleaned` is deleted, the sources are untouched; Kafka ignores the remaining `.part`, and our start
        deletes them.
-    2. `.cleaned` -> `.swap`, segments descending, of each log, index, timeindex, txnindex.
-       Start during it: no `.swap` is below the remaining `.cleaned`, so all are deleted, the sources untouched.
-       Start after it: sources numbered in the range of the new segments are deleted and `.swap` becomes final.  A
-       source that begins at or after the last new offset survives beside them, with records that the next cleaning
-       drops again.
+    2. `.cleaned` -> `.swap`, segments descending, of each log, index, timeindex, txnindex.  Start during it: no `.swap`
+       is below the remaining `.cleaned`, so all are deleted, the sources untouched.  Start after it: sources numbered
+       in the range of the new segments are deleted and `.swap` becomes final.  A source that begins at or after the
+       last new offset survives too, with records that the next cleaning drops again.
     3. Sync the directory.
        Start: as right after 2, now also if power was lost.
     4. Sources -> `.deleted`, ascending, of each log, index, timeindex, txnindex.

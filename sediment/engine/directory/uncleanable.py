@@ -67,7 +67,7 @@ def uncleanable_after(
 ) -> Uncleanable:
     """Return the mark for `error`: on the segment whose file the error names, else on all segments.
 
-    The active segment is left out unless the error names it, because a broker goes on appending to it.
+    The active segment is left out unless the error names it, because a broker continues to append to it.
     """
     named = parse_segment_file(Path(error.path).name) if error.path else None
     at_fault = tuple(s for s in listing.segments if named is not None and s.base_offset == named.base_offset)

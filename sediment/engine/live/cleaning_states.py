@@ -108,7 +108,7 @@ class CleaningStates:
                     raise self._refusal(partition, "resumed")
 
     def check_not_aborted(self, partition: TopicPartition) -> None:
-        """Check, between the steps of a cleaning, that it may go on.
+        """Check, between the steps of a cleaning, that it may continue.
 
         Raises:
             CleaningAbortedError: the cleaning was aborted.

@@ -177,7 +177,7 @@ def _tombstones_may_be_gone(
 
 
 def leader_epoch_at(entries: Sequence[EpochEntry], offset: int) -> int | None:
-    """Return the leader epoch under which `offset` was written; None without an entry for it."""
+    """Return the leader epoch under which `offset` was written; None if no entry covers it."""
     return max((entry.epoch for entry in entries if entry.start_offset <= offset), default=None)
 
 

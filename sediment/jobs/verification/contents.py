@@ -44,7 +44,7 @@ class BatchContents:
 
     @staticmethod
     def unknown(count: int) -> BatchContents:
-        """Return arrays without facts for `count` batches."""
+        """Return arrays for `count` batches of which nothing is known."""
         known, descending, null_value = np.zeros((3, count), dtype=np.bool_)
         attributes, first_record, last_record, largest_ms = np.zeros((4, count), dtype=np.int64)
         return BatchContents(known, attributes, first_record, last_record, largest_ms, descending, null_value)

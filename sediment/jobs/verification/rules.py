@@ -147,7 +147,7 @@ def with_decisions(batches: DataFrame) -> DataFrame:
     """Return the valid `batches` with `marker` and `outcome`: offset and type of the marker that decides a data batch.
 
     Both are null outside of a transaction and in an open transaction.  `in_transaction`: a data batch of a transaction.
-    `disorder`: the batch does not lie above the one before it in its segment.
+    `disorder`: the batch's offsets are not above those of the batch before it in the segment.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f

@@ -44,8 +44,9 @@ def kernel(function: _Function) -> _Function:
         if folder is not None:
             # numba names its own folder after the path of the sources; without a folder, it looks next to the sources.
             config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
-        # Without numba's runtime, references to arrays are not counted.  Counting would take an atomic instruction for
-        # each array at every call from kernel to kernel, and the caller of the outermost one holds all arrays anyway.
+        # Without numba's runtime, references to arrays are not counted.  Counting would cost an atomic instruction for
+        # each array at every call from kernel to kernel, and the caller of the outermost kernel references all arrays
+        # anyway.
         compiled: Any = njit(nogil=True, cache=folder is not None, error_model="numpy", _nrt=False)(function)
     finally:
         config.CACHE_DIR = before

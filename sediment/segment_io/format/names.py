@@ -151,7 +151,8 @@ _SEGMENT_FILE = re.compile(
 def parse_segment_file(name: str) -> SegmentFileName | None:
     """Return the parts of a segment file's name, or None for any other file; offsets end at 2^63 - 1.
 
-    A broker opens a segment by the name of `segment_file_name`; a name with more or fewer digits is another file.
+    A broker opens a segment by the name that `segment_file_name` returns; a name with more or fewer digits is a
+    different file.
     """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or int(match[1]) > INT64_MAX:

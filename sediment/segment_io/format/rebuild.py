@@ -1,8 +1,8 @@
 """Compiled loops that rebuild a batch from its kept records.  No policy.
 
-kafka-log 02 §6.4 lists the fields that a rebuilt batch keeps and recomputes.  The loops take the packed rows of the
-kept records.  A record is written as length, attributes 0, timestamp delta and offset delta; the bytes from its key
-length on are unchanged.  Callers provide `rebuilt_bound` bytes at the target.
+kafka-log 02 §6.4 lists the fields that a rebuilt batch keeps and recomputes.  The loops get the packed rows of the kept
+records.  A record is written as length, attributes 0, timestamp delta and offset delta; the key length and all bytes
+after it are unchanged.  Callers provide `rebuilt_bound` bytes at the target.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def write_varlong(address: int, value: int) -> int:
 
 @kernel
 def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> None:
-    """Move the rows of the kept ones of `count` records to the front, in order."""
+    """Move the rows of the kept records among `count` records to the front, in order."""
     first = records.ctypes.data
     packed = 0
     for index in range(count):
@@ -126,7 +126,7 @@ def write_records(
     target: int, header: int, payload: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int
 ) -> int:
     """Write `count` kept records of `payload` at `target`; return the address after them."""
-    # A row is never an array of its own: numba would count references to it for every record.
+    # A row is never a separate array, because numba would count references to it for every record.
     for index in range(count):
         delta = _timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
         tail_bytes = records[index, RECORD_END] - records[index, RECORD_TAIL]

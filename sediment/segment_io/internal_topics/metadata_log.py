@@ -85,7 +85,7 @@ class ClusterMetadata:
 
 
 def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    """Return the metadata in `log_dir`; None if the directory has no metadata log, or one without a record.
+    """Return the metadata in `log_dir`; None if the directory has no metadata log or an empty one.
 
     Raises:
         CorruptBatchError: a part of it is corrupt or missing.
@@ -181,7 +181,7 @@ def _read_snapshot(path: Path, state: _State) -> None:
 
 
 class _VerifiedScan:
-    """Batches of one file up to the first that is torn or corrupt, whose error is then `stopped`.
+    """The batches of one file up to the first torn or corrupt one, whose error is in `stopped`.
 
     `next_offset` is the offset after the last good batch, `last_control_type` the control type of that batch.
     """
@@ -195,7 +195,7 @@ class _VerifiedScan:
         self._scan = HeaderScan(path, start_position, size_bytes=self._size_bytes)
 
     def apply(self, state: _State, first_offset: int, *, in_order: bool) -> None:
-        """Apply every record from `first_offset` on to `state`; with `in_order` no offset from there on may be missing.
+        """Apply every record at or above `first_offset` to `state`; with `in_order`, no offset may be missing.
 
         Raises:
             CorruptBatchError: offsets are missing, or a batch with a valid CRC has content that Kafka never writes.
@@ -233,7 +233,7 @@ class _VerifiedScan:
             )
 
     def _check_order(self, span: BatchSpan, expected: int) -> None:
-        """Check that each batch begins at the end of the one before it; the first may begin below `expected`."""
+        """Check that each batch begins at the end of the one before; the first batch may begin below `expected`."""
         firsts, nexts = span.rows["base_offset"], span.rows["last_offset"] + 1
         expecteds = np.concatenate((np.array([expected], dtype=np.int64), nexts[:-1]))
         wrong = firsts != expecteds

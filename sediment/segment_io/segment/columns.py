@@ -631,7 +631,7 @@ def _binary(offsets: Int32s, data: ByteArray, valid: ByteArray, count: int) -> p
 
 
 def _bitmap(valid: ByteArray, count: int) -> tuple[int, pa.Buffer | None]:
-    """Return (number of nulls, validity bitmap or None without nulls)."""
+    """Return (number of nulls, validity bitmap); the bitmap is None without nulls."""
     import pyarrow as pa
 
     missing = count - int(valid[:count].sum(dtype=np.int64))

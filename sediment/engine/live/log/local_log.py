@@ -87,7 +87,7 @@ class LocalLog:
             self.segment(found.base_offset, size_bytes=found.log_bytes, now_ms=now_ms) for found in loaded.segments
         )
         self.epochs = loaded.leader_epochs
-        # A log that is being deleted is loaded with a log end of 0, whatever its log start.
+        # A log that is being deleted is loaded with a log end of 0, even if its log start is higher.
         log_end = max(loaded.log_end_offset, loaded.log_start_offset)
         self.offsets = LogOffsets.within(loaded.log_start_offset, loaded.high_watermark, loaded.recovery_point, log_end)
         self.last_flush_ms = now_ms
@@ -196,7 +196,7 @@ class LocalLog:
 
     # --------------------------------------------------------------------------------------------------------- segments
     def segment(self, base_offset: int, *, size_bytes: int, now_ms: int, is_new: bool = False) -> Segment:
-        """Return a segment of this log, with a jitter of its own."""
+        """Return a segment of this log, with its own jitter."""
         jitter_bound_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
         return Segment(
             self.directory,

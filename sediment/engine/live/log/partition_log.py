@@ -560,7 +560,7 @@ class PartitionLog:
     def lookup_timestamp(self, target_ms: int) -> TimestampOffsetEpoch | None:
         """Return the first record at or after a time, or the offset for a constant like EARLIEST_TIMESTAMP.
 
-        Returns None without such a record.
+        Returns None if such a record does not exist.
 
         Raises:
             UsageError: the time is negative and not one of these constants.

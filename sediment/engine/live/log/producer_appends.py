@@ -64,7 +64,7 @@ class Producer:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last batch, -1 without one under this epoch."""
+        """The sequence of the last batch; -1 if the producer wrote none under this epoch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, fields: BatchFields) -> RememberedBatch | None:
