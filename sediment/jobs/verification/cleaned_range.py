@@ -23,7 +23,7 @@ from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoin
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """Segment; offsets and `largest_ms` are those of its batches, None and -1 if it has none.
+    """A segment; offsets and `largest_ms` are those of its batches; without batches they are None and -1.
 
     `disorder` counts the batches that do not lie above the one before.  `has_legacy`: some have magic 0 or 1.
     """
