@@ -29,7 +29,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels import sweep
+from sediment.compaction.kernels.record_filter import find_survivors
+from sediment.compaction.kernels.scan_chunk import scan_chunk
 from sediment.compaction.kernels.transactions import DISCARD, LEGACY, TOMBSTONES_GO, UNREADABLE
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
@@ -278,7 +279,7 @@ class ChunkReader:
 
     def _surviving_batches(self, chunk: Chunk, survivors: ByteArray) -> npt.NDArray[np.bool_]:
         surviving = np.empty(chunk.positions.size, dtype=np.bool_)
-        self._records = sweep.find_survivors(
+        self._records = find_survivors(
             chunk.buffer.ctypes.data, chunk.positions, chunk.batch_flags, survivors, self._records, surviving
         )
         return surviving
@@ -412,9 +413,7 @@ def _scan_readable(
     """Scan the readable parts of the first `size_bytes` of `buffer`; `offsets` are (first, end) of the segment."""
     done, count, start = DONE, 0, 0
     for low, high in (*unreadable, (size_bytes, size_bytes)):
-        status, found, position = sweep.scan_chunk(
-            buffer.ctypes.data, start, low, *offsets, with_flags, positions[count:]
-        )
+        status, found, position = scan_chunk(buffer.ctypes.data, start, low, *offsets, with_flags, positions[count:])
         count += found
         if status not in (DONE, LEGACY_MET):
             return status, count, position

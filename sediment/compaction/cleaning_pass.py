@@ -26,7 +26,7 @@ from sediment.compaction.corrupt_regions import CorruptRegions, isolate, scan_co
 from sediment.compaction.group_output import GroupOutput, PartWriter
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, group_segments
 from sediment.compaction.kernel_driver import KernelDriver, release_shared_memory
-from sediment.compaction.kernels import sweep
+from sediment.compaction.kernels import registers
 from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.compaction.split import KeyRun, RunNumber, Split, SurvivorBitmap
 from sediment.compaction.transaction_scan import dirty_base, scan_segments
@@ -105,7 +105,7 @@ class CleaningPass:
             )
         else:
             self._kernels.begin_map(with_offsets=False)
-        self._kernels.begin_sweep(end_offset, sweep.BY_OFFSET if filled else sweep.BY_OCCURRENCE)
+        self._kernels.begin_sweep(end_offset, registers.BY_OFFSET if filled else registers.BY_OCCURRENCE)
         cleaned = self._clean_groups(isolate(groups, self._corrupt), boundaries)
         if self._is_bounded():
             self._parts.write_behind.settle()
@@ -122,11 +122,11 @@ class CleaningPass:
                 if not self._kernels.fill_map(chunk):
                     return self._end_of_round()
             end_offset = following.base_offset if following else cleanable.first_uncleanable_offset
-            state[sweep.LATEST_OFFSET] = end_offset - 1
+            state[registers.LATEST_OFFSET] = end_offset - 1
         return self._end_of_round()
 
     def _end_of_round(self) -> int:
-        end_offset = int(self._kernels.state[sweep.LATEST_OFFSET]) + 1
+        end_offset = int(self._kernels.state[registers.LATEST_OFFSET]) + 1
         if end_offset <= self._plan.range.first_dirty_offset:
             raise MapFullError(
                 "the offset map is too small for the first batch of the dirty range",
@@ -203,7 +203,7 @@ class CleaningPass:
         return cleaned
 
     def _begin_split(self, split: Split, run_limit: int) -> None:
-        self._kernels.begin_sweep(self._plan.end_offset, sweep.BY_BITMAP)
+        self._kernels.begin_sweep(self._plan.end_offset, registers.BY_BITMAP)
         self._kernels.begin_split(split.end_offset, run_limit)
 
     def _check_split_start(self, split: Split) -> None:
@@ -212,7 +212,7 @@ class CleaningPass:
         Raises:
             FallbackRequiredError: one does, so offsets do not increase from one split to the next.
         """
-        if self._kernels.state[sweep.LAST_BASE_OFFSET] < split.groups[0].base_offset:
+        if self._kernels.state[registers.LAST_BASE_OFFSET] < split.groups[0].base_offset:
             raise FallbackRequiredError(OFFSETS_NOT_INCREASING)
 
 

@@ -32,6 +32,7 @@ from sediment.compaction.prepared_swap import UnreadableBatch
 from sediment.segment_io.compiled.status import BAD_LENGTH, BAD_RECORD_COUNT, LEGACY_MAGIC, OK
 from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, UnsupportedDataError
 from sediment.segment_io.format import decode
+from sediment.segment_io.format.checksum import check_crc
 from sediment.segment_io.format.codecs import decompress
 from sediment.segment_io.format.decode import BATCH_ROW, RECORD_FIELDS, STATUS_TEXT
 from sediment.segment_io.format.indexes import OffsetIndex, parse_offset_index
@@ -258,7 +259,7 @@ class _SegmentReading:
             CorruptBatchError, UnsupportedDataError: it cannot be read.
         """
         address = self.buffer.ctypes.data
-        _raise_unless_ok(decode.check_crc(address + at, size_bytes))
+        _raise_unless_ok(check_crc(address + at, size_bytes))
         status, filled, _, _ = decode.read_headers(address, at, at + size_bytes, 0, self.row)
         if filled == 0:
             _raise_unless_ok(status)

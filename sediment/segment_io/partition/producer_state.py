@@ -45,7 +45,6 @@ from sediment.segment_io.fs import Fs
 
 NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
-NO_CONTROL_RECORD = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, load_u32
 from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, NEEDS_TABLE_ROOM, OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
+from sediment.segment_io.format.checksum import check_crc
 from sediment.segment_io.format.codecs import decompress
 from sediment.segment_io.format.decode import (
     HEADERS_START,
@@ -39,7 +40,6 @@ from sediment.segment_io.format.decode import (
     TIMESTAMP_DELTA,
     VALUE_BYTES,
     VALUE_START,
-    check_crc,
     decode_records,
     read_varint,
 )

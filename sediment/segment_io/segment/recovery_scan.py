@@ -37,7 +37,8 @@ from sediment.segment_io.compiled.status import (
     ROWS_FULL,
 )
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
-from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, STATUS_TEXT, batch_at, check_crc, read_headers
+from sediment.segment_io.format.checksum import check_crc
+from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, STATUS_TEXT, batch_at, read_headers
 from sediment.segment_io.format.index_entries import (
     LARGEST_TIMESTAMP,
     OFFSET_INDEX_BYTES,
