@@ -145,7 +145,7 @@ class ChunkReader:
 
     `every` holds all segments of the partition; a segment's offsets end at the base of the next.
     `decompressed_limit_bytes` bounds the records of one batch.  In segments not modified since `legacy_horizon_ms`,
-    tombstones of magic 0 and 1 have expired.
+    tombstones of magic 0 and 1 have expired.  `progress` is called with the bytes of each chunk before it is yielded.
     """
 
     def __init__(
@@ -155,6 +155,7 @@ class ChunkReader:
         fs: Fs,
         decompressed_limit_bytes: int,
         legacy_horizon_ms: int,
+        progress: Progress,
         stack: ExitStack,
     ) -> None:
         self._directory = directory
@@ -162,6 +163,7 @@ class ChunkReader:
         self._fs = fs
         self._limit_bytes = decompressed_limit_bytes
         self._legacy_horizon_ms = legacy_horizon_ms
+        self._progress = progress
         self._files = SourceFiles(directory, fs, stack)
         self._thread = lazy_pool(stack, "sediment-read")
         self._buffers = [padded_buffer(0), padded_buffer(0)]
@@ -202,6 +204,7 @@ class ChunkReader:
             ahead = None
             if number + 1 < len(jobs):
                 ahead = self._thread().submit(self._prepare, *jobs[number + 1], number + 1, newest_first)
+            self._progress(chunk.size_bytes)
             yield chunk
 
     def _prepare(

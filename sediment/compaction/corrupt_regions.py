@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.chunk_reader import CHUNK_BYTES, ByteArray, ChunkBoundaries, Progress, boundaries_between
-from sediment.compaction.grouping import CleaningPlan, SegmentGroup
+from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels.transactions import DISCARD, LEAVES_HEADER, TOMBSTONES_STAY, UNMAPPED, UNREADABLE
 from sediment.compaction.prepared_swap import UnreadableBatch
 from sediment.segment_io.compiled.status import BAD_LENGTH, BAD_RECORD_COUNT, LEGACY_MAGIC, OK
@@ -75,6 +75,9 @@ class CorruptRegions:
         return tuple(batch for segment in segments for batch in self.by_segment.get(segment.base_offset, ()))
 
 
+NOTHING_CORRUPT = CorruptRegions({}, frozenset())
+
+
 @dataclass(frozen=True, slots=True)
 class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
@@ -87,22 +90,6 @@ class CorruptLogScan:
     certain_end_offset: int
 
 
-def isolate(groups: Sequence[SegmentGroup], corrupt: CorruptRegions) -> tuple[SegmentGroup, ...]:
-    """Return `groups` with each segment that has corrupt regions in a group of its own."""
-    isolated: list[SegmentGroup] = []
-    for group in groups:
-        runs: list[list[SegmentRef]] = []
-        for segment in group.segments:
-            is_corrupt = segment.base_offset in corrupt.by_segment
-            if runs and not is_corrupt and runs[-1][-1].base_offset not in corrupt.by_segment:
-                runs[-1].append(segment)
-            else:
-                runs.append([segment])
-        ends = [*(run[0].base_offset - 1 for run in runs[1:]), group.last_offset]
-        isolated.extend(SegmentGroup(tuple(run), end) for run, end in zip(runs, ends, strict=True))
-    return tuple(isolated)
-
-
 # ----------------------------------------------------------------------------------------------------- finding them-
 def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> CorruptRegions:
     """Read every batch of the plan's segments, and check CRCs, records and compressed streams.
@@ -113,7 +100,7 @@ def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> Corr
     every = plan.view.listing.segments
     ends = {segment.base_offset: following.base_offset for segment, following in pairwise(every)}
     found, untouchable = {}, set()
-    for segment in (segment for group in plan.groups for segment in group.segments):
+    for segment in plan.segments:
         directory = plan.view.listing.path
         descriptor = fs.open_to_read(directory / _log_name(segment))
         try:
@@ -306,9 +293,7 @@ class _Event:
     last_offset: int
 
 
-def scan_corrupt_log(
-    plan: CleaningPlan, segments: Sequence[SegmentRef], corrupt: CorruptRegions, progress: Progress
-) -> CorruptLogScan:
+def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, progress: Progress) -> CorruptLogScan:
     """Scan a partition in which only the `corrupt` regions are unreadable; return chunk boundaries and flags.
 
     Raises:
@@ -317,7 +302,7 @@ def scan_corrupt_log(
     scans: dict[int, _SegmentScan] = {}
     events: list[_Event] = []
     is_after_corruption = False
-    for segment in segments:
+    for segment in plan.segments:
         scan = _SegmentScan(plan.view.listing.path, segment, corrupt.of([segment]))
         is_after_corruption = is_after_corruption or bool(scan.unreadable)
         events.extend(scan.run(is_after_corruption, progress))

@@ -121,11 +121,15 @@ class GroupOutput:
         group: SegmentGroup,
         aborted: Sequence[AbortedTransaction],
         writer: PartWriter,
+        state: npt.NDArray[np.int64],
         unreadable: Sequence[UnreadableBatch] = (),
         *,
         is_untouchable: bool = False,
     ) -> None:
-        """`unreadable` are batches of `group` that stay as they are; `is_untouchable`: the whole group stays so."""
+        """`unreadable` are batches of `group` that stay as they are; `is_untouchable`: the whole group stays so.
+
+        `state` are the registers of the sweep that fills the output, until `take`.
+        """
         self._group = group
         self._unreadable = tuple(unreadable)
         self._is_untouchable = is_untouchable
@@ -136,9 +140,15 @@ class GroupOutput:
         self._start = self.buffer.size
         self._changed = False
         self._stats = CleanStats()
+        self._state = state
+        state[registers.OUT_START] = self.buffer.size
+        state[[registers.MESSAGES_READ, registers.MESSAGES_WRITTEN, registers.CHANGED]] = 0
+        state[[registers.TOMBSTONES_WAITING, registers.WITHOUT_HORIZON]] = 0
+        state[registers.FIRST_HORIZON_MS], state[registers.LAST_HORIZON_MS] = INT64_MAX, 0
 
-    def grow(self, state: npt.NDArray[np.int64], needed: int) -> None:
+    def grow(self, needed: int) -> None:
         """Move the output to the end of a larger buffer that has `needed` bytes free."""
+        state = self._state
         start = int(state[registers.OUT_START])
         used = self.buffer[start:]
         larger = self._memory(2 * self.buffer.size + needed)
@@ -146,10 +156,11 @@ class GroupOutput:
         larger[larger.size - used.size :] = used
         self.buffer = larger
 
-    def place_original(self, state: npt.NDArray[np.int64], source: ByteArray, *, is_unreadable: bool) -> None:
+    def place_original(self, source: ByteArray, *, is_unreadable: bool) -> None:
         """Place the bytes of the batch at the sweep's cursor as they were read, and step past it."""
+        state = self._state
         if state[registers.OUT_START] < source.size:
-            self.grow(state, source.size)
+            self.grow(source.size)
         state[registers.OUT_START] -= source.size
         start = int(state[registers.OUT_START])
         self.buffer[start : start + source.size] = source
@@ -157,8 +168,9 @@ class GroupOutput:
             self._kept_ends.append((self.buffer.size - start, source.size))
         state[registers.CURSOR] -= 1
 
-    def take(self, state: npt.NDArray[np.int64]) -> None:
+    def take(self) -> None:
         """Take over the results of the sweep from its registers."""
+        state = self._state
         self._start = int(state[registers.OUT_START])
         self._changed = bool(state[registers.CHANGED])
         is_stated = self._writer.config.delete_retention_ms is not None

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sediment.compaction.chunk_reader import ByteArray, Chunk, ChunkReader, FallbackRequiredError
+from sediment.compaction.config import CompactionConfig
 from sediment.compaction.group_output import OUTPUT_PAGES, GroupOutput
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels import registers, sweep
@@ -72,8 +73,13 @@ class KernelDriver:
     they count against the memory budget.
     """
 
-    def __init__(self, plan: CleaningPlan, reader: ChunkReader, seed: int, *, exact_keys: bool = False) -> None:
+    def __init__(
+        self, plan: CleaningPlan, reader: ChunkReader, seed: int, *, filter_by: int, exact_keys: bool = False
+    ) -> None:
+        """`filter_by`: BY_OCCURRENCE; BY_OFFSET, after `fill_map`; or BY_BITMAP, after `begin_split`."""
         self.state = np.zeros(registers.STATE_REGISTERS, dtype=np.int64)
+        self.state[registers.LAST_BASE_OFFSET] = INT64_MAX
+        self.state[registers.LATEST_OFFSET] = -1
         self.being_written_bytes = 0
         self._plan = plan
         self._config = plan.config
@@ -83,6 +89,8 @@ class KernelDriver:
         self._producers = _active_producers(plan)
         self._memory = WorkingMemory()
         self._rules = np.zeros(registers.RULE_REGISTERS, dtype=np.int64)
+        self._set_rules(filter_by)
+        self._map = OffsetMap(with_offsets=filter_by == registers.BY_OFFSET)
         self._survivor_bits = np.zeros(0, dtype=np.uint8)
         self._digest: np.uint64 | None = None
         self._runs: list[RunKeys] = []
@@ -90,31 +98,17 @@ class KernelDriver:
         self._exact_keys = self._compare_keys() if exact_keys else None
 
     # ---------------------------------------------------------------------------------------------- beginning a part
-    def begin_map(self, *, with_offsets: bool) -> None:
-        """Start with an empty map."""
-        self._map = OffsetMap(with_offsets=with_offsets)
-        self.state[registers.HEADROOM] = 0
-
-    def begin_fill(self) -> None:
-        """Prepare `fill_map`: an empty map with offsets, bounded as the config says."""
-        self.begin_map(with_offsets=True)
-        self._rules[registers.FIRST_MAPPED_OFFSET] = self._plan.range.first_dirty_offset
-        self._rules[registers.MAP_LIMIT] = self._map_limit()
-        self.state[registers.LATEST_OFFSET] = -1
-        self.state[registers.MAPPED] = 0
-
-    def begin_sweep(self, end_offset: int, filter_by: int) -> None:
-        """Prepare `sweep_chunk` below `end_offset`, filtering by BY_OCCURRENCE, BY_OFFSET or BY_BITMAP."""
-        rules, next_horizon_ms = self._rules, self._config.next_horizon_ms(self._plan.now_ms)
-        rules[registers.FIRST_MAPPED_OFFSET] = self._plan.range.first_dirty_offset
-        rules[registers.UPPER_BOUND_OFFSET] = self._plan.range.first_uncleanable_offset
-        rules[registers.NOW_MS] = self._plan.now_ms
-        rules[registers.NEXT_HORIZON_MS] = NO_HORIZON if next_horizon_ms is None else next_horizon_ms
+    def _set_rules(self, filter_by: int) -> None:
+        rules, plan = self._rules, self._plan
+        rules[registers.FIRST_MAPPED_OFFSET] = plan.range.first_dirty_offset
+        rules[registers.UPPER_BOUND_OFFSET] = plan.range.first_uncleanable_offset
+        rules[registers.NOW_MS] = plan.now_ms
+        rules[registers.NEXT_HORIZON_MS] = NO_HORIZON if plan.next_horizon_ms is None else plan.next_horizon_ms
         rules[registers.FILTER] = filter_by
-        self.state[registers.LAST_BASE_OFFSET] = INT64_MAX
+        rules[registers.MAP_LIMIT] = _map_limit(plan.config)
 
     def begin_split(self, end_offset: int | None, run_limit: int) -> None:
-        """Prepare a split below `end_offset` (None: the newest) after `begin_sweep`; runs end at `run_limit` keys."""
+        """Prepare a split below `end_offset` (None: the newest); runs end at `run_limit` keys."""
         self._rules[registers.RUN_LIMIT] = run_limit
         self.state[registers.LAST_BASE_OFFSET] = INT64_MAX if end_offset is None else end_offset
         self.state[registers.RECORDS] = 0
@@ -127,14 +121,6 @@ class KernelDriver:
         self._survivor_bits = bits
         self._reader.skip_batches_without_survivors(bits)
 
-    def begin_group(self, output: GroupOutput) -> None:
-        """Prepare the sweep of one group into `output`."""
-        state = self.state
-        state[registers.OUT_START] = output.buffer.size
-        state[[registers.MESSAGES_READ, registers.MESSAGES_WRITTEN, registers.CHANGED]] = 0
-        state[[registers.TOMBSTONES_WAITING, registers.WITHOUT_HORIZON]] = 0
-        state[registers.FIRST_HORIZON_MS], state[registers.LAST_HORIZON_MS] = INT64_MAX, 0
-
     # -------------------------------------------------------------------------------------------- the kernels, a chunk
     def sweep_chunk(self, chunk: Chunk, output: GroupOutput) -> None:
         """Filter the records of a chunk into `output`.
@@ -146,9 +132,10 @@ class KernelDriver:
             HashCollisionError, MemoryBudgetError: see `sweep_log`.
         """
         self._check_keys(chunk, output)
-        self._begin_chunk(chunk)
+        self.state[registers.CURSOR] = chunk.positions.size
         self._drive(chunk, lambda batches: self._call_sweep(batches, output), output=output)
         self.check_memory(output)
+        self._note_met(chunk)
 
     def fill_map(self, chunk: Chunk) -> bool:
         """Put the keys of a chunk into the map; return False if the map is full."""
@@ -158,8 +145,9 @@ class KernelDriver:
 
     def collect_keys(self, chunk: Chunk) -> list[RunKeys]:
         """Collect the keys of a chunk; return the runs that became complete, newest first."""
-        self._begin_chunk(chunk)
+        self.state[registers.CURSOR] = chunk.positions.size
         self._drive(chunk, self._call_collect)
+        self._note_met(chunk)
         runs, self._runs = self._runs, []
         return runs
 
@@ -183,11 +171,11 @@ class KernelDriver:
         )
 
     def _begin_run(self) -> None:
-        self.begin_map(with_offsets=False)
+        self._map = OffsetMap(with_offsets=False)
+        self.state[registers.HEADROOM] = 0
         self.state[registers.RUN_KEYS] = 0
 
-    def _begin_chunk(self, chunk: Chunk) -> None:
-        self.state[registers.CURSOR] = chunk.positions.size
+    def _note_met(self, chunk: Chunk) -> None:
         if self._digest is not None:
             self._digest = np.uint64(digest_of(chunk.source, chunk.origins, self._digest))
 
@@ -239,7 +227,7 @@ class KernelDriver:
             if status == NEEDS_PAYLOAD:
                 self._decompress(chunk, forward=forward)
             elif status == NEEDS_COMPRESSION and output is not None:
-                self._compress(chunk, batches, output)
+                self._compress(batches, output)
             elif status == NEEDS_MAP_ROOM:
                 self.check_memory(output, more_keys=needed)
                 self._map.reserve(needed)
@@ -247,12 +235,6 @@ class KernelDriver:
                 self._memory.reserve_rows(needed)
             elif status == NEEDS_RAW_ROOM:
                 self._memory.reserve_raw(needed)
-            elif status == NEEDS_OUTPUT_ROOM and output is not None:
-                output.grow(state, needed)
-            elif status == NEEDS_ORIGINAL and output is not None:
-                ordinal = int(state[registers.CURSOR]) - 1
-                is_unreadable = bool(chunk.batch_flags[ordinal] & UNREADABLE)
-                output.place_original(state, chunk.source_of(ordinal), is_unreadable=is_unreadable)
             elif status == NEEDS_SIGHT_ROOM:
                 self._memory.reserve_run(needed)
             elif status == RUN_FULL:
@@ -261,6 +243,12 @@ class KernelDriver:
                 raise FallbackRequiredError(status)
             elif status == BEYOND_SIGHTED:
                 raise self.changed()
+            elif status == NEEDS_OUTPUT_ROOM and output is not None:
+                output.grow(needed)
+            elif status == NEEDS_ORIGINAL and output is not None:
+                ordinal = int(state[registers.CURSOR]) - 1
+                is_unreadable = bool(chunk.batch_flags[ordinal] & UNREADABLE)
+                output.place_original(chunk.source_of(ordinal), is_unreadable=is_unreadable)
             else:
                 raise self._reader.error(status, chunk, int(chunk.positions[self._current(forward=forward)]))
 
@@ -276,15 +264,15 @@ class KernelDriver:
             content = self._reader.decompress(chunk, ordinal)
         chunk.payloads[ordinal] = self._memory.hold_payload(content)
 
-    def _compress(self, chunk: Chunk, batches: Batches, output: GroupOutput) -> None:
+    def _compress(self, batches: Batches, output: GroupOutput) -> None:
         if self._compressors is _NO_COMPRESSORS:
             # Loaded at the first need; the sweep itself then compresses the next batches if it can.
             self._compressors = find_compressors()
-        codec, _ = chunk.payload_at(int(chunk.positions[self._current(forward=False)]))
+        codec = int(self.state[registers.PENDING_CODEC])
         raw = self._memory.raw.data[: int(self.state[registers.RAW_BYTES])]
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)
         while sweep.emit_compressed(batches, compressed, output.buffer, self.state) != DONE:
-            output.grow(self.state, int(self.state[registers.NEEDED]))
+            output.grow(int(self.state[registers.NEEDED]))
 
     # --------------------------------------------------------------------------------------------- comparing whole keys
     def _compare_keys(self) -> ExactKeys:
@@ -326,12 +314,6 @@ class KernelDriver:
                 advice="raise sediment.task.memory.bytes, or bound the keys of one round with "
                 "log.cleaner.dedupe.buffer.size",
             )
-
-    def _map_limit(self) -> int:
-        """Return the keys that a bounded map may hold: Kafka's slots times the load factor, truncated."""
-        if self._config.dedupe_buffer_bytes is None:
-            return INT64_MAX
-        return int(self._config.dedupe_buffer_bytes // _MAP_SLOT_BYTES * self._config.dedupe_load_factor)
 
 
 def release_shared_memory() -> None:
@@ -399,3 +381,10 @@ def _active_producers(plan: CleaningPlan) -> ActiveProducers:
         np.array([entry.last_offset for entry in entries], dtype=np.int64),
         np.array([entry.producer_epoch for entry in entries], dtype=np.int64),
     )
+
+
+def _map_limit(config: CompactionConfig) -> int:
+    """Return the keys that a bounded map may hold: Kafka's slots times the load factor, truncated."""
+    if config.dedupe_buffer_bytes is None:
+        return INT64_MAX
+    return int(config.dedupe_buffer_bytes // _MAP_SLOT_BYTES * config.dedupe_load_factor)

@@ -266,7 +266,7 @@ def test_compressed_batches_without_a_survivor_are_not_decompressed_ahead(tmp_pa
     survivors = survivors_of(work, split)
     assert np.unpackbits(survivors.bits, bitorder="little").tolist() == [1, 0, 1, 1, 1, 0, 1, 0]
     with ExitStack() as stack:
-        reader = ChunkReader(directory, plan.view.listing.segments, Fs(), 1 << 20, 0, stack)
+        reader = ChunkReader(directory, plan.view.listing.segments, Fs(), 1 << 20, 0, lambda _: None, stack)
         reader.skip_batches_without_survivors(np.packbits([1, 0, 0, 1, 0, 0, 1, 0], bitorder="little"))
         (chunk,) = reader.chunks(split.groups[0].segments, {}, newest_first=True)
         assert (chunk.payloads[:, 1] != NOT_DECOMPRESSED).tolist() == [True, False, False, False, True]

@@ -73,6 +73,7 @@ from sediment.compaction.kernels.registers import (
     NOW_MS,
     OUT_START,
     PENDING_BASE_TIMESTAMP,
+    PENDING_CODEC,
     PENDING_HAS_HORIZON,
     PENDING_KEPT,
     PENDING_MAX_TIMESTAMP,
@@ -307,6 +308,7 @@ def _emit_survivors(
         state[PENDING_BASE_TIMESTAMP] = first_timestamp
         state[PENDING_MAX_TIMESTAMP] = max_timestamp
         state[PENDING_HAS_HORIZON] = 1 if has_horizon else 0
+        state[PENDING_CODEC] = header.codec
         return NEEDS_COMPRESSION
     state[OUT_START] -= write_compressed(
         end, header.address, packed, packed_bytes, retained, first_timestamp, max_timestamp, has_horizon
