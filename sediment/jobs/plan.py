@@ -25,7 +25,7 @@ from rich.console import Console
 
 from sediment.compaction.strategy import KeyEquality
 from sediment.engine.directory.uncleanable import read_uncleanable
-from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, estimate_segments, find_resources, strategy_for
+from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, find_resources, strategy_for
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import quarantined, settled
 from sediment.jobs.cleaning.result import CleaningResult
@@ -200,8 +200,6 @@ def _start(listing: LogListing, cleanup_policy: tuple[str, ...]) -> PartitionPla
 
 
 def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> PartitionPlan | SplitsToClean:
-    from sediment.compaction.policy import explain_range
-
     cleaning = task.cleaning
     listing, config, fs = cleaning.listing, cleaning.config, Fs()
     if listing.is_replacement_open():
@@ -216,7 +214,7 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
         log_end_offset=view.log_end_offset,
         retention=_retention(task, view),
         reason_code=None if cleanable.blocked_by is None else cleanable.blocked_by.value,
-        reason=explain_range(cleanable, view, config),
+        reason=cleanable.reason,
         unblocks_at_ms=cleanable.unblocks_at_ms,
     )
     if task.at_work is not None and found.reason_code == UNCLEAN:
@@ -263,6 +261,7 @@ def _with_cleaning(
     task: PlanningTask, found: PartitionPlan, view: LogView, cleanable: CleanableRange, attempt: str
 ) -> PartitionPlan | SplitsToClean:
     """Return the plan with the fields of the compaction."""
+    from sediment.compaction.estimate import estimate_plan
     from sediment.compaction.grouping import plan_cleaning
 
     cleaning = task.cleaning
@@ -278,7 +277,7 @@ def _with_cleaning(
     if cleanable.blocked_by is not None or task.quarantine is not None:
         return _with_tombstones(found, _estimate(task, view, cleanable.first_dirty_offset))
     plan = plan_cleaning(view, cleanable, cleaning.config, now_ms=cleaning.now_ms)
-    choice = strategy_for(cleaning, plan, Fs())
+    choice = strategy_for(cleaning, plan, lambda: estimate_plan(plan, Fs(), sample_bytes=SAMPLE_BYTES))
     found = replace(
         found,
         status=CLEANABLE,
@@ -291,8 +290,7 @@ def _with_cleaning(
         result = clean_partition(cleaning, attempt)
         return SplitsToClean(found, result) if result.to_split is not None else _exactly(cleaning, found, result)
     estimate = _estimate(task, view, cleanable.first_uncleanable_offset)
-    cleaned_bytes = sum(group.log_bytes for group in plan.groups)
-    back = cleaned_bytes - estimate.log_bytes
+    back = plan.log_bytes - estimate.log_bytes
     return replace(
         _with_tombstones(found, estimate),
         keys=estimate.keys,
@@ -304,9 +302,18 @@ def _with_cleaning(
 
 def _estimate(task: PlanningTask, view: LogView, end_offset: int) -> Estimate:
     """Return an estimate of what cleaning the rolled segments below `end_offset` leaves."""
+    from sediment.compaction.estimate import estimate_segments
+
     cleaning = task.cleaning
     segments = [segment for segment in view.listing.segments[:-1] if segment.base_offset < end_offset]
-    return estimate_segments(view.listing.path, segments, cleaning.config, Fs(), now_ms=cleaning.now_ms)
+    return estimate_segments(
+        view.listing.path,
+        segments,
+        Fs(),
+        now_ms=cleaning.now_ms,
+        next_horizon_ms=cleaning.config.next_horizon_ms(cleaning.now_ms),
+        sample_bytes=SAMPLE_BYTES,
+    )
 
 
 def _with_tombstones(found: PartitionPlan, estimate: Estimate) -> PartitionPlan:
