@@ -40,7 +40,6 @@ from sediment.jobs.reporting.run_report import (
     RunReport,
     human_bytes,
     in_order,
-    new_run_id,
     report_json,
     report_table,
     utc_time,
@@ -51,6 +50,7 @@ from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.retention.config import RetentionConfig
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError, SourceChangedError
+from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, list_log
 
