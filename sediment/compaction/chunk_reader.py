@@ -60,10 +60,11 @@ from sediment.segment_io.format.layout import (
     OFFSET_ENTRY_BYTES,
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.segment.reader import batch_error, padded_buffer, read_into
+from sediment.segment_io.segment.reader import batch_error, read_into
 from sediment.segment_io.units import NS_PER_MS
 
 CHUNK_BYTES = 2 << 20

@@ -51,10 +51,11 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.legacy import check_legacy_crc, decode_entry
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.padding import padded_buffer, padded_copy
 from sediment.segment_io.format.upgrade import FIRST_OFFSET, LAST_OFFSET, upgrade_wrapper
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.segment.reader import HeaderScan, padded_buffer, read_into
+from sediment.segment_io.segment.reader import HeaderScan, read_into
 
 _UNDECIDED = UNMAPPED | TOMBSTONES_STAY
 
@@ -254,14 +255,13 @@ class _SegmentReading:
         count, codec = int(row["record_count"]), int(row["attributes"]) & CODEC_MASK
         if count > 0:
             payload = self.buffer[at + BATCH_HEADER_BYTES : at + size_bytes]
-            content = np.frombuffer(decompress(codec, payload.data, limit_bytes=self.limit_bytes), dtype=np.uint8)
-            if count * MIN_RECORD_BYTES > content.size:
+            content = decompress(codec, payload.data, limit_bytes=self.limit_bytes)
+            if count * MIN_RECORD_BYTES > len(content):
                 _raise_unless_ok(BAD_RECORD_COUNT)
-            padded = padded_buffer(content.size)
-            padded[: content.size] = content
+            padded = padded_copy(content)
             if len(self.records) < count:
                 self.records = np.zeros((count, RECORD_FIELDS), dtype=np.int64)
-            _raise_unless_ok(decode.decode_records(padded.ctypes.data, 0, content.size, count, self.records))
+            _raise_unless_ok(decode.decode_records(padded.ctypes.data, 0, len(content), count, self.records))
         return int(row["base_offset"]), int(row["last_offset"])
 
     def _read_legacy(self, at: int, size_bytes: int) -> tuple[int, int]:

@@ -69,7 +69,7 @@ from sediment.segment_io.format.layout import (
     MIN_RECORD_BYTES,
     RECORD_COUNT,
 )
-from sediment.segment_io.segment.reader import padded_buffer
+from sediment.segment_io.format.padding import padded_buffer
 
 if TYPE_CHECKING:
     from sediment.compaction.chunk_reader import Chunk, ChunkReader

@@ -55,8 +55,8 @@ from sediment.segment_io.format.codecs import compress
 from sediment.segment_io.format.compress import COMPRESSOR_REGISTERS, find_compressors
 from sediment.segment_io.format.hashing import hash_secrets
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.rebuild import NO_HORIZON
-from sediment.segment_io.segment.reader import padded_buffer
 
 if TYPE_CHECKING:
     from sediment.compaction.exact_keys import ExactKeys

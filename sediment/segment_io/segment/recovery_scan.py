@@ -70,8 +70,9 @@ from sediment.segment_io.format.layout import (
     TIME_ENTRY_BYTES,
 )
 from sediment.segment_io.format.legacy import check_legacy_crc
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.segment.reader import CHUNK_BYTES, Rows, batch_error, padded_buffer, read_into
+from sediment.segment_io.segment.reader import CHUNK_BYTES, Rows, batch_error, read_into
 
 ByteArray = npt.NDArray[np.uint8]
 
