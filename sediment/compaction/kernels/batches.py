@@ -24,6 +24,7 @@ from sediment.segment_io.compiled.status import (
     NEEDS_RECORD_ROOM,
     OK,
 )
+from sediment.segment_io.format.compression.decompress import NOT_DECOMPRESSED
 from sediment.segment_io.format.decode import (
     KEY_BYTES,
     KEY_START,
@@ -32,7 +33,6 @@ from sediment.segment_io.format.decode import (
     read_varint,
     read_varlong,
 )
-from sediment.segment_io.format.decompress import NOT_DECOMPRESSED
 from sediment.segment_io.format.hashing import hash_key
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,

@@ -25,7 +25,7 @@ from sediment.engine.live.log.validation import Batches
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, INCOMPLETE, OK
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import (
     OFFSET_DELTA,
     PADDING_BYTES,
