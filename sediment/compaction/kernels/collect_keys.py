@@ -1,6 +1,6 @@
 """The first sweep of a split: the latest occurrence of each of its keys, in runs that the tasks of all splits exchange.
 
-`digest_of` tells the caller if both sweeps of a split met the same batches.
+By `digest_of` the caller sees that both sweeps of a split met the same batches.
 """
 
 from __future__ import annotations
