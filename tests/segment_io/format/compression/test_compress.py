@@ -8,14 +8,14 @@ import pytest
 from sediment.segment_io.compiled import native
 from sediment.segment_io.format.compression import compress as compress_kernels
 from sediment.segment_io.format.compression import streams
-from sediment.segment_io.format.layout import CODEC_GZIP, CODEC_LZ4, CODEC_NAMES, CODEC_SNAPPY, CODEC_ZSTD
-from sediment.segment_io.format.streams.compress import (
+from sediment.segment_io.format.compression.compress import (
     COMPRESSOR_REGISTERS,
     NOT_COMPRESSED,
     compress_records,
     compressed_bound,
     find_compressors,
 )
+from sediment.segment_io.format.layout import CODEC_GZIP, CODEC_LZ4, CODEC_NAMES, CODEC_SNAPPY, CODEC_ZSTD
 
 GUARD = 0xA5
 GUARD_BYTES = 64
