@@ -30,7 +30,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels import sweep
+from sediment.compaction.kernels.record_filter import find_survivors
+from sediment.compaction.kernels.scan_chunk import scan_chunk
 from sediment.compaction.kernels.transactions import DISCARD, LEGACY, TOMBSTONES_GO, UNREADABLE
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
@@ -44,8 +45,8 @@ from sediment.segment_io.compiled.status import (
 )
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format import decode
-from sediment.segment_io.format.codecs import decompress
-from sediment.segment_io.format.decompress import NOT_DECOMPRESSED, decompress_batches, find_tools
+from sediment.segment_io.format.compression.decompress import NOT_DECOMPRESSED, decompress_batches, find_tools
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -60,10 +61,11 @@ from sediment.segment_io.format.layout import (
     OFFSET_ENTRY_BYTES,
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.segment.reader import batch_error, padded_buffer, read_into
+from sediment.segment_io.segment.reader import batch_error, read_into
 from sediment.segment_io.units import NS_PER_MS
 
 CHUNK_BYTES = 2 << 20
@@ -145,7 +147,7 @@ class ChunkReader:
 
     `every` is all segments of the partition; a segment's offsets end at the base of the next.
     `decompressed_limit_bytes` bounds the records of one batch.  In segments not modified since `legacy_horizon_ms`,
-    tombstones of magic 0 and 1 have expired.
+    tombstones of magic 0 and 1 have expired.  `progress` is called with the bytes of each chunk before it is yielded.
     """
 
     def __init__(
@@ -155,6 +157,7 @@ class ChunkReader:
         fs: Fs,
         decompressed_limit_bytes: int,
         legacy_horizon_ms: int,
+        progress: Progress,
         stack: ExitStack,
     ) -> None:
         self._directory = directory
@@ -162,6 +165,7 @@ class ChunkReader:
         self._fs = fs
         self._limit_bytes = decompressed_limit_bytes
         self._legacy_horizon_ms = legacy_horizon_ms
+        self._progress = progress
         self._files = SourceFiles(directory, fs, stack)
         self._thread = lazy_pool(stack, "sediment-read")
         self._buffers = [padded_buffer(0), padded_buffer(0)]
@@ -202,6 +206,7 @@ class ChunkReader:
             ahead = None
             if number + 1 < len(jobs):
                 ahead = self._thread().submit(self._prepare, *jobs[number + 1], number + 1, newest_first)
+            self._progress(chunk.size_bytes)
             yield chunk
 
     def _prepare(
@@ -279,7 +284,7 @@ class ChunkReader:
 
     def _surviving_batches(self, chunk: Chunk, survivors: ByteArray) -> npt.NDArray[np.bool_]:
         surviving = np.empty(chunk.positions.size, dtype=np.bool_)
-        self._records = sweep.find_survivors(
+        self._records = find_survivors(
             chunk.buffer.ctypes.data, chunk.positions, chunk.batch_flags, survivors, self._records, surviving
         )
         return surviving
@@ -413,9 +418,7 @@ def _scan_readable(
     """Scan the readable parts of the first `size_bytes` of `buffer`; `offsets` are (first, end) of the segment."""
     done, count, start = DONE, 0, 0
     for low, high in (*unreadable, (size_bytes, size_bytes)):
-        status, found, position = sweep.scan_chunk(
-            buffer.ctypes.data, start, low, *offsets, with_flags, positions[count:]
-        )
+        status, found, position = scan_chunk(buffer.ctypes.data, start, low, *offsets, with_flags, positions[count:])
         count += found
         if status not in (DONE, LEGACY_MET):
             return status, count, position

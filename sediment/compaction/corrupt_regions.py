@@ -27,13 +27,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.chunk_reader import CHUNK_BYTES, ByteArray, ChunkBoundaries, Progress, boundaries_between
-from sediment.compaction.grouping import CleaningPlan, SegmentGroup
+from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels.transactions import DISCARD, LEAVES_HEADER, TOMBSTONES_STAY, UNMAPPED, UNREADABLE
 from sediment.compaction.prepared_swap import UnreadableBatch
 from sediment.segment_io.compiled.status import BAD_LENGTH, BAD_RECORD_COUNT, LEGACY_MAGIC, OK
 from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, UnsupportedDataError
 from sediment.segment_io.format import decode
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.checksum import check_crc
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import BATCH_ROW, RECORD_FIELDS, STATUS_TEXT
 from sediment.segment_io.format.indexes import OffsetIndex, parse_offset_index
 from sediment.segment_io.format.layout import (
@@ -51,10 +52,11 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.legacy import check_legacy_crc, decode_entry
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.padding import padded_buffer, padded_copy
 from sediment.segment_io.format.upgrade import FIRST_OFFSET, LAST_OFFSET, upgrade_wrapper
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.segment.reader import HeaderScan, padded_buffer, read_into
+from sediment.segment_io.segment.reader import HeaderScan, read_into
 
 _UNDECIDED = UNMAPPED | TOMBSTONES_STAY
 
@@ -75,6 +77,9 @@ class CorruptRegions:
         return tuple(batch for segment in segments for batch in self.by_segment.get(segment.base_offset, ()))
 
 
+NOTHING_CORRUPT = CorruptRegions({}, frozenset())
+
+
 @dataclass(frozen=True, slots=True)
 class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
@@ -87,22 +92,6 @@ class CorruptLogScan:
     certain_end_offset: int
 
 
-def isolate(groups: Sequence[SegmentGroup], corrupt: CorruptRegions) -> tuple[SegmentGroup, ...]:
-    """Return `groups` with each segment that has corrupt regions in a group of its own."""
-    isolated: list[SegmentGroup] = []
-    for group in groups:
-        runs: list[list[SegmentRef]] = []
-        for segment in group.segments:
-            is_corrupt = segment.base_offset in corrupt.by_segment
-            if runs and not is_corrupt and runs[-1][-1].base_offset not in corrupt.by_segment:
-                runs[-1].append(segment)
-            else:
-                runs.append([segment])
-        ends = [*(run[0].base_offset - 1 for run in runs[1:]), group.last_offset]
-        isolated.extend(SegmentGroup(tuple(run), end) for run, end in zip(runs, ends, strict=True))
-    return tuple(isolated)
-
-
 # ----------------------------------------------------------------------------------------------------- finding them-
 def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> CorruptRegions:
     """Read every batch of the plan's segments; check CRCs, records and compressed streams; return the corrupt regions.
@@ -113,7 +102,7 @@ def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> Corr
     every = plan.view.listing.segments
     ends = {segment.base_offset: following.base_offset for segment, following in pairwise(every)}
     found, untouchable = {}, set()
-    for segment in (segment for group in plan.groups for segment in group.segments):
+    for segment in plan.segments:
         directory = plan.view.listing.path
         descriptor = fs.open_to_read(directory / _log_name(segment))
         try:
@@ -259,7 +248,7 @@ class _SegmentReading:
             CorruptBatchError, UnsupportedDataError: it cannot be read.
         """
         address = self.buffer.ctypes.data
-        _raise_unless_ok(decode.check_crc(address + at, size_bytes))
+        _raise_unless_ok(check_crc(address + at, size_bytes))
         status, filled, _, _ = decode.read_headers(address, at, at + size_bytes, 0, self.row)
         if filled == 0:
             _raise_unless_ok(status)
@@ -267,14 +256,13 @@ class _SegmentReading:
         count, codec = int(row["record_count"]), int(row["attributes"]) & CODEC_MASK
         if count > 0:
             payload = self.buffer[at + BATCH_HEADER_BYTES : at + size_bytes]
-            content = np.frombuffer(decompress(codec, payload.data, limit_bytes=self.limit_bytes), dtype=np.uint8)
-            if count * MIN_RECORD_BYTES > content.size:
+            content = decompress(codec, payload.data, limit_bytes=self.limit_bytes)
+            if count * MIN_RECORD_BYTES > len(content):
                 _raise_unless_ok(BAD_RECORD_COUNT)
-            padded = padded_buffer(content.size)
-            padded[: content.size] = content
+            padded = padded_copy(content)
             if len(self.records) < count:
                 self.records = np.zeros((count, RECORD_FIELDS), dtype=np.int64)
-            _raise_unless_ok(decode.decode_records(padded.ctypes.data, 0, content.size, count, self.records))
+            _raise_unless_ok(decode.decode_records(padded.ctypes.data, 0, len(content), count, self.records))
         return int(row["base_offset"]), int(row["last_offset"])
 
     def _read_legacy(self, at: int, size_bytes: int) -> tuple[int, int]:
@@ -306,9 +294,7 @@ class _Event:
     last_offset: int
 
 
-def scan_corrupt_log(
-    plan: CleaningPlan, segments: Sequence[SegmentRef], corrupt: CorruptRegions, progress: Progress
-) -> CorruptLogScan:
+def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, progress: Progress) -> CorruptLogScan:
     """Scan a partition in which only the `corrupt` regions are unreadable; return chunk boundaries and flags.
 
     Raises:
@@ -317,7 +303,7 @@ def scan_corrupt_log(
     scans: dict[int, _SegmentScan] = {}
     events: list[_Event] = []
     is_after_corruption = False
-    for segment in segments:
+    for segment in plan.segments:
         scan = _SegmentScan(plan.view.listing.path, segment, corrupt.of([segment]))
         is_after_corruption = is_after_corruption or bool(scan.unreadable)
         events.extend(scan.run(is_after_corruption, progress))

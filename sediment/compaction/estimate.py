@@ -5,7 +5,7 @@ the hybrid of Haas and others.  It uses the first-order jackknife if keys are ab
 estimator if a test of the sample says that they are not.  Both are exact if the sample is the whole log.  The jackknife
 is also exact if no key occurs twice, and if every key occurs many times.
 
-Invariant: no I/O; the caller reads the sample.
+Invariant: `estimate_segments` alone reads; everything else takes and returns values.
 
 Source: Haas, Naughton, Seshadri, Stokes: Sampling-based estimation of the number of distinct values of an attribute,
 VLDB 1995; kafka-log 02 §6.4 for the parts of a batch that stay.
@@ -13,21 +13,25 @@ VLDB 1995; kafka-log 02 §6.4 for the parts of a batch that stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from sediment.compaction.grouping import CleaningPlan
 from sediment.segment_io.format.decode import BATCH_ROW
-from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CONTROL_BIT, DELETE_HORIZON_BIT, INT64_MAX, INT64_MIN
-from sediment.segment_io.segment.columns import WANT_KEY, WANT_VALUE, BadBatchError, RecordColumns, RecordTable
+from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CONTROL_BIT, DELETE_HORIZON_BIT
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.partition.sample import sampled_batches
+from sediment.segment_io.segment.columns import WANT_KEY, WANT_VALUE, readable_tables
 from sediment.segment_io.segment.reader import BatchSpan
 
 Int64s = npt.NDArray[np.int64]
 
 _NORMAL_QUANTILE = 1.96
-_EVERYTHING = np.array([INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +68,48 @@ class Estimate:
     key_bytes: int = 0
 
 
+def estimate_plan(plan: CleaningPlan, fs: Fs, *, sample_bytes: int) -> Estimate:
+    """Return an estimate of what `plan` leaves, from a sample of about `sample_bytes`.
+
+    Raises:
+        CorruptBatchError: a log small enough to be read as a whole has a malformed batch.
+    """
+    listing = plan.view.listing
+    return estimate_segments(
+        listing.path,
+        plan.segments,
+        fs,
+        now_ms=plan.now_ms,
+        next_horizon_ms=plan.next_horizon_ms,
+        sample_bytes=sample_bytes,
+    )
+
+
+def estimate_segments(
+    directory: Path,
+    segments: Sequence[SegmentRef],
+    fs: Fs,
+    *,
+    now_ms: int,
+    next_horizon_ms: int | None,
+    sample_bytes: int,
+) -> Estimate:
+    """Return an estimate of what cleaning `segments` leaves, from a sample of about `sample_bytes` of them.
+
+    Raises:
+        CorruptBatchError: a log small enough to be read as a whole has a malformed batch.
+    """
+    sample = collect_sample(sampled_batches(directory, segments, fs, budget_bytes=sample_bytes))
+    log_bytes = sum(segment.log_bytes for segment in segments)
+    return estimate_cleaning(sample, log_bytes, now_ms=now_ms, next_horizon_ms=next_horizon_ms)
+
+
 def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
     """Return the sample of the batches in `spans`; leave out unreadable batches."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    columns = RecordColumns(WANT_KEY | WANT_VALUE)
-    tables: list[RecordTable] = []
-    for span in spans:
-        skip = np.zeros(len(span.rows), dtype=np.bool_)
-        done = 0
-        while done < len(span.rows):
-            try:
-                done = columns.add(span, done, skip, _EVERYTHING)
-            except BadBatchError as bad:
-                skip[bad.index] = True
-                done = bad.index
-            if done < len(span.rows) and len(columns):
-                tables.append(columns.take())
-    tables.append(columns.take())
-    tables = [table for table in tables if len(table.headers)]
+    tables = list(readable_tables(spans, WANT_KEY | WANT_VALUE))
     if not tables:
         nothing = np.zeros(0, dtype=np.int64)
         return SampledBatches(np.zeros(0, dtype=BATCH_ROW), nothing, nothing, nothing, nothing)

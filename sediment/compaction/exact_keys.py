@@ -47,6 +47,7 @@ from sediment.segment_io.compiled.status import (
     PROVED,
 )
 from sediment.segment_io.errors import HashCollisionError
+from sediment.segment_io.format.compression.decompress import NOT_DECOMPRESSED
 from sediment.segment_io.format.decode import (
     KEY_BYTES,
     KEY_START,
@@ -55,7 +56,6 @@ from sediment.segment_io.format.decode import (
     RECORD_FIELDS,
     decode_records,
 )
-from sediment.segment_io.format.decompress import NOT_DECOMPRESSED
 from sediment.segment_io.format.hashing import hash_key
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -69,7 +69,7 @@ from sediment.segment_io.format.layout import (
     MIN_RECORD_BYTES,
     RECORD_COUNT,
 )
-from sediment.segment_io.segment.reader import padded_buffer
+from sediment.segment_io.format.padding import padded_buffer
 
 if TYPE_CHECKING:
     from sediment.compaction.chunk_reader import Chunk, ChunkReader

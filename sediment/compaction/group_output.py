@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sediment.compaction.chunk_reader import CHUNK_BYTES, ByteArray
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import SegmentGroup
-from sediment.compaction.kernels import sweep
+from sediment.compaction.kernels import registers
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, UnreadableBatch
 from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.compiled.huge_pages import PageReserve, anonymous_memory
@@ -121,11 +121,15 @@ class GroupOutput:
         group: SegmentGroup,
         aborted: Sequence[AbortedTransaction],
         writer: PartWriter,
+        state: npt.NDArray[np.int64],
         unreadable: Sequence[UnreadableBatch] = (),
         *,
         is_untouchable: bool = False,
     ) -> None:
-        """`unreadable` batches of `group` stay unchanged; if `is_untouchable`, the whole group stays unchanged."""
+        """`unreadable` batches of `group` stay unchanged; if `is_untouchable`, the whole group stays unchanged.
+
+        `state` holds the registers of the sweep that fills the output, until `take`.
+        """
         self._group = group
         self._unreadable = tuple(unreadable)
         self._is_untouchable = is_untouchable
@@ -136,42 +140,50 @@ class GroupOutput:
         self._start = self.buffer.size
         self._changed = False
         self._stats = CleanStats()
+        self._state = state
+        state[registers.OUT_START] = self.buffer.size
+        state[[registers.MESSAGES_READ, registers.MESSAGES_WRITTEN, registers.CHANGED]] = 0
+        state[[registers.TOMBSTONES_WAITING, registers.WITHOUT_HORIZON]] = 0
+        state[registers.FIRST_HORIZON_MS], state[registers.LAST_HORIZON_MS] = INT64_MAX, 0
 
-    def grow(self, state: npt.NDArray[np.int64], needed: int) -> None:
+    def grow(self, needed: int) -> None:
         """Move the output to the end of a larger buffer that has `needed` bytes free."""
-        start = int(state[sweep.OUT_START])
+        state = self._state
+        start = int(state[registers.OUT_START])
         used = self.buffer[start:]
         larger = self._memory(2 * self.buffer.size + needed)
-        state[sweep.OUT_START] = larger.size - used.size
+        state[registers.OUT_START] = larger.size - used.size
         larger[larger.size - used.size :] = used
         self.buffer = larger
 
-    def place_original(self, state: npt.NDArray[np.int64], source: ByteArray, *, is_unreadable: bool) -> None:
+    def place_original(self, source: ByteArray, *, is_unreadable: bool) -> None:
         """Copy the original bytes of the batch at the sweep's cursor to the output, and move the cursor past it."""
-        if state[sweep.OUT_START] < source.size:
-            self.grow(state, source.size)
-        state[sweep.OUT_START] -= source.size
-        start = int(state[sweep.OUT_START])
+        state = self._state
+        if state[registers.OUT_START] < source.size:
+            self.grow(source.size)
+        state[registers.OUT_START] -= source.size
+        start = int(state[registers.OUT_START])
         self.buffer[start : start + source.size] = source
         if is_unreadable:
             self._kept_ends.append((self.buffer.size - start, source.size))
-        state[sweep.CURSOR] -= 1
+        state[registers.CURSOR] -= 1
 
-    def take(self, state: npt.NDArray[np.int64]) -> None:
+    def take(self) -> None:
         """Take over the results of the sweep from its registers."""
-        self._start = int(state[sweep.OUT_START])
-        self._changed = bool(state[sweep.CHANGED])
+        state = self._state
+        self._start = int(state[registers.OUT_START])
+        self._changed = bool(state[registers.CHANGED])
         is_stated = self._writer.config.delete_retention_ms is not None
         self._stats = CleanStats(
-            messages_read=int(state[sweep.MESSAGES_READ]),
-            messages_written=int(state[sweep.MESSAGES_WRITTEN]),
+            messages_read=int(state[registers.MESSAGES_READ]),
+            messages_written=int(state[registers.MESSAGES_WRITTEN]),
             bytes_read=self._group.log_bytes,
             bytes_written=self.buffer.size - self._start,
             corrupt_batches=len(self._unreadable),
-            tombstones_waiting=int(state[sweep.TOMBSTONES_WAITING]),
-            first_horizon_ms=max(int(state[sweep.FIRST_HORIZON_MS]), 0),
-            last_horizon_ms=int(state[sweep.LAST_HORIZON_MS]),
-            batches_without_horizon=0 if is_stated else int(state[sweep.WITHOUT_HORIZON]),
+            tombstones_waiting=int(state[registers.TOMBSTONES_WAITING]),
+            first_horizon_ms=max(int(state[registers.FIRST_HORIZON_MS]), 0),
+            last_horizon_ms=int(state[registers.LAST_HORIZON_MS]),
+            batches_without_horizon=0 if is_stated else int(state[registers.WITHOUT_HORIZON]),
         )
 
     def used_bytes(self) -> int:

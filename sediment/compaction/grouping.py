@@ -6,7 +6,7 @@ segment file.  All functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,6 +16,7 @@ from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.partition.log_view import LogView
+from sediment.segment_io.units import NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,47 @@ class CleaningPlan:
     aborted: tuple[AbortedTransaction, ...]
     config: CompactionConfig
     now_ms: int
+
+    @property
+    def segments(self) -> tuple[SegmentRef, ...]:
+        """Return the segments of all groups, in log order."""
+        return tuple(segment for group in self.groups for segment in group.segments)
+
+    @property
+    def dirty_base_offset(self) -> int:
+        """Return the base offset of the segment that contains the first dirty offset, or 0."""
+        first = self.range.first_dirty_offset
+        return max((s.base_offset for s in self.segments if s.base_offset <= first), default=0)
+
+    @property
+    def dirty_segments(self) -> tuple[SegmentRef, ...]:
+        """Return the segments from the one that contains the first dirty offset on."""
+        return tuple(s for s in self.segments if s.base_offset >= self.dirty_base_offset)
+
+    @property
+    def log_bytes(self) -> int:
+        """Return the sum of the `.log` sizes of all groups."""
+        return sum(group.log_bytes for group in self.groups)
+
+    @property
+    def may_hold_transactions(self) -> bool:
+        """True if a file beside the log mentions transactions; in the log the sweep finds them."""
+        return (
+            bool(self.aborted)
+            or any(segment.transaction_index_bytes for segment in self.view.listing.segments)
+            or any(e.coordinator_epoch >= 0 or e.current_txn_first_offset >= 0 for e in self.view.producers)
+        )
+
+    @property
+    def next_horizon_ms(self) -> int | None:
+        """Return the delete horizon that the cleaning writes, or None if it writes none."""
+        return self.config.next_horizon_ms(self.now_ms)
+
+    @property
+    def legacy_horizon_ms(self) -> int:
+        """Return the time up to which last modified segments lose tombstones of magic 0 and 1."""
+        clean = [s for s in self.view.listing.segments if s.base_offset < self.range.first_dirty_offset]
+        return self.config.legacy_horizon_ms(clean[-1].mtime_ns // NS_PER_MS if clean else None)
 
 
 def plan_cleaning(view: LogView, cleanable: CleanableRange, config: CompactionConfig, *, now_ms: int) -> CleaningPlan:
@@ -98,6 +140,21 @@ def group_segments(
     if members:
         groups.append(SegmentGroup(tuple(members), last_offset))
     return tuple(groups)
+
+
+def isolate(groups: Sequence[SegmentGroup], bases: Container[int]) -> tuple[SegmentGroup, ...]:
+    """Return `groups` with each segment whose base offset is in `bases` in a group of its own."""
+    isolated: list[SegmentGroup] = []
+    for group in groups:
+        runs: list[list[SegmentRef]] = []
+        for segment in group.segments:
+            if runs and segment.base_offset not in bases and runs[-1][-1].base_offset not in bases:
+                runs[-1].append(segment)
+            else:
+                runs.append([segment])
+        ends = [*(run[0].base_offset - 1 for run in runs[1:]), group.last_offset]
+        isolated.extend(SegmentGroup(tuple(run), end) for run, end in zip(runs, ends, strict=True))
+    return tuple(isolated)
 
 
 def _with_last_offsets(

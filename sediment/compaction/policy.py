@@ -47,7 +47,7 @@ class CleanableRange:
     `first_uncleanable_offset` is a segment base.  A segment counts in both `clean_bytes` and `cleanable_bytes` if
     `first_dirty_offset` is in its middle.  `must_compact`: the maximum compaction lag is exceeded.  `force_checkpoint`
     is a new cleaner checkpoint to write even if the log is not cleaned; None: write none.  `unblocks_at_ms` is the
-    first moment at which time alone unblocks the log; None: it never does.
+    first moment at which time alone unblocks the log; None: it never does.  `reason` is a sentence for an operator.
     """
 
     first_dirty_offset: int
@@ -59,6 +59,7 @@ class CleanableRange:
     force_checkpoint: int | None
     blocked_by: BlockingRule | None
     unblocks_at_ms: int | None
+    reason: str = ""
 
 
 def cleanable_range(
@@ -75,7 +76,8 @@ def cleanable_range(
     first_dirty, force_checkpoint = _first_dirty(view, from_start=from_start)
     rules = _Rules(view, config, force, first_dirty, force_checkpoint, _Segments.of(view))
     now = rules.at(now_ms)
-    return replace(now, unblocks_at_ms=rules.first_unblocked_ms()) if now.blocked_by else now
+    unblocks_at_ms = rules.first_unblocked_ms() if now.blocked_by else None
+    return replace(now, unblocks_at_ms=unblocks_at_ms, reason=_explain(now, view, config))
 
 
 def filthiest_first(logs: Iterable[tuple[Log, CleanableRange]]) -> list[Log]:
@@ -87,7 +89,7 @@ def filthiest_first(logs: Iterable[tuple[Log, CleanableRange]]) -> list[Log]:
     return [log for log, found in sorted(cleanable, key=lambda pair: -pair[1].cleanable_ratio)]
 
 
-def explain_range(cleanable: CleanableRange, view: LogView, config: CompactionConfig) -> str:
+def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig) -> str:
     """Return one sentence for an operator: which rule blocks, or which range can be cleaned."""
     match cleanable.blocked_by:
         case None:

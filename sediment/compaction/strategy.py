@@ -70,7 +70,7 @@ def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable
     Raises:
         MemoryBudgetError: whole keys are to be compared, but only splits would fit into memory.
     """
-    log_bytes = sum(group.log_bytes for group in plan.groups)
+    log_bytes = plan.log_bytes
     if plan.config.dedupe_buffer_bytes is not None:
         return StrategyChoice(Strategy.WHOLE, "a bounded offset map is filled forward, by one task")
     if resources.asked is not None:

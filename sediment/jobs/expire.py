@@ -62,7 +62,6 @@ from sediment.jobs.reporting.run_report import (
     counted,
     human_bytes,
     in_order,
-    new_run_id,
     print_failures,
     report_json,
     report_table,
@@ -81,7 +80,7 @@ from sediment.segment_io.errors import (
     SettingsError,
     SourceChangedError,
 )
-from sediment.segment_io.format.names import LEADER_EPOCH_FILE, LOCK_FILE, LOG_START_FILE, TopicPartition
+from sediment.segment_io.format.names import LEADER_EPOCH_FILE, LOCK_FILE, LOG_START_FILE, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, update_offset_checkpoint
 from sediment.segment_io.partition.listing import LogListing, list_log

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from sediment.compaction.strategy import KeyEquality
 from sediment.engine.directory.uncleanable import read_uncleanable
-from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, estimate_segments, find_resources, strategy_for
+from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, find_resources, strategy_for
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import quarantined, settled
 from sediment.jobs.cleaning.result import CleaningResult
@@ -41,7 +41,6 @@ from sediment.jobs.reporting.run_report import (
     counted,
     human_bytes,
     in_order,
-    new_run_id,
     report_json,
     report_table,
     utc_time,
@@ -52,6 +51,7 @@ from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.retention.config import RetentionConfig
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError, SourceChangedError
+from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, list_log
 
@@ -201,8 +201,6 @@ def _start(listing: LogListing, cleanup_policy: tuple[str, ...]) -> PartitionPla
 
 
 def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> PartitionPlan | SplitsToClean:
-    from sediment.compaction.policy import explain_range
-
     cleaning = task.cleaning
     listing, config, fs = cleaning.listing, cleaning.config, Fs()
     if listing.is_replacement_open():
@@ -217,7 +215,7 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
         log_end_offset=view.log_end_offset,
         retention=_retention(task, view),
         reason_code=None if cleanable.blocked_by is None else cleanable.blocked_by.value,
-        reason=explain_range(cleanable, view, config),
+        reason=cleanable.reason,
         unblocks_at_ms=cleanable.unblocks_at_ms,
     )
     if task.at_work is not None and found.reason_code == UNCLEAN:
@@ -264,6 +262,7 @@ def _with_cleaning(
     task: PlanningTask, found: PartitionPlan, view: LogView, cleanable: CleanableRange, attempt: str
 ) -> PartitionPlan | SplitsToClean:
     """Return the plan with the fields of the compaction."""
+    from sediment.compaction.estimate import estimate_plan
     from sediment.compaction.grouping import plan_cleaning
 
     cleaning = task.cleaning
@@ -279,7 +278,7 @@ def _with_cleaning(
     if cleanable.blocked_by is not None or task.quarantine is not None:
         return _with_tombstones(found, _estimate(task, view, cleanable.first_dirty_offset))
     plan = plan_cleaning(view, cleanable, cleaning.config, now_ms=cleaning.now_ms)
-    choice = strategy_for(cleaning, plan, Fs())
+    choice = strategy_for(cleaning, plan, lambda: estimate_plan(plan, Fs(), sample_bytes=SAMPLE_BYTES))
     found = replace(
         found,
         status=CLEANABLE,
@@ -292,8 +291,7 @@ def _with_cleaning(
         result = clean_partition(cleaning, attempt)
         return SplitsToClean(found, result) if result.to_split is not None else _exactly(cleaning, found, result)
     estimate = _estimate(task, view, cleanable.first_uncleanable_offset)
-    cleaned_bytes = sum(group.log_bytes for group in plan.groups)
-    back = cleaned_bytes - estimate.log_bytes
+    back = plan.log_bytes - estimate.log_bytes
     return replace(
         _with_tombstones(found, estimate),
         keys=estimate.keys,
@@ -305,9 +303,18 @@ def _with_cleaning(
 
 def _estimate(task: PlanningTask, view: LogView, end_offset: int) -> Estimate:
     """Return an estimate of what cleaning the rolled segments below `end_offset` leaves."""
+    from sediment.compaction.estimate import estimate_segments
+
     cleaning = task.cleaning
     segments = [segment for segment in view.listing.segments[:-1] if segment.base_offset < end_offset]
-    return estimate_segments(view.listing.path, segments, cleaning.config, Fs(), now_ms=cleaning.now_ms)
+    return estimate_segments(
+        view.listing.path,
+        segments,
+        Fs(),
+        now_ms=cleaning.now_ms,
+        next_horizon_ms=cleaning.config.next_horizon_ms(cleaning.now_ms),
+        sample_bytes=SAMPLE_BYTES,
+    )
 
 
 def _with_tombstones(found: PartitionPlan, estimate: Estimate) -> PartitionPlan:

@@ -42,7 +42,6 @@ from sediment.jobs.reporting.run_report import (
     counted,
     human_bytes,
     in_order,
-    new_run_id,
     print_failures,
     report_json,
     report_table,
@@ -59,6 +58,7 @@ from sediment.segment_io.format.names import (
     RECOVERY_POINT_FILE,
     DirectoryState,
     TopicPartition,
+    new_run_id,
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs

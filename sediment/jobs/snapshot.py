@@ -22,7 +22,6 @@ if __name__ == "__main__":
 
 import json
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -62,7 +61,13 @@ from sediment.jobs.reporting.run_report import FAILED, SCHEMA, SKIPPED
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
-from sediment.segment_io.format.names import INTERNAL_TOPICS, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, TopicPartition
+from sediment.segment_io.format.names import (
+    INTERNAL_TOPICS,
+    LEADER_EPOCH_FILE,
+    PARTITION_METADATA_FILE,
+    TopicPartition,
+    new_run_id,
+)
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.packing import pack_by_weight, pack_in_order
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, read_partition_metadata
@@ -432,7 +437,7 @@ class _Run:
         self._options = options
         self._own = own
         self._spark = spark
-        self._run_id = uuid.uuid4().hex[:12]
+        self._run_id = new_run_id()
         self._started = time.monotonic()
         self._fs = Fs()
         self._table = SnapshotTable(spark, own.to, own.deletion_vectors)

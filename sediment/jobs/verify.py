@@ -35,7 +35,7 @@ from sediment.engine.directory.before_mark import BeforeMark, fingerprint, read_
 from sediment.jobs.command_line.options import CommonOptions, options_of_two_directories
 from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG, RunReport, new_run_id, report_json
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG, RunReport, report_json
 from sediment.jobs.settings.cluster_settings import check_patterns, settings_of_logs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import create_session, spark_context
@@ -61,7 +61,7 @@ from sediment.jobs.verification.report import (
 from sediment.jobs.verification.rows import AFTER, BEFORE, load_aborted, load_batches, load_records
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
-from sediment.segment_io.format.names import CLEANER_FILE, parse_segment_file
+from sediment.segment_io.format.names import CLEANER_FILE, new_run_id, parse_segment_file
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments

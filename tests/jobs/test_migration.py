@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.archives import unpack
+from tests.jobs.expire.test_expire import make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree
-from tests.jobs.test_expire import make_log
 from tests.segments import NOW_MS
 
 KRAFT = Path(__file__).parents[1] / "data" / "kraft" / "log-dir.tar.gz"

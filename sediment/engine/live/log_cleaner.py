@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import tempfile
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -52,7 +51,7 @@ from sediment.segment_io.errors import (
     SourceChangedError,
     StorageError,
 )
-from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.names import TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
 from sediment.segment_io.partition.listing import LogListing
 from sediment.segment_io.partition.log_view import LogView
@@ -101,7 +100,7 @@ class LogCleaner:
         self._fs = fs
         self._clock = clock
         self._scheduler = scheduler
-        self._run_id = uuid.uuid4().hex[:12]
+        self._run_id = new_run_id()
         self._attempts = count()
         self._stopping = threading.Event()
         self._uncleanable: dict[TopicPartition, Uncleanable] = {}

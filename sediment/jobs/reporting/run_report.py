@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -146,11 +145,6 @@ class CompactionRunReport(RunReport[PartitionReport]):
 
     dry_run: bool
     seconds_by_stage: Mapping[str, float] = field(default_factory=dict, metadata=AFTER_PARTITIONS)
-
-
-def new_run_id() -> str:
-    """Return a random run id, 12 hexadecimal digits."""
-    return uuid.uuid4().hex[:12]
 
 
 def in_order(reports: Iterable[Located]) -> tuple[Located, ...]:

@@ -5,7 +5,7 @@ Invariants
   It returns a status.
 * The name of the cache folder has a digest of every file with a kernel or with constants of kernels.  numba checks only
   the file of the function that it loads and would miss a change in a helper.
-* Constants that a kernel uses are defined in a file of kernels, in `layout` or in `status`.
+* Constants that a kernel uses are defined in a file of kernels, in `layout`, in `registers` or in `status`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import platformdirs
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_ALSO = ("layout.py", "status.py", "jit.py")  # constants, and the options of the compilation
+_ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants, and the options of the compilation
 _COMPILED = re.compile(r"^@(kernel|inlined_kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import load_i8, load_i16, load_i32, load_i64, load_u8, load_u32
+from sediment.segment_io.compiled.memory import load_i8, load_i16, load_i32, load_i64, load_u8
 from sediment.segment_io.compiled.status import (
     BAD_CODEC,
     BAD_CONTROL_RECORD,
@@ -37,7 +37,6 @@ from sediment.segment_io.compiled.status import (
     RECORDS_REMAIN,
     ROWS_FULL,
 )
-from sediment.segment_io.format.checksum import crc32c
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -47,7 +46,6 @@ from sediment.segment_io.format.layout import (
     BATCH_LENGTH,
     CODEC_MASK,
     CONTROL_BIT,
-    CRC,
     LAST_OFFSET_DELTA,
     LEADER_EPOCH,
     LEGACY_MIN_LENGTH,
@@ -58,6 +56,7 @@ from sediment.segment_io.format.layout import (
     MAX_VARINT_BYTES,
     MAX_VARLONG_BYTES,
     MIN_RECORD_BYTES,
+    NO_CONTROL_RECORD,
     PRODUCER_EPOCH,
     PRODUCER_ID,
     RECORD_COUNT,
@@ -87,7 +86,6 @@ STATUS_TEXT = {
 }
 
 # ------------------------------------------------------------------------------------------- one row per batch header
-NO_CONTROL_RECORD = -1
 BATCH_ROW = np.dtype(
     [
         ("position", np.int64),
@@ -254,14 +252,6 @@ def check_header(address: int, size_bytes: int) -> int:
     count = load_i32(address + RECORD_COUNT)
     if count < 0 or (codec == 0 and count * MIN_RECORD_BYTES > size_bytes - BATCH_HEADER_BYTES):
         return BAD_RECORD_COUNT
-    return OK
-
-
-@kernel
-def check_crc(address: int, size_bytes: int) -> int:
-    """Return OK or BAD_CRC for a whole batch of magic 2 at `address`."""
-    if crc32c(address + ATTRIBUTES, size_bytes - ATTRIBUTES) != load_u32(address + CRC):
-        return BAD_CRC
     return OK
 
 

@@ -27,7 +27,7 @@ from sediment.segment_io.compiled.status import (
     OK,
 )
 from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import (
     HEADERS_START,
     KEY_BYTES,
@@ -59,6 +59,7 @@ from sediment.segment_io.format.layout import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
 )
+from sediment.segment_io.format.padding import padded_copy
 
 _ADVICE = "restore the segment from a replica or a backup, or leave this partition out"
 
@@ -204,7 +205,7 @@ def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
     Source: kafka-log 01 §5.1.
     """
     outer = np.zeros(RECORD_FIELDS, dtype=np.int64)
-    source = _padded(wrapper)
+    source = padded_copy(wrapper)
     _check(decode_entry(source.ctypes.data, 0, len(wrapper), outer))
     if outer[VALUE_BYTES] < 0:
         raise _corrupt("a compressed message has no value")
@@ -212,7 +213,7 @@ def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
     start = int(outer[VALUE_START])
     value = memoryview(wrapper)[start : start + int(outer[VALUE_BYTES])]
     content = decompress(attributes & CODEC_MASK, value, limit_bytes=limit_bytes, magic=magic)
-    buffer = _padded(content)
+    buffer = padded_copy(content)
     size_bytes = buffer.size - PADDING_BYTES
     records = np.empty((size_bytes // LEGACY_MIN_ENTRY_BYTES + 1, RECORD_FIELDS), dtype=np.int64)
     status, count = decode_entries(buffer.ctypes.data, size_bytes, records)
@@ -239,13 +240,6 @@ def _make_absolute(records: npt.NDArray[np.int64], wrapper_offset: int) -> None:
     if not 0 <= base_offset <= INT64_MAX:
         raise _corrupt(f"a compressed message has offset {wrapper_offset}, below those of the messages it holds")
     records[:, OFFSET_DELTA] += base_offset
-
-
-def _padded(content: bytes | bytearray | memoryview) -> ByteArray:
-    data = np.frombuffer(content, dtype=np.uint8)
-    buffer = np.zeros(data.size + PADDING_BYTES, dtype=np.uint8)
-    buffer[: data.size] = data
-    return buffer
 
 
 def _check(status: int) -> None:

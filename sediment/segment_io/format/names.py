@@ -7,6 +7,7 @@ for live segment files.
 from __future__ import annotations
 
 import re
+import uuid
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import total_ordering
@@ -126,6 +127,11 @@ def _not_a_partition(name: str) -> UsageError:
 def segment_file_name(base_offset: int, kind: SegmentFileKind) -> str:
     """Return `base_offset` in 20 digits, then the suffix of `kind`."""
     return f"{base_offset:020d}{kind}"
+
+
+def new_run_id() -> str:
+    """Return a random run id, 12 hexadecimal digits, as the names of parts hold it."""
+    return uuid.uuid4().hex[:12]
 
 
 def part_file_name(base_offset: int, kind: SegmentFileKind, run_id: str, attempt: str) -> str:

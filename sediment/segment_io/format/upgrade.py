@@ -56,7 +56,7 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.legacy import decode_entry, unwrap
-from sediment.segment_io.format.rebuild import varlong_bytes, write_varlong
+from sediment.segment_io.format.rebuild import field_bytes, varlong_bytes, write_field, write_varlong
 
 # In addition to key and value, a record of magic 2 takes at most 32 bytes, a message of magic 0 at least 26.
 _RECORD_GROWTH_BYTES = 6
@@ -99,11 +99,6 @@ def _write_header(
 
 
 @kernel
-def _field_bytes(size_bytes: int) -> int:
-    return varlong_bytes(size_bytes) + max(size_bytes, 0)
-
-
-@kernel
 def _write_record(
     target: int, source: int, record: npt.NDArray[np.int64], timestamp_delta: int, offset_delta: int
 ) -> int:
@@ -111,15 +106,12 @@ def _write_record(
     key_bytes = record[KEY_BYTES]
     value_bytes = record[VALUE_BYTES]
     body = 2 + varlong_bytes(timestamp_delta) + varlong_bytes(offset_delta)
-    target = write_varlong(target, body + _field_bytes(key_bytes) + _field_bytes(value_bytes))
+    target = write_varlong(target, body + field_bytes(key_bytes) + field_bytes(value_bytes))
     store_i8(target, 0)
     target = write_varlong(target + 1, timestamp_delta)
     target = write_varlong(target, offset_delta)
-    target = write_varlong(target, key_bytes)
-    copy_bytes(target, source + record[KEY_START], max(key_bytes, 0))
-    target = write_varlong(target + max(key_bytes, 0), value_bytes)
-    copy_bytes(target, source + record[VALUE_START], max(value_bytes, 0))
-    target += max(value_bytes, 0)
+    target = write_field(target, source + record[KEY_START], key_bytes)
+    target = write_field(target, source + record[VALUE_START], value_bytes)
     store_i8(target, 0)
     return target + 1
 

@@ -19,7 +19,7 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, INCOMPLETE, OK, ROWS_FULL
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import (
     BATCH_ROW,
     HEADERS_START,
@@ -51,6 +51,7 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
+from sediment.segment_io.format.padding import padded_copy
 from sediment.segment_io.segment.append import NO_EPOCH_LIMIT, read_verified
 
 _ROWS = 256
@@ -91,7 +92,7 @@ def parse_batches(data: Buffer, *, limit_bytes: int = INT32_MAX) -> Iterator[Rea
     Raises:
         CorruptBatchError: a batch is malformed or fails its checksum; the batches before it were yielded.
     """
-    buffer = _padded(data)
+    buffer = padded_copy(data)
     end = buffer.size - PADDING_BYTES
     rows = np.zeros(_ROWS, dtype=BATCH_ROW)
     start, status = 0, ROWS_FULL
@@ -118,7 +119,7 @@ def _batch(entry: bytes, position: int, limit_bytes: int) -> ReadBatch:
     if not 0 <= count <= len(payload):
         raise _corrupt(STATUS_TEXT[BAD_RECORD_COUNT], position)
     fields = np.zeros((count, RECORD_FIELDS), dtype=np.int64)
-    buffer = _padded(payload)
+    buffer = padded_copy(payload)
     status = decode_records(buffer.ctypes.data, 0, len(payload), count, fields)
     if status != OK:
         raise _corrupt(STATUS_TEXT[status], position)
@@ -151,7 +152,7 @@ def _legacy_records(entry: bytes, position: int, limit_bytes: int) -> tuple[Read
         unwrapped = legacy.unwrap(entry, limit_bytes=limit_bytes)
         buffer, fields = unwrapped.buffer, unwrapped.records
     else:
-        buffer = _padded(entry)
+        buffer = padded_copy(entry)
         fields = np.zeros((1, RECORD_FIELDS), dtype=np.int64)
         status = legacy.decode_entry(buffer.ctypes.data, 0, len(entry), fields[0])
         if status != OK:
@@ -185,12 +186,6 @@ def _headers(buffer: ByteArray, start: int) -> tuple[Header, ...]:
 
 def _content(buffer: ByteArray, start: int, size_bytes: int) -> bytes | None:
     return None if size_bytes < 0 else buffer[start : start + size_bytes].tobytes()
-
-
-def _padded(content: Buffer) -> ByteArray:
-    buffer = np.zeros(len(content) + PADDING_BYTES, dtype=np.uint8)
-    buffer[: len(content)] = np.frombuffer(content, dtype=np.uint8)
-    return buffer
 
 
 def _corrupt(what: str, position: int) -> CorruptBatchError:

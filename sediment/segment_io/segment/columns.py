@@ -14,6 +14,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, load_u32
 from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, NEEDS_TABLE_ROOM, OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.checksum import check_crc
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import (
     HEADERS_START,
     KEY_BYTES,
@@ -39,7 +41,6 @@ from sediment.segment_io.format.decode import (
     TIMESTAMP_DELTA,
     VALUE_BYTES,
     VALUE_START,
-    check_crc,
     decode_records,
     read_varint,
 )
@@ -49,6 +50,7 @@ from sediment.segment_io.format.layout import (
     CRC,
     INT32_MAX,
     INT64_MAX,
+    INT64_MIN,
     LEGACY_CRC,
     MIN_RECORD_BYTES,
     NO_SEQUENCE,
@@ -81,6 +83,7 @@ END_OFFSET = 1  # exclusive, as all ends; 2^63 - 1 means none
 FIRST_TIMESTAMP_MS = 2
 END_TIMESTAMP_MS = 3
 BOUND_FIELDS = 4
+_EVERYTHING = np.array([INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.int64)
 
 # --------------------------------------------------------------------------------- columns of a table, by their arrays
 OFFSET = 0  # longs, int64[LONG_COLUMNS, rows]
@@ -264,16 +267,15 @@ def _gather_headers(
     key_used = state[HEADER_KEY_USED]
     value_used = state[HEADER_VALUE_USED]
     for _ in range(count):
-        length, address = read_varint(address)
-        copy_bytes(header_key_data.ctypes.data + key_used, address, length)
-        address += length
-        key_used += length
-        length, address = read_varint(address)
-        header_flags[to] = length >= 0
-        if length > 0:
-            copy_bytes(header_value_data.ctypes.data + value_used, address, length)
-            address += length
-            value_used += length
+        key_bytes, key = read_varint(address)
+        value_bytes, value = read_varint(key + key_bytes)
+        header_flags[to] = value_bytes >= 0
+        value_bytes = max(value_bytes, 0)
+        copy_bytes(header_key_data.ctypes.data + key_used, key, key_bytes)
+        copy_bytes(header_value_data.ctypes.data + value_used, value, value_bytes)
+        address = value + value_bytes
+        key_used += key_bytes
+        value_used += value_bytes
         to += 1
         header_ints[HEADER_KEY_OFFSETS, to] = key_used
         header_ints[HEADER_VALUE_OFFSETS, to] = value_used
@@ -514,13 +516,13 @@ class RecordColumns:
         row = span.rows[index]
         at, size_bytes = int(row["position"]) + shift, int(row["size_bytes"])
         try:
-            if row["magic"] < 2:
+            if row["magic"] >= 2:
+                buffer, count = self._decompressed(span, row, at, size_bytes), int(row["record_count"])
+                records = self._records
+            else:
                 unwrapped = unwrap(span.buffer[at : at + size_bytes].tobytes(), limit_bytes=MAX_RECORDS_BYTES)
                 buffer, records, count = unwrapped.buffer, unwrapped.records, len(unwrapped.records)
                 row["base_offset"] = records[0, OFFSET_DELTA]  # the header has the last offset
-            else:
-                buffer, count = self._decompressed(span, row, at, size_bytes), int(row["record_count"])
-                records = self._records
         except SedimentError as error:
             raise BadBatchError(index, error) from error
         before = len(self)
@@ -552,6 +554,25 @@ class RecordColumns:
         table = RecordTable(self._arrays, headers, counts)
         self._start()
         return table
+
+
+def readable_tables(spans: Iterable[BatchSpan], want: int) -> Iterator[RecordTable]:
+    """Yield the records of `spans` as tables of at least one batch; a batch that cannot be read is left out."""
+    columns = RecordColumns(want)
+    for span in spans:
+        skip = np.zeros(len(span.rows), dtype=np.bool_)
+        done = 0
+        while done < len(span.rows):
+            try:
+                done = columns.add(span, done, skip, _EVERYTHING)
+            except BadBatchError as bad:
+                skip[bad.index] = True
+                done = bad.index
+            if done < len(span.rows) and len(columns):
+                yield columns.take()
+    last = columns.take()
+    if len(last.headers):
+        yield last
 
 
 class BadBatchError(Exception):

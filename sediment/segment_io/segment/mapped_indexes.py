@@ -17,10 +17,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-
-import numpy as np
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i32, load_i64
@@ -32,12 +29,8 @@ from sediment.segment_io.errors import (
     SettingsError,
 )
 from sediment.segment_io.format.indexes import (
-    AbortedTransaction,
     OffsetPosition,
     TimestampOffset,
-    TransactionIndex,
-    encode_transaction_index,
-    parse_transaction_index,
 )
 from sediment.segment_io.format.layout import (
     INT32_MAX,
@@ -46,7 +39,6 @@ from sediment.segment_io.format.layout import (
     OFFSET_ENTRY_STRUCT,
     TIME_ENTRY_BYTES,
     TIME_ENTRY_STRUCT,
-    TRANSACTION_ENTRY_BYTES,
 )
 from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.fs import FileMapping, Fs, OpenFile
@@ -200,20 +192,6 @@ class MappedOffsetIndex(_MappedIndex):
         relative_offset, position = OFFSET_ENTRY_STRUCT.unpack_from(mapping.memory, slot * OFFSET_ENTRY_BYTES)
         return OffsetPosition(self.base_offset + relative_offset, position)
 
-    def append(self, offset: int, position: int) -> None:
-        """Add an entry for the batch at byte `position` whose last offset is `offset`.
-
-        Raises:
-            IndexFullError: the index is full.
-            IndexOrderError: `offset` does not exceed the last entry's.
-            IndexOffsetOverflowError: `offset` is out of the segment's range.
-        """
-        if self.is_full:
-            raise IndexFullError(f"index is full with {len(self)} entries", advice="raise segment.index.bytes")
-        if len(self) and offset <= self.last_offset:
-            raise IndexOrderError(f"offset does not follow the last one indexed, {self.last_offset}", offset=offset)
-        self.extend(OFFSET_ENTRY_STRUCT.pack(relative_offset(offset, self.base_offset), position))
-
     def lookup(self, target_offset: int) -> OffsetPosition:
         """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none.
 
@@ -330,57 +308,3 @@ def relative_offset(offset: int, base_offset: int) -> int:
             advice="split the segment",
         )
     return relative
-
-
-class OpenTransactionIndex:
-    """The `.txnindex` of an open segment, which exists after the first aborted transaction (kafka-log 01 §7.4)."""
-
-    def __init__(self, path: Path, fs: Fs) -> None:
-        self.path = path
-        self._fs = fs
-        self._file: OpenFile | None = None
-        self._index: TransactionIndex | None = None
-
-    def index(self) -> TransactionIndex:
-        """Return the current entries."""
-        if self._index is None:
-            data = self._fs.read_bytes(self.path) if self._fs.exists(self.path) else b""
-            self._index = parse_transaction_index(data, path=str(self.path))
-        return self._index
-
-    def append(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Add entries; the caller has appended their markers after all earlier ones."""
-        entries = encode_transaction_index(transactions)
-        if entries:
-            at = len(self.index()) * TRANSACTION_ENTRY_BYTES
-            if self._file is None:
-                self._file = self._fs.create_file(self.path, like=self.path.with_suffix(SegmentFileKind.LOG))
-            self._file.write(entries, at)
-            self._index = None
-
-    def truncate_to(self, offset: int) -> None:
-        """Cut at the first entry whose last offset is at or above `offset`."""
-        beyond = np.flatnonzero(self.index().last_offsets >= offset)
-        if beyond.size:
-            if self._file is None:
-                self._file = self._fs.open_file(self.path)
-            self._file.resize(int(beyond[0]) * TRANSACTION_ENTRY_BYTES)
-            self._index = None
-
-    def changed_file(self) -> OpenFile | None:
-        """Return the file if it was changed here, else None."""
-        return self._file
-
-    def moved(self, path: Path) -> None:
-        """Note the new name of the file."""
-        self.path = path
-        if self._file is not None:
-            self._file.path = path
-
-    def close_file(self) -> None:
-        """Close the descriptor; the caller has made changes durable."""
-        self._file = None
-
-    def release(self) -> None:
-        """Drop the file, which closes with its last reference."""
-        self._file = None

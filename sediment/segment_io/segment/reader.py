@@ -19,6 +19,7 @@ from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
 from sediment.segment_io.format import decode
 from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES
 from sediment.segment_io.format.layout import BASE_OFFSET, LOG_OVERHEAD_BYTES
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.fs import Fs
 
 CHUNK_BYTES = 1 << 20
@@ -26,11 +27,6 @@ ROWS_PER_TABLE = 1 << 14
 
 Rows = npt.NDArray[np.void]
 ByteArray = npt.NDArray[np.uint8]
-
-
-def padded_buffer(size_bytes: int) -> ByteArray:
-    """Return zeroed uint8[size_bytes + PADDING_BYTES]; decoders may read the padding."""
-    return np.zeros(size_bytes + PADDING_BYTES, dtype=np.uint8)
 
 
 def read_into(descriptor: int, buffer: ByteArray, start: int, count: int, position: int) -> int:

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format.decode import NO_CONTROL_RECORD, OFFSET_DELTA
+from sediment.segment_io.format.decode import OFFSET_DELTA
 from sediment.segment_io.format.layout import (
     CODEC_MASK,
     DELETE_HORIZON_BIT,
+    NO_CONTROL_RECORD,
 )
 from sediment.segment_io.format.legacy import unwrap
 from sediment.segment_io.fs import Fs

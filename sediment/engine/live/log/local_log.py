@@ -37,7 +37,8 @@ from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind,
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
 from sediment.segment_io.partition.checkpoint_files import write_leader_epochs
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.producer_state import ProducerState, encode_snapshot
+from sediment.segment_io.partition.producer_state import ProducerState
+from sediment.segment_io.partition.snapshots import encode_snapshot
 
 _SNAPSHOT = SegmentFileKind.SNAPSHOT
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from sediment.engine.directory.leader_epochs import with_batches
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_flush import flush_locked
-from sediment.engine.live.log.log_roll import roll
+from sediment.engine.live.log.log_roll import roll, should_roll
 from sediment.engine.live.log.producer_appends import ProducerUpdate, VerificationGuard
 from sediment.engine.live.log.validation import (
     AppendBuffers,
@@ -155,7 +155,8 @@ def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, re
         )
         if update.duplicate is not None:
             return _duplicate(log, update.duplicate)
-    rolls = log.segments.active.should_roll(
+    rolls = should_roll(
+        log.segments.active,
         log.config,
         append_bytes=batches.size_bytes,
         max_timestamp_ms=max_timestamp_ms,

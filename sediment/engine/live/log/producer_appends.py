@@ -28,9 +28,15 @@ from sediment.segment_io.errors import (
     UsageError,
 )
 from sediment.segment_io.format.indexes import AbortedTransaction
-from sediment.segment_io.format.layout import CONTROL_ABORT, CONTROL_COMMIT, INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE
-from sediment.segment_io.partition.producer_state import (
+from sediment.segment_io.format.layout import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    INT32_MAX,
     NO_CONTROL_RECORD,
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+)
+from sediment.segment_io.partition.producer_state import (
     NO_COORDINATOR_EPOCH,
     NO_OFFSET,
     CompletedTransaction,

@@ -25,7 +25,7 @@ from sediment.engine.live.log.validation import Batches
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, INCOMPLETE, OK
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import (
     OFFSET_DELTA,
     PADDING_BYTES,
@@ -62,11 +62,13 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.segment.append import index_entries
-from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, MappedTimeIndex, OpenTransactionIndex
-from sediment.segment_io.segment.reader import batch_error, padded_buffer
+from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, MappedTimeIndex
+from sediment.segment_io.segment.reader import batch_error
 from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_LAST_OFFSET, BY_TIMESTAMP, find_batch
+from sediment.segment_io.segment.transaction_index import OpenTransactionIndex
 from sediment.segment_io.units import NS_PER_MS
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
@@ -263,25 +265,6 @@ class Segment:
         return self._first_timestamp_ms
 
     # ------------------------------------------------------------------------------------------------------------- roll
-    def should_roll(
-        self, config: LogConfig, *, append_bytes: int, max_timestamp_ms: int, last_offset: int, now_ms: int
-    ) -> bool:
-        """Return True if an append has to begin the next segment.
-
-        Source: kafka-log 04 §6.
-        """
-        if self.size_bytes > config.compaction.segment_bytes - append_bytes:
-            return True
-        if self.size_bytes:
-            first_ms = self.first_timestamp_ms()
-            waited_ms = max_timestamp_ms - first_ms if first_ms >= 0 else now_ms - self.created_ms
-            if waited_ms > config.max_segment_ms - self.jitter_ms:
-                return True
-        self.open_to_append()
-        if self.offset_index.is_full or self.time_index.is_full:
-            return True
-        return not 0 <= last_offset - self.base_offset <= INT32_MAX
-
     def become_inactive(self) -> None:
         """Write the time index entry of the largest timestamp, then trim log and indexes to their content."""
         self._end_time_index()

@@ -39,7 +39,7 @@ from sediment.segment_io.errors import (
     UnsupportedForFormatError,
 )
 from sediment.segment_io.format import legacy
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import (
     BATCH_ROW,
     KEY_BYTES,
@@ -73,6 +73,7 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.rebuild import rebuilt_bound, write_records
 from sediment.segment_io.format.record_batch import BatchHead, NewRecord, batch_of, build_batch
 from sediment.segment_io.segment.append import (
@@ -85,7 +86,7 @@ from sediment.segment_io.segment.append import (
     read_verified,
     stamp_batch,
 )
-from sediment.segment_io.segment.reader import Rows, padded_buffer
+from sediment.segment_io.segment.reader import Rows
 
 ByteArray = npt.NDArray[np.uint8]
 

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.delta, pytest.mark.timeout(0)]
 IS_WHOLE = os.environ.get("SEDIMENT_CRASH_MATRIX") == "whole"
 KINDS = ("SIGKILL", "torn write", "torn rename", "EIO", "ENOSPC")
 SAMPLE = 3
-SOURCES = Path(__file__).parents[1] / "faults" / "java"
+SOURCES = Path(__file__).parents[2] / "faults" / "java"
 NOW_MS = 1_700_000_100_000
 
 

@@ -14,7 +14,6 @@ Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
 """
 
 # The package is never on the import path itself, so the name cannot hide the standard library's.
-# ruff: noqa: A005
 
 from __future__ import annotations
 
