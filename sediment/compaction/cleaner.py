@@ -38,6 +38,7 @@ from sediment.compaction.group_output import PartWriter
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels.registers import BY_BITMAP, BY_OCCURRENCE, BY_OFFSET
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
+from sediment.compaction.source_errors import errors_of_partition
 from sediment.compaction.split import KeyRun, Split, SplitNotApplicableError, SurvivorBitmap
 from sediment.compaction.transaction_scan import scan_segments
 from sediment.compaction.write_behind import WriteBehind
@@ -46,8 +47,6 @@ from sediment.segment_io.errors import (
     CorruptBatchError,
     CorruptIndexError,
     HashCollisionError,
-    SedimentError,
-    SourceChangedError,
 )
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
@@ -307,20 +306,10 @@ def _part_writer(plan: CleaningPlan, fs: Fs, write_behind: WriteBehind, run_id: 
 def _errors_of(plan: CleaningPlan) -> Iterator[None]:
     """Name the partition in errors; translate those of splits that need a fallback and of segments that are gone."""
     try:
-        yield
+        with errors_of_partition(plan.view.listing.partition):
+            yield
     except FallbackRequiredError as error:
         raise SplitNotApplicableError(needs_scan=error.status != OFFSETS_NOT_INCREASING) from error
-    except FileNotFoundError as error:
-        raise SourceChangedError(
-            "a segment went away while it was cleaned",
-            partition=str(plan.view.listing.partition),
-            path=str(error.filename),
-            advice="another process deletes from this directory; stop it and run again",
-        ) from error
-    except SedimentError as error:
-        if error.partition is None:
-            error.partition = str(plan.view.listing.partition)
-        raise
 
 
 def _no_progress(_size_bytes: int) -> None:

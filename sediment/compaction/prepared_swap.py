@@ -16,6 +16,7 @@ from sediment.segment_io.format.names import (
     PART_SUFFIX,
     DirectoryState,
     PartFile,
+    PartSegment,
     TopicPartition,
     parse_partition_directory,
     parse_segment_file,
@@ -36,14 +37,6 @@ __all__ = [
 
 _SCHEMA = 1
 _Row = TypeVar("_Row", SegmentRef, "CleanStats")
-
-
-@dataclass(frozen=True, slots=True)
-class PartSegment:
-    """One new segment; its files are in Kafka's renaming order (log, index, timeindex, txnindex if it has one)."""
-
-    base_offset: int
-    files: tuple[PartFile, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,3 +174,11 @@ class PartFile:
     part_name: str
     final_name: str
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartSegment:
+    """One new segment; its files are in Kafka's renaming order (log, index, timeindex, txnindex if it has one)."""
+
+    base_offset: int
+    files: tuple[PartFile, ...]

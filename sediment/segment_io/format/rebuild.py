@@ -1,8 +1,9 @@
 """Compiled loops that rebuild a batch from its kept records.  No policy.
 
 kafka-log 02 §6.4 lists the fields that a rebuilt batch keeps and recomputes.  The loops get the packed rows of the kept
-records.  A record is written as length, attributes 0, timestamp delta and offset delta; the key length and all bytes
-after it are unchanged.  Callers provide `rebuilt_bound` bytes at the target.
+records.  A record is written as length, attributes 0, timestamp delta and offset delta.  The key length and all bytes
+after it are unchanged, unless an edit replaces key or value.  Callers provide `rebuilt_bound` bytes at the target, or
+`edited_bound` for edited records.
 """
 
 from __future__ import annotations
@@ -22,7 +23,18 @@ from sediment.segment_io.compiled.memory import (
 )
 from sediment.segment_io.format.checksum import crc32c
 from sediment.segment_io.format.compression.compress import compressed_bound
-from sediment.segment_io.format.decode import OFFSET_DELTA, RECORD_END, RECORD_FIELDS, RECORD_TAIL, TIMESTAMP_DELTA
+from sediment.segment_io.format.decode import (
+    HEADERS_START,
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    RECORD_END,
+    RECORD_FIELDS,
+    RECORD_TAIL,
+    TIMESTAMP_DELTA,
+    VALUE_BYTES,
+    VALUE_START,
+)
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -40,6 +52,15 @@ from sediment.segment_io.format.layout import (
 )
 
 NO_HORIZON = -1
+
+# Edits of records, int64[records, EDIT_FIELDS]: the new key and value as (start in the replacements, bytes)
+NEW_KEY_START = 0
+NEW_KEY_BYTES = 1  # -1: null; UNCHANGED: the record keeps its key
+NEW_VALUE_START = 2
+NEW_VALUE_BYTES = 3
+EDIT_FIELDS = 4
+UNCHANGED = -2
+
 _ROW_BYTES = 8 * RECORD_FIELDS
 _GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), and a longer length varint for it
 
@@ -180,6 +201,56 @@ def write_records(
         target = write_varlong(target, records[index, OFFSET_DELTA])
         copy_bytes(target, payload + records[index, RECORD_TAIL], tail_bytes)
         target += tail_bytes
+    return target
+
+
+@kernel
+def edited_bound(payload_bytes: int, records: int, replacement_bytes: int) -> int:
+    """Return the largest size of the records that `write_edited_records` writes from `records` in `payload_bytes`."""
+    # A longer key or value can need longer lengths of itself and of its record.
+    return payload_bytes + replacement_bytes + 2 * records * _GROWTH_PER_RECORD_BYTES
+
+
+@kernel
+def write_edited_records(
+    target: int,
+    header: int,
+    payload: int,
+    records: npt.NDArray[np.int64],
+    count: int,
+    edits: npt.NDArray[np.int64],
+    replacements: int,
+    base_timestamp: int,
+) -> int:
+    """Write `count` kept records of `payload` at `target` with the keys and values of `edits`; return the end.
+
+    Offsets, timestamps and headers of the records stay.  Lengths are written in their shortest form.
+    """
+    for index in range(count):
+        delta = _timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
+        key, key_bytes = payload + records[index, KEY_START], records[index, KEY_BYTES]
+        if edits[index, NEW_KEY_BYTES] != UNCHANGED:
+            key, key_bytes = replacements + edits[index, NEW_KEY_START], edits[index, NEW_KEY_BYTES]
+        value, value_bytes = payload + records[index, VALUE_START], records[index, VALUE_BYTES]
+        if edits[index, NEW_VALUE_BYTES] != UNCHANGED:
+            value, value_bytes = replacements + edits[index, NEW_VALUE_START], edits[index, NEW_VALUE_BYTES]
+        headers_bytes = records[index, RECORD_END] - records[index, HEADERS_START]
+        body = (
+            1
+            + varlong_bytes(delta)
+            + varlong_bytes(records[index, OFFSET_DELTA])
+            + field_bytes(key_bytes)
+            + field_bytes(value_bytes)
+            + headers_bytes
+        )
+        target = write_varlong(target, body)
+        store_i8(target, 0)
+        target = write_varlong(target + 1, delta)
+        target = write_varlong(target, records[index, OFFSET_DELTA])
+        target = write_field(target, key, key_bytes)
+        target = write_field(target, value, value_bytes)
+        copy_bytes(target, payload + records[index, HEADERS_START], headers_bytes)
+        target += headers_bytes
     return target
 
 

@@ -8,13 +8,15 @@ Invariant: a file is written once, from its first byte to its last, and synced b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64
 from sediment.segment_io.format.index_entries import (
@@ -42,10 +44,18 @@ from sediment.segment_io.format.layout import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
 )
-from sediment.segment_io.format.names import PartFile, SegmentFileKind, part_file_name, segment_file_name
+from sediment.segment_io.format.names import (
+    PartFile,
+    PartSegment,
+    SegmentFileKind,
+    part_file_name,
+    segment_file_name,
+)
 from sediment.segment_io.fs import Fs
 
 ByteArray = npt.NDArray[np.uint8]
+
+_NOTHING_UNREADABLE = np.zeros((0, 2), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,7 @@ class SegmentImage:
 def _index_batches(
     base: int,
     size_bytes: int,
+    file_position: int,
     base_offset: int,
     interval_bytes: int,
     max_segment_bytes: int,
@@ -79,14 +90,14 @@ def _index_batches(
     time_entries: npt.NDArray[np.uint8],
     progress: npt.NDArray[np.int64],
 ) -> int:
-    """Index rebuilt batches until one does not fit the segment; return the number of log bytes indexed.
+    """Index the next batches of a segment until one does not fit it; return the number of log bytes indexed.
 
-    `unreadable`, int64[n, 2], are (start, end) of the bytes that are not batches; the last bytes always are a batch.
-    `progress`, int64[PROGRESS_FIELDS], has the bytes of both indexes afterwards.
+    `file_position` are the bytes of the segment before them.  `unreadable`, int64[n, 2], are (start, end) of the bytes
+    that are not batches; the last bytes always are a batch.  `progress`, int64[PROGRESS_FIELDS], goes from one call to
+    the next; `start_indexes` precedes the first call of a segment and `end_time_index` follows the last.
     """
     position = 0
     skipped = 0
-    start_indexes(progress)
     while position < size_bytes:
         if skipped < unreadable.shape[0] and position == unreadable[skipped, 0]:
             # So look-ups of later offsets do not have to read across unreadable bytes.
@@ -104,12 +115,12 @@ def _index_batches(
             timestamp = load_i64(address + MAX_TIMESTAMP)
         elif magic == 1:
             timestamp = load_i64(address + LEGACY_TIMESTAMP)
-        if last_offset - base_offset > INT32_MAX or position + batch_bytes > max_segment_bytes:
+        if last_offset - base_offset > INT32_MAX or file_position + position + batch_bytes > max_segment_bytes:
             break
         add_batch(
             last_offset,
             timestamp,
-            position,
+            file_position + position,
             batch_bytes,
             base_offset,
             interval_bytes,
@@ -118,7 +129,6 @@ def _index_batches(
             time_entries,
         )
         position += batch_bytes
-    end_time_index(base_offset, progress, time_entries)
     return position
 
 
@@ -147,9 +157,11 @@ def lay_out_segments(
         offset_entries = np.zeros(min(segment_index_bytes, most_entries * OFFSET_ENTRY_BYTES), dtype=np.uint8)
         time_limit = segment_index_bytes // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES
         time_entries = np.zeros(min(time_limit, (most_entries + 1) * TIME_ENTRY_BYTES), dtype=np.uint8)
+        start_indexes(progress)
         taken = _index_batches(
             rest.ctypes.data,
             rest.size,
+            0,
             base_offset,
             index_interval_bytes,
             max_segment_bytes,
@@ -160,6 +172,7 @@ def lay_out_segments(
             time_entries,
             progress,
         )
+        end_time_index(base_offset, progress, time_entries)
         following = None if taken == rest.size else _base_offset_at(rest, taken)
         inside = [
             entry
@@ -196,12 +209,181 @@ def write_segment(
         OwnerNotKeptError: this process may not set the owner, group or mode.
         OSError: the filesystem failed; files written so far stay under their `.part` names.
     """
-    written = []
-    for kind, content in image.files():
-        path = directory / part_file_name(image.base_offset, kind, run_id, attempt)
-        size_bytes = fs.write_new(path, [content])
-        fs.adopt_owner(path, like)
-        fs.set_mtime_ns(path, mtime_ns)
-        fs.sync_file(path)
-        written.append(PartFile(path.name, segment_file_name(image.base_offset, kind), size_bytes))
-    return tuple(written)
+    parts = _PartFiles(directory, like, mtime_ns, run_id, attempt, fs)
+    return tuple(parts.write(image.base_offset, kind, [content]) for kind, content in image.files())
+
+
+# -------------------------------------------------------------------------------------------- batches piece by piece
+def write_segments(
+    pieces: Iterable[ByteArray],
+    directory: Path,
+    base_offset: int,
+    aborted: Sequence[AbortedTransaction],
+    *,
+    index_interval_bytes: int,
+    segment_index_bytes: int,
+    max_segment_bytes: int = MAX_SEGMENT_BYTES,
+    like: Path,
+    mtime_ns: int,
+    run_id: str,
+    attempt: str,
+    fs: Fs,
+) -> tuple[PartSegment, ...]:
+    """Write and sync the segments of batches that come in pieces, uint8[n] of whole batches of any magic in log order.
+
+    The result is that of `lay_out_segments` and `write_segment`, but a piece is used before the next one is requested.
+    So the caller may give the same memory again, and only the indexes are held.  If writing or `pieces` fails, the
+    files written so far are removed.
+
+    Raises:
+        OwnerNotKeptError, OSError: as `write_segment`.
+    """
+    parts = _PartFiles(directory, like, mtime_ns, run_id, attempt, fs)
+    source = _PieceSource(iter(pieces))
+    segments: list[PartSegment] = []
+    try:
+        following: int | None = base_offset
+        while following is not None:
+            base_offset = following
+            indexes = _GrowingIndexes(base_offset, index_interval_bytes, segment_index_bytes, max_segment_bytes)
+            log = parts.write(base_offset, SegmentFileKind.LOG, indexes.taken_from(source))
+            following = source.next_base_offset()
+            inside = [
+                entry
+                for entry in aborted
+                if entry.last_offset >= base_offset and (following is None or entry.last_offset < following)
+            ]
+            files = [
+                parts.write(base_offset, kind, [content])
+                for kind, content in indexes.files(encode_transaction_index(inside))
+            ]
+            segments.append(PartSegment(base_offset, (log, *files)))
+    except BaseException:
+        parts.remove()
+        raise
+    return tuple(segments)
+
+
+class _PieceSource:
+    """The pieces, with those bytes first that did not fit the segment before."""
+
+    def __init__(self, pieces: Iterator[ByteArray]) -> None:
+        self._pieces = pieces
+        self._rest: ByteArray | None = None
+
+    def take(self) -> ByteArray | None:
+        """Return the next piece, None after the last."""
+        piece, self._rest = self._rest, None
+        return next(self._pieces, None) if piece is None else piece
+
+    def put_back(self, rest: ByteArray) -> None:
+        """Return `rest`, whole batches, at the next call."""
+        self._rest = rest
+
+    def next_base_offset(self) -> int | None:
+        """Return the base offset of the batch that was put back, None if there is none."""
+        return None if self._rest is None else _base_offset_at(self._rest, 0)
+
+
+class _GrowingIndexes:
+    """The indexes of one segment whose batches come piece by piece."""
+
+    def __init__(
+        self, base_offset: int, index_interval_bytes: int, segment_index_bytes: int, max_segment_bytes: int
+    ) -> None:
+        self._base_offset = base_offset
+        self._interval_bytes = index_interval_bytes
+        self._offset_limit = segment_index_bytes
+        self._time_limit = segment_index_bytes // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES
+        self._max_segment_bytes = max_segment_bytes
+        self._offset_entries = np.zeros(0, dtype=np.uint8)
+        self._time_entries = np.zeros(0, dtype=np.uint8)
+        self._progress = np.zeros(PROGRESS_FIELDS, dtype=np.int64)
+        self._log_bytes = 0
+        start_indexes(self._progress)
+
+    def taken_from(self, source: _PieceSource) -> Iterator[Buffer]:
+        """Yield the pieces of the segment, each indexed; put the rest back if it does not fit."""
+        while (piece := source.take()) is not None:
+            taken = self._add(piece)
+            if taken:
+                yield piece[:taken].data
+            if taken < piece.size:
+                source.put_back(piece[taken:])
+                return
+
+    def _add(self, piece: ByteArray) -> int:
+        most_entries = piece.size // max(self._interval_bytes, BATCH_HEADER_BYTES) + 2
+        filled = self._progress
+        self._offset_entries = _with_room(
+            self._offset_entries,
+            int(filled[OFFSET_INDEX_BYTES]) + most_entries * OFFSET_ENTRY_BYTES,
+            self._offset_limit,
+        )
+        # One more entry, because the last slot is reserved for the end of the time index.
+        self._time_entries = _with_room(
+            self._time_entries, int(filled[TIME_INDEX_BYTES]) + (most_entries + 1) * TIME_ENTRY_BYTES, self._time_limit
+        )
+        taken = _index_batches(
+            piece.ctypes.data,
+            piece.size,
+            self._log_bytes,
+            self._base_offset,
+            self._interval_bytes,
+            self._max_segment_bytes,
+            _NOTHING_UNREADABLE,
+            self._offset_entries,
+            self._time_entries,
+            self._progress,
+        )
+        self._log_bytes += taken
+        return taken
+
+    def files(self, transaction_index: bytes) -> Iterator[tuple[SegmentFileKind, Buffer]]:
+        """Yield (kind, content) of the files after the log; leave out an empty transaction index."""
+        self._time_entries = _with_room(
+            self._time_entries, int(self._progress[TIME_INDEX_BYTES]) + TIME_ENTRY_BYTES, self._time_limit
+        )
+        end_time_index(self._base_offset, self._progress, self._time_entries)
+        yield SegmentFileKind.OFFSET_INDEX, self._offset_entries[: self._progress[OFFSET_INDEX_BYTES]].data
+        yield SegmentFileKind.TIME_INDEX, self._time_entries[: self._progress[TIME_INDEX_BYTES]].data
+        if transaction_index:
+            yield SegmentFileKind.TRANSACTION_INDEX, transaction_index
+
+
+def _with_room(entries: ByteArray, size_bytes: int, limit_bytes: int) -> ByteArray:
+    """Return `entries`, or a larger copy, with room for `size_bytes` up to the limit."""
+    if entries.size >= min(size_bytes, limit_bytes):
+        return entries
+    larger = np.zeros(min(2 * size_bytes, limit_bytes), dtype=np.uint8)
+    larger[: entries.size] = entries
+    return larger
+
+
+@dataclass(frozen=True, slots=True)
+class _PartFiles:
+    """The new files of one attempt in `directory`, with the owner of `like`."""
+
+    directory: Path
+    like: Path
+    mtime_ns: int
+    run_id: str
+    attempt: str
+    fs: Fs
+    _begun: list[Path] = field(default_factory=list)
+
+    def write(self, base_offset: int, kind: SegmentFileKind, chunks: Iterable[Buffer]) -> PartFile:
+        """Write and sync one file."""
+        path = self.directory / part_file_name(base_offset, kind, self.run_id, self.attempt)
+        self._begun.append(path)
+        size_bytes = self.fs.write_new(path, chunks)
+        self.fs.adopt_owner(path, self.like)
+        self.fs.set_mtime_ns(path, self.mtime_ns)
+        self.fs.sync_file(path)
+        return PartFile(path.name, segment_file_name(base_offset, kind), size_bytes)
+
+    def remove(self) -> None:
+        """Remove the files begun so far, as far as the filesystem allows."""
+        for path in self._begun:
+            with suppress(OSError):
+                self.fs.unlink(path, missing_ok=True)

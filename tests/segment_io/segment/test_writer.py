@@ -5,7 +5,7 @@ import pytest
 
 from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.segment.writer import lay_out_segments, write_segment
+from sediment.segment_io.segment.writer import lay_out_segments, write_segment, write_segments
 from tests.twin.batches import Record, encode_batch, parse_batch
 from tests.twin.indexes import build_indexes, parse_offset_index, parse_time_index, parse_transaction_index
 
@@ -96,3 +96,71 @@ def test_files_are_written_under_names_that_loaders_ignore_with_the_time_and_mod
         status = written.stat()
         assert written.name.endswith(".part")
         assert (status.st_size, status.st_mtime_ns, status.st_mode & 0o777) == (file.size_bytes, 10**18, 0o640)
+
+
+@pytest.mark.parametrize("max_segment_bytes", [2**31 - 1, 1500])
+@pytest.mark.parametrize("index_bytes", [50, 10 << 20])
+@pytest.mark.parametrize("step", [1, 3, 60])
+def test_batches_that_come_in_pieces_become_the_files_of_those_that_come_at_once(
+    max_segment_bytes: int, index_bytes: int, step: int, tmp_path
+):
+    batches = [batch_at(n) for n in range(60)]
+    aborted = [AbortedTransaction(1, n, n + 1, n + 2) for n in range(0, 60, 7)]
+    source = tmp_path / f"{0:020d}.log"
+    source.write_bytes(b"")
+    buffer = np.zeros(sum(map(len, batches)), dtype=np.uint8)
+
+    def pieces():
+        for start in range(0, 60, step):
+            piece = b"".join(batches[start : start + step])
+            # The same memory for every piece.
+            buffer[: len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+            yield buffer[: len(piece)]
+
+    segments = write_segments(
+        pieces(),
+        tmp_path,
+        0,
+        aborted,
+        index_interval_bytes=100,
+        segment_index_bytes=index_bytes,
+        max_segment_bytes=max_segment_bytes,
+        like=source,
+        mtime_ns=10**18,
+        run_id="r",
+        attempt="0",
+        fs=Fs(),
+    )
+    images = lay_out(
+        batches, interval=100, index_bytes=index_bytes, max_segment_bytes=max_segment_bytes, aborted=aborted
+    )
+    assert [segment.base_offset for segment in segments] == [image.base_offset for image in images]
+    for segment, image in zip(segments, images, strict=True):
+        contents = [bytes(content) for _, content in image.files()]
+        assert [(tmp_path / file.part_name).read_bytes() for file in segment.files] == contents
+        assert [file.size_bytes for file in segment.files] == [len(content) for content in contents]
+
+
+def test_if_the_pieces_fail_no_file_is_left(tmp_path):
+    source = tmp_path / f"{0:020d}.log"
+    source.write_bytes(b"")
+
+    def pieces():
+        yield np.frombuffer(batch_at(0), dtype=np.uint8)
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        write_segments(
+            pieces(),
+            tmp_path,
+            0,
+            [],
+            index_interval_bytes=100,
+            segment_index_bytes=1000,
+            like=source,
+            mtime_ns=0,
+            run_id="r",
+            attempt="0",
+            fs=Fs(),
+        )
+    assert list(tmp_path.iterdir()) == [source]

@@ -1,0 +1,149 @@
+"""The plan of a rewrite: one task for each segment with verdicts, and the verdicts that no task may carry out.
+
+    verdicts   | ......... | ........ | .. | ....... | .........
+    segments   |     0     |    12    | 20   active            |
+                                         ^ bound              ^ log end
+                 rewritten, each alone        not reached
+
+The bound is the last stable offset of the view: records below it are replicated, decided and verified.  Offsets below
+the log start offset may still be on disk, and are rewritten alike.
+
+Invariant: a task needs its segment and nothing else, so tasks may run anywhere and in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
+from sediment.compaction.rewrite.verdicts import Action, Int64s, NotReached, Reason, Verdicts
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.partition.log_view import LogView
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """The rewriting of one segment.
+
+    `end_offset` is the base offset of the next segment, INT64_MAX for the active one.  No batch that reaches `bound` is
+    changed; `bound_reason` says why.
+    """
+
+    partition: TopicPartition
+    directory: Path
+    segment: SegmentRef
+    end_offset: int
+    verdicts: Verdicts
+    bound: int
+    bound_reason: Reason
+    config: CompactionConfig
+
+
+@dataclass(frozen=True, slots=True)
+class RewritePlan:
+    """The tasks of one partition, ascending, and the verdicts that are in no task.
+
+    `next_dirty_offset` is the cleaner checkpoint that holds after the rewrite.
+    """
+
+    partition: TopicPartition
+    directory: Path
+    tasks: tuple[SegmentTask, ...]
+    not_reached: NotReached
+    next_dirty_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteStats:
+    """Counts of records in one segment; a compressed message of magic 0 or 1 without a verdict counts as one.
+
+    `matched` are the records changed: `dropped`, `tombstoned` and `replaced`.
+    """
+
+    scanned: int = 0
+    dropped: int = 0
+    tombstoned: int = 0
+    replaced: int = 0
+
+    @property
+    def matched(self) -> int:
+        """The records changed."""
+        return self.dropped + self.tombstoned + self.replaced
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenSegment:
+    """The result of one task; its group has no parts if no record of the segment changed."""
+
+    group: CleanedGroup
+    stats: RewriteStats
+    not_reached: NotReached
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """The result of all tasks of a partition, ready to commit; `segments` ascend."""
+
+    swap: PreparedSwap
+    segments: tuple[RewrittenSegment, ...]
+    not_reached: NotReached
+
+
+def plan_rewrite(view: LogView, verdicts: Verdicts, config: CompactionConfig) -> RewritePlan:
+    """Return the plan that carries out `verdicts` on the partition of `view`."""
+    listing, bound = view.listing, view.last_stable_offset
+    ends = [*(segment.base_offset for segment in listing.segments), INT64_MAX][1:]
+    bound_reason = Reason(int(_beyond_bound(np.array([bound]), view).reasons[0]))
+    tasks = []
+    for segment, end_offset in zip(listing.segments, ends, strict=True):
+        own = verdicts.between(segment.base_offset, min(end_offset, bound))
+        if len(own):
+            tasks.append(
+                SegmentTask(listing.partition, listing.path, segment, end_offset, own, bound, bound_reason, config)
+            )
+    offsets = verdicts.offsets
+    below = offsets[: np.searchsorted(offsets, listing.segments[0].base_offset if listing.segments else bound)]
+    beyond = offsets[np.searchsorted(offsets, bound) :]
+    return RewritePlan(
+        listing.partition,
+        listing.path,
+        tuple(tasks),
+        NotReached.joined([NotReached.of(below, Reason.NO_RECORD), _beyond_bound(beyond, view)]),
+        _next_dirty_offset(view, verdicts),
+    )
+
+
+def collect_rewrite(plan: RewritePlan, segments: Iterable[RewrittenSegment]) -> Rewrite:
+    """Join the results of all tasks of `plan`, in any order."""
+    ordered = tuple(sorted(segments, key=lambda done: done.group.sources[0].base_offset))
+    groups = tuple(done.group for done in ordered)
+    return Rewrite(
+        PreparedSwap(plan.partition, str(plan.directory), groups, plan.next_dirty_offset),
+        ordered,
+        NotReached.joined([plan.not_reached, *(done.not_reached for done in ordered)]),
+    )
+
+
+def _beyond_bound(offsets: Int64s, view: LogView) -> NotReached:
+    """Return the reasons for which `offsets` at or above the bound are not reached."""
+    replicated_end = view.log_start_offset if view.high_watermark is None else view.high_watermark
+    verified_end = view.log_end_offset if view.unverified_from_offset is None else view.unverified_from_offset
+    reasons = np.full(offsets.size, Reason.OPEN_TRANSACTION, dtype=np.uint8)
+    reasons[offsets >= replicated_end] = Reason.ABOVE_HIGH_WATERMARK
+    reasons[offsets >= verified_end] = Reason.UNVERIFIED
+    reasons[offsets >= view.log_end_offset] = Reason.NO_RECORD
+    return NotReached(offsets, reasons)
+
+
+def _next_dirty_offset(view: LogView, verdicts: Verdicts) -> int:
+    """Return the cleaner checkpoint, or the first record with a new key: an older record may have that key."""
+    checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
+    new_keys = verdicts.offsets[verdicts.actions == Action.REPLACE_KEY]
+    return min([checkpoint, *(int(offset) for offset in new_keys[:1])])

@@ -1,0 +1,27 @@
+"""Errors while segments are read: they name the partition, and a segment that is gone is one that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sediment.segment_io.errors import SedimentError, SourceChangedError
+from sediment.segment_io.format.names import TopicPartition
+
+
+@contextmanager
+def errors_of_partition(partition: TopicPartition) -> Iterator[None]:
+    """Name `partition` in errors that do not; translate those of files that went away."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SourceChangedError(
+            "a segment went away while it was cleaned",
+            partition=str(partition),
+            path=str(error.filename),
+            advice="another process deletes from this directory; stop it and run again",
+        ) from error
+    except SedimentError as error:
+        if error.partition is None:
+            error.partition = str(partition)
+        raise
