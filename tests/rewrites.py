@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from sediment.compaction.config import CompactionConfig
@@ -17,10 +19,13 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import LogView, open_view
+from tests.faults.faulty_fs import FaultyFs, Kill, Killed
+from tests.segments import NOW_MS, batch_bytes, write_segment, write_snapshot
 from tests.twin import rewrite as twin
 from tests.twin.batches import Record
 from tests.twin.indexes import parse_transaction_index
 from tests.twin.segments import TRANSACTION_INDEX, list_segments
+from tests.twin.snapshots import ProducerEntry
 
 PARTITION = TopicPartition("t", 0)
 _ACTIONS = {
@@ -83,14 +88,17 @@ def rewrite_both(
     table: twin.Table,
     *,
     interval_bytes: int = 300,
+    index_bytes: int = 10 << 20,
     checkpoints: PartitionCheckpoints | None = None,
 ) -> BothRewrites:
     """Carry out `table` in `directory`, and with the twin in a copy beside it."""
     expected = directory.with_name(f"{directory.name}-twin")
     shutil.copytree(directory, expected)
     view = view_of(directory, checkpoints)
-    twin.rewrite_directory(expected, table, bound=view.last_stable_offset, interval_bytes=interval_bytes)
-    config = CompactionConfig(index_interval_bytes=interval_bytes)
+    twin.rewrite_directory(
+        expected, table, bound=view.last_stable_offset, interval_bytes=interval_bytes, max_index_bytes=index_bytes
+    )
+    config = CompactionConfig(index_interval_bytes=interval_bytes, segment_index_bytes=index_bytes)
     done = rewrite_log(plan_rewrite(view, verdicts_of(table), config), Fs(), run_id="r", attempt="0")
     commit(done.swap, Fs())
     return BothRewrites(done, expected, view.last_stable_offset)
@@ -110,3 +118,36 @@ def visible_records(directory: Path, *, committed: bool) -> dict[int, Record]:
             if not batch.is_control and not (committed and is_aborted):
                 found.update((record.offset, record) for record in batch.records())
     return found
+
+
+# ------------------------------------------------------------------------------------------------------ killed commits
+@dataclass(frozen=True, slots=True)
+class KilledRewrite:
+    """A directory whose rewrite was killed, and the records that a start may find: no, one or both segments are new."""
+
+    directory: Path
+    allowed: tuple[dict[int, Record], ...]
+
+
+def killed_rewrites(work: Path, name: str = "t-0") -> Iterator[KilledRewrite]:
+    """Yield a log of a closed and an active segment after a kill at each step of the commit of both."""
+    table = {1: twin.Verdict(twin.Change.DROP), 3: twin.Verdict(twin.Change.DROP), 5: twin.Verdict(twin.Change.DROP)}
+    for number in count(1):
+        directory = work / str(number) / name
+        for base in (0, 3):
+            batches = [batch_bytes(n, producer_id=9, sequence=n) for n in range(base, base + 3)]
+            write_segment(directory, base, batches)
+        write_snapshot(directory, 3, [ProducerEntry(9, 0, 2, 2, timestamp=NOW_MS)])
+        write_snapshot(directory, 6, [ProducerEntry(9, 0, 5, 5, timestamp=NOW_MS)])
+        old = visible_records(directory, committed=False)
+        first = {offset: record for offset, record in old.items() if offset != 1}
+        both = {offset: record for offset, record in old.items() if offset not in table}
+        done = rewrite_log(
+            plan_rewrite(view_of(directory), verdicts_of(table), CompactionConfig()), Fs(), run_id="r", attempt="0"
+        )
+        try:
+            commit(done.swap, FaultyFs(Kill(number)))
+        except Killed:
+            yield KilledRewrite(directory, (old, first, both))
+        else:
+            return

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
-from tests.twin.batches import LOG_APPEND_TIME, Batch, Record, encode_batch, encode_empty_batch, parse_batch
-from tests.twin.indexes import build_indexes
+from tests.twin.batches import INT64_MAX, LOG_APPEND_TIME, Batch, Record, encode_batch, encode_empty_batch, parse_batch
+from tests.twin.errors import IndexFullError
+from tests.twin.indexes import IndexBuilder, build_indexes, encode_transaction_index, parse_transaction_index
 from tests.twin.segments import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, AnyBatch, Segment, list_segments
 
 REMEMBERED = 5
@@ -121,12 +122,35 @@ def rewrite_directory(
 
 def _write(segment: Segment, batches: Sequence[AnyBatch], interval_bytes: int, max_index_bytes: int) -> None:
     modified_ns = segment.path(LOG).stat().st_mtime_ns
-    offset_index, time_index = build_indexes(
-        batches, segment.base_offset, interval_bytes=interval_bytes, max_index_bytes=max_index_bytes
-    )
-    segment.path(LOG).write_bytes(b"".join(batch.data for batch in batches))
-    segment.path(OFFSET_INDEX).write_bytes(offset_index)
-    segment.path(TIME_INDEX).write_bytes(time_index)
-    if not segment.read(TRANSACTION_INDEX):
-        segment.path(TRANSACTION_INDEX).unlink(missing_ok=True)
-    os.utime(segment.path(LOG), ns=(modified_ns, modified_ns))
+    aborted = parse_transaction_index(segment.read(TRANSACTION_INDEX))
+    segment.path(TRANSACTION_INDEX).unlink(missing_ok=True)
+    parts = _split(segment.base_offset, batches, interval_bytes, max_index_bytes)
+    for (base, own), end in zip(parts, [*(base for base, _ in parts[1:]), INT64_MAX], strict=True):
+        part = Segment(segment.directory, base)
+        offset_index, time_index = build_indexes(
+            own, base, interval_bytes=interval_bytes, max_index_bytes=max_index_bytes
+        )
+        part.path(LOG).write_bytes(b"".join(batch.data for batch in own))
+        part.path(OFFSET_INDEX).write_bytes(offset_index)
+        part.path(TIME_INDEX).write_bytes(time_index)
+        entries = [entry for entry in aborted if base <= entry.last_offset < end]
+        if entries:
+            part.path(TRANSACTION_INDEX).write_bytes(encode_transaction_index(entries))
+        os.utime(part.path(LOG), ns=(modified_ns, modified_ns))
+
+
+def _split(
+    base_offset: int, batches: Sequence[AnyBatch], interval_bytes: int, max_index_bytes: int
+) -> list[tuple[int, list[AnyBatch]]]:
+    """Return (base offset, batches) of the segments; one ends where Kafka would find an index full."""
+    parts: list[tuple[int, list[AnyBatch]]] = [(base_offset, [])]
+    builder = IndexBuilder(base_offset, interval_bytes=interval_bytes, max_index_bytes=max_index_bytes)
+    for batch in batches:
+        try:
+            builder.append(batch)
+        except IndexFullError:
+            parts.append((batch.base_offset, []))
+            builder = IndexBuilder(batch.base_offset, interval_bytes=interval_bytes, max_index_bytes=max_index_bytes)
+            builder.append(batch)
+        parts[-1][1].append(batch)
+    return parts

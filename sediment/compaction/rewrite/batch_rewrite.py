@@ -167,7 +167,9 @@ def _differs(batch: _Batch, record: Int64s, verdicts: Verdicts, index: int) -> b
         case _:
             return False
     start += batch.first_byte
-    return size_bytes < 0 or batch.payload[start : start + size_bytes].tobytes() != verdicts.replacement(index)
+    if size_bytes != verdicts.edges[index + 1] - verdicts.edges[index]:
+        return True
+    return batch.payload[start : start + size_bytes].tobytes() != verdicts.replacement(index)
 
 
 def _open(batch: ByteArray, limit_bytes: int) -> _Batch:

@@ -1,7 +1,8 @@
 """Writing of rebuilt batches as segment files with their indexes, under names that loaders ignore.
 
-Index entries follow the rule of `format.index_entries` (kafka-log 01 §7.5).  Kafka fails if an index is full; here the
-entries that fit are kept, because a sparser index answers every look-up.
+Index entries follow the rule of `format.index_entries` (kafka-log 01 §7.5).  Kafka fails if an index is full.  Two ways
+avoid that: `lay_out_segments` keeps the entries that fit, because a sparser index answers every look-up.
+`write_segments` begins another segment, so that a broker can also rebuild the indexes.
 
 Invariant: a file is written once, from its first byte to its last, and synced before its name is returned.
 """
@@ -85,6 +86,7 @@ def _index_batches(
     base_offset: int,
     interval_bytes: int,
     max_segment_bytes: int,
+    ends_at_full_index: bool,
     unreadable: npt.NDArray[np.int64],
     offset_entries: npt.NDArray[np.uint8],
     time_entries: npt.NDArray[np.uint8],
@@ -94,7 +96,8 @@ def _index_batches(
 
     `file_position` are the bytes of the segment before them.  `unreadable`, int64[n, 2], are (start, end) of the bytes
     that are not batches; the last bytes always are a batch.  `progress`, int64[PROGRESS_FIELDS], goes from one call to
-    the next; `start_indexes` precedes the first call of a segment and `end_time_index` follows the last.
+    the next; `start_indexes` precedes the first call of a segment and `end_time_index` follows the last.  With
+    `ends_at_full_index`, a batch that needs an entry does not fit if either index is full.
     """
     position = 0
     skipped = 0
@@ -117,6 +120,11 @@ def _index_batches(
             timestamp = load_i64(address + LEGACY_TIMESTAMP)
         if last_offset - base_offset > INT32_MAX or file_position + position + batch_bytes > max_segment_bytes:
             break
+        if ends_at_full_index and progress[SINCE_ENTRY_BYTES] > interval_bytes:
+            has_offset_room = progress[OFFSET_INDEX_BYTES] + OFFSET_ENTRY_BYTES <= offset_entries.size
+            # The last slot of a time index is reserved.
+            if not has_offset_room or progress[TIME_INDEX_BYTES] + 2 * TIME_ENTRY_BYTES > time_entries.size:
+                break
         add_batch(
             last_offset,
             timestamp,
@@ -165,6 +173,7 @@ def lay_out_segments(
             base_offset,
             index_interval_bytes,
             max_segment_bytes,
+            False,
             np.array([(low - start, high - start) for low, high in unreadable if low >= start], np.int64).reshape(
                 -1, 2
             ),
@@ -231,9 +240,9 @@ def write_segments(
 ) -> tuple[PartSegment, ...]:
     """Write and sync the segments of batches that come in pieces, uint8[n] of whole batches of any magic in log order.
 
-    The result is that of `lay_out_segments` and `write_segment`, but a piece is used before the next one is requested.
-    So the caller may give the same memory again, and only the indexes are held.  If writing or `pieces` fails, the
-    files written so far are removed.
+    The result is that of `lay_out_segments` and `write_segment`, but a full index begins another segment too, and a
+    piece is used before the next one is requested.  So the caller may give the same memory again, and only the indexes
+    are held.  If writing or `pieces` fails, the files written so far are removed.
 
     Raises:
         OwnerNotKeptError, OSError: as `write_segment`.
@@ -331,6 +340,7 @@ class _GrowingIndexes:
             self._base_offset,
             self._interval_bytes,
             self._max_segment_bytes,
+            True,
             _NOTHING_UNREADABLE,
             self._offset_entries,
             self._time_entries,

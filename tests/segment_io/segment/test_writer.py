@@ -7,6 +7,7 @@ from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.segment.writer import lay_out_segments, write_segment, write_segments
 from tests.twin.batches import Record, encode_batch, parse_batch
+from tests.twin.errors import IndexFullError
 from tests.twin.indexes import build_indexes, parse_offset_index, parse_time_index, parse_transaction_index
 
 
@@ -98,28 +99,21 @@ def test_files_are_written_under_names_that_loaders_ignore_with_the_time_and_mod
         assert (status.st_size, status.st_mtime_ns, status.st_mode & 0o777) == (file.size_bytes, 10**18, 0o640)
 
 
-@pytest.mark.parametrize("max_segment_bytes", [2**31 - 1, 1500])
-@pytest.mark.parametrize("index_bytes", [50, 10 << 20])
-@pytest.mark.parametrize("step", [1, 3, 60])
-def test_batches_that_come_in_pieces_become_the_files_of_those_that_come_at_once(
-    max_segment_bytes: int, index_bytes: int, step: int, tmp_path
-):
-    batches = [batch_at(n) for n in range(60)]
-    aborted = [AbortedTransaction(1, n, n + 1, n + 2) for n in range(0, 60, 7)]
-    source = tmp_path / f"{0:020d}.log"
+def write_in_pieces(directory, batches, step, *, index_bytes=10 << 20, max_segment_bytes=2**31 - 1, aborted=()):
+    """Write batches `step` at a time, from the same memory; return (base offset, contents of the files)."""
+    source = directory / f"{0:020d}.log"
     source.write_bytes(b"")
     buffer = np.zeros(sum(map(len, batches)), dtype=np.uint8)
 
     def pieces():
-        for start in range(0, 60, step):
+        for start in range(0, len(batches), step):
             piece = b"".join(batches[start : start + step])
-            # The same memory for every piece.
             buffer[: len(piece)] = np.frombuffer(piece, dtype=np.uint8)
             yield buffer[: len(piece)]
 
     segments = write_segments(
         pieces(),
-        tmp_path,
+        directory,
         0,
         aborted,
         index_interval_bytes=100,
@@ -131,14 +125,37 @@ def test_batches_that_come_in_pieces_become_the_files_of_those_that_come_at_once
         attempt="0",
         fs=Fs(),
     )
-    images = lay_out(
-        batches, interval=100, index_bytes=index_bytes, max_segment_bytes=max_segment_bytes, aborted=aborted
-    )
-    assert [segment.base_offset for segment in segments] == [image.base_offset for image in images]
-    for segment, image in zip(segments, images, strict=True):
-        contents = [bytes(content) for _, content in image.files()]
-        assert [(tmp_path / file.part_name).read_bytes() for file in segment.files] == contents
-        assert [file.size_bytes for file in segment.files] == [len(content) for content in contents]
+    written = [(each.base_offset, [(directory / f.part_name).read_bytes() for f in each.files]) for each in segments]
+    sizes = [[file.size_bytes for file in segment.files] for segment in segments]
+    assert sizes == [[len(content) for content in contents] for _, contents in written]
+    return written
+
+
+@pytest.mark.parametrize("max_segment_bytes", [2**31 - 1, 1500])
+@pytest.mark.parametrize("step", [1, 3, 60])
+def test_batches_that_come_in_pieces_become_the_files_of_those_that_come_at_once(max_segment_bytes, step, tmp_path):
+    batches = [batch_at(n) for n in range(60)]
+    aborted = [AbortedTransaction(1, n, n + 1, n + 2) for n in range(0, 60, 7)]
+    images = lay_out(batches, interval=100, max_segment_bytes=max_segment_bytes, aborted=aborted)
+    written = write_in_pieces(tmp_path, batches, step, max_segment_bytes=max_segment_bytes, aborted=aborted)
+    assert written == [(image.base_offset, [bytes(content) for _, content in image.files()]) for image in images]
+
+
+@pytest.mark.parametrize("index_bytes", [40, 61, 120])
+@pytest.mark.parametrize("step", [1, 7, 60])
+def test_a_full_index_ends_a_segment_of_batches_that_come_in_pieces(index_bytes, step, tmp_path):
+    batches = [batch_at(n) for n in range(60)]
+    written = write_in_pieces(tmp_path, batches, step, index_bytes=index_bytes)
+    assert b"".join(contents[0] for _, contents in written) == b"".join(batches)
+    bases = [base for base, _ in written]
+    for (base, (_, *indexes)), end in zip(written, [*bases[1:], 60], strict=True):
+        own = [parse_batch(batch) for batch in batches[base:end]]
+        # The builder raises where Kafka does.
+        assert build_indexes(own, base, interval_bytes=100, max_index_bytes=index_bytes) == tuple(indexes)
+        if end < 60:
+            with pytest.raises(IndexFullError):
+                more = [*own, parse_batch(batches[end])]
+                build_indexes(more, base, interval_bytes=100, max_index_bytes=index_bytes)
 
 
 def test_if_the_pieces_fail_no_file_is_left(tmp_path):

@@ -1,0 +1,129 @@
+"""Speed of a rewrite by verdicts, compared with a copy of the same log by `cp` and a sync, in turn and from the cache.
+
+    one a segment   one record of each segment is dropped: nearly every byte is copied as it is
+    spread          `--verdicts` records, evenly spread over the log, are dropped
+
+CPU time is the better measure if other work shares the machine; the table shows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.generate import Shape, write_partition
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.rewrite.plan import plan_rewrite
+from sediment.compaction.rewrite.segment_rewrite import rewrite_log
+from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
+from sediment.segment_io.format.layout import CODEC_LZ4, CODEC_NONE
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import LogView, open_view
+
+CODECS = {"none": CODEC_NONE, "lz4": CODEC_LZ4}
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of the clock and of the CPU, children included."""
+
+    wall: float
+    cpu: float
+
+
+def timed(run: Callable[[], object], undo: Callable[[], object], repeat: int) -> Timing:
+    """Return the medians of `repeat` runs after one that is not timed."""
+    found = []
+    for _ in range(repeat + 1):
+        started, before = time.perf_counter(), _cpu_seconds()
+        run()
+        found.append(Timing(time.perf_counter() - started, _cpu_seconds() - before))
+        undo()
+    walls, cpus = ([timing.wall for timing in found[1:]], [timing.cpu for timing in found[1:]])
+    return Timing(statistics.median(walls), statistics.median(cpus))
+
+
+def _cpu_seconds() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def time_rewrite(view: LogView, offsets: list[int], repeat: int) -> Timing:
+    """Time a rewrite that drops the records at `offsets`."""
+    verdicts = Verdicts.of(Verdict(offset, Action.DROP) for offset in offsets)
+    plan = plan_rewrite(view, verdicts, CompactionConfig())
+
+    def run() -> None:
+        assert rewrite_log(plan, Fs(), run_id="bench", attempt="0").segments
+
+    def undo() -> None:
+        for part in view.listing.path.glob("*.part"):
+            part.unlink()
+
+    return timed(run, undo, repeat)
+
+
+def time_copy(directory: Path, repeat: int) -> Timing:
+    """Time `cp` of the logs of a partition, each then synced."""
+    logs = sorted(directory.glob("*.log"))
+    copies = [log.with_suffix(".copy") for log in logs]
+
+    def run() -> None:
+        for log, copy in zip(logs, copies, strict=True):
+            subprocess.run(["cp", "--reflink=never", str(log), str(copy)], check=True)
+            descriptor = os.open(copy, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+
+    return timed(run, lambda: [copy.unlink() for copy in copies], repeat)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=500)
+    parser.add_argument("--verdicts", type=int, default=1000)
+    parser.add_argument("--codec", choices=CODECS, default="none")
+    parser.add_argument("--repeat", type=int, default=5)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as scratch:
+        directory = Path(scratch) / "bench-0"
+        write_partition(directory, Shape(given.megabytes * 10**6, keys=1_000_000, codec=CODECS[given.codec]))
+        listing = list_log(TopicPartition("bench", 0), directory, Fs())
+        view = open_view(
+            listing, PartitionCheckpoints(clean_shutdown=True), Fs(), now_ms=0, producer_id_expiration_ms=None
+        )
+        spread = np.linspace(0, view.log_end_offset - 1, given.verdicts, dtype=np.int64).tolist()
+        firsts = [segment.base_offset for segment in listing.segments if segment.log_bytes]
+        rows = {
+            "cp": time_copy(directory, given.repeat),
+            "one a segment": time_rewrite(view, firsts, given.repeat),
+            f"spread ({given.verdicts})": time_rewrite(view, spread, given.repeat),
+        }
+        megabytes = listing.log_bytes() / 1e6
+    table = Table("", "s", "MB/s", "CPU s")
+    for name, timing in rows.items():
+        table.add_row(name, f"{timing.wall:.2f}", f"{megabytes / timing.wall:.0f}", f"{timing.cpu:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
