@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.logs import SPEC, random_spec
-from tests.conformance.oracle import CleanAttempt, KafkaOracle, LogState
+from tests.conformance.oracle import CleanAttempt, KafkaFailedError, KafkaOracle, LogState
 from tests.corpus import assert_same_batch, read_dump
 from tests.rewrites import random_table, rewrite_both
 from tests.twin.batches import Record
@@ -135,8 +135,8 @@ def test_kafka_opens_reads_and_cleans_a_rewritten_log(oracle: KafkaOracle, tmp_p
         work = tmp_path / str(seed)
         try:
             changed += check_log(oracle, seed, work)
-        except AssertionError as difference:
-            differences.append(f"seed {seed}: {difference}")
+        except (AssertionError, KafkaFailedError) as difference:
+            differences.append(f"seed {seed}: {difference!r}")
         shutil.rmtree(work, ignore_errors=True)
     with capsys.disabled():
         print(f"\n{logs} logs, {changed} records changed, {len(differences)} differences")
