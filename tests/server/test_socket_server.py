@@ -262,7 +262,7 @@ def test_a_handler_that_fails_closes_only_its_connection(caplog):
             assert client.is_closed()
         assert other.ask(api_versions(), 3).error_code == 0
         wait_until(lambda: running.server.memory.free_bytes == 268_435_456)
-    assert "HEARTBEAT version 4 failed" in caplog.text and "a bug" in caplog.text
+    assert "Heartbeat version 4: failed" in caplog.text and "a bug" in caplog.text
 
 
 def test_a_response_that_cannot_be_encoded_closes_its_connection(caplog):
@@ -270,7 +270,7 @@ def test_a_response_that_cannot_be_encoded_closes_its_connection(caplog):
     with listener(handlers) as running, running.connect() as client:
         client.send(heartbeat(), 4)
         assert client.is_closed()
-    assert "HEARTBEAT version 4" in caplog.text
+    assert "Heartbeat version 4" in caplog.text
 
 
 def test_a_request_has_one_outcome():
