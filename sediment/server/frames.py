@@ -23,9 +23,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from sediment.segment_io.errors import SedimentError
+from sediment.server.transport_layer import Chunk, Slice, TransportLayer
 
 UNAUTHENTICATED_MAX_BYTES = 64 * 1024
 OTHER_REQUEST_MAX_BYTES = 8 * 1024 * 1024
@@ -46,46 +46,6 @@ class PeerClosedError(SedimentError):
     def __init__(self, *, in_frame: bool) -> None:
         super().__init__("the peer closed the connection" + (" within a request" if in_frame else ""))
         self.in_frame = in_frame
-
-
-class Slice(Protocol):
-    """Range of a file that is sent without being copied."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the range."""
-        ...
-
-    def send_some(self, socket: object, already_sent: int) -> int:
-        """Send from `already_sent` on, and return the bytes passed on; 0 if the socket would block."""
-        ...
-
-    def read(self, position: int = 0, size_bytes: int | None = None) -> bytes:
-        """Return a part of the range."""
-        ...
-
-    def close(self) -> None:
-        """Release the file."""
-        ...
-
-
-Chunk = bytes | memoryview | Slice
-
-
-class TransportLayer(Protocol):
-    """Non-blocking connection, plain or encrypted."""
-
-    def receive_into(self, buffer: memoryview) -> int | None:
-        """Return the number of bytes received, 0 at the end of the stream, None if none are there yet."""
-        ...
-
-    def send(self, data: memoryview, *, more: bool) -> int:
-        """Return the number of bytes taken, 0 if it would block; with `more`, bytes follow at once."""
-        ...
-
-    def send_slice(self, file_slice: Slice, already_sent: int) -> int:
-        """Return the number of bytes taken from `already_sent` on, 0 if it would block."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +98,15 @@ class FrameMemory:
 class FrameReader:
     """Frames of one connection, in order."""
 
-    __slots__ = ("_ahead", "_body", "_filled", "_limits", "_memory", "is_authenticated", "is_starved", "taken_bytes")
+    __slots__ = ("_ahead", "_body", "_filled", "_limit_of", "_memory", "is_starved", "taken_bytes")
 
-    def __init__(self, limits: FrameLimits, memory: FrameMemory, *, is_authenticated: bool) -> None:
-        self._limits = limits
+    def __init__(self, limit_of: Callable[[int], int], memory: FrameMemory) -> None:
+        """Begin with a connection that has sent nothing; `limit_of` returns the largest frame for an API key."""
+        self._limit_of = limit_of
         self._memory = memory
         self._ahead = memoryview(b"")
         self._body: memoryview | None = None
         self._filled = 0
-        self.is_authenticated = is_authenticated
         self.is_starved = False
         """True if the next frame waits for memory; `read` tries again."""
 
@@ -214,7 +174,7 @@ class FrameReader:
             if len(ahead) < _SIZE_AND_API_KEY.size:
                 return None
             (_, api_key) = _SIZE_AND_API_KEY.unpack_from(ahead)
-        limit = self._limits.of(api_key, is_authenticated=self.is_authenticated)
+        limit = self._limit_of(api_key)
         if size > limit:
             raise InvalidReceiveError(f"a request of {size} bytes is above the limit of {limit} for API {api_key}")
         self.is_starved = not self._memory.take(size, when_freed)
@@ -235,13 +195,14 @@ class FrameReader:
 class ResponseSend:
     """One response on its way; it owns the file slices in it."""
 
-    __slots__ = ("_done", "_next", "_pieces", "size_bytes")
+    __slots__ = ("_done", "_next", "_pieces", "sent_bytes", "size_bytes")
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         """Put the size before `chunks`, and join neighbouring chunks of bytes."""
         self.size_bytes = _SIZE.size + sum(
             len(chunk) if isinstance(chunk, bytes | memoryview) else chunk.size_bytes for chunk in chunks
         )
+        self.sent_bytes = 0
         self._pieces: list[memoryview | Slice] = []
         self._next = 0
         self._done = 0
@@ -274,6 +235,7 @@ class ResponseSend:
                 size_bytes = piece.size_bytes
                 sent = transport.send_slice(piece, self._done) if size_bytes else 0
             self._done += sent
+            self.sent_bytes += sent
             if self._done == size_bytes:
                 self._close_piece()
             elif sent == 0 or budget_bytes <= sent:

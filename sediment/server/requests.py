@@ -14,8 +14,47 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from sediment.segment_io.protocol.api_keys import ApiKey
+
 ANONYMOUS = "User:ANONYMOUS"
 """Principal of a connection without authentication (Kafka's KafkaPrincipal.ANONYMOUS)."""
+
+
+class TokenChannel(Protocol):
+    """Sender of frames without a header."""
+
+    connection: Connection
+
+    def send_token(self, token: bytes) -> None:
+        """Send `token` as a frame."""
+        ...
+
+    def close(self, request: None, error: BaseException) -> None:
+        """Close the connection."""
+        ...
+
+
+class Authenticator(Protocol):
+    """The authentication of one connection."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True once the client proved its identity."""
+        ...
+
+    @property
+    def expects_token(self) -> bool:
+        """True if the next frame is a token of SASL without a header (SaslHandshake version 0)."""
+        ...
+
+    def accept_token(self, token: bytes, channel: TokenChannel) -> None:
+        """Take such a frame, and send the next token or close the connection."""
+        ...
+
+    @property
+    def has_failed(self) -> bool:
+        """True once the client failed to; the connection is closed after the response."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -31,9 +70,17 @@ class Connection:
     listener: str
     """Kafka's name of the security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
 
+    authenticator: Authenticator | None = field(default=None, repr=False)
+    """The SASL state of the connection; None: the listener asks for no authentication."""
+
     principal: str = ANONYMOUS
     client_software: str = "unknown"
     """Name and version that the client gave in its ApiVersions request."""
+
+    @property
+    def is_authenticated(self) -> bool:
+        """True if the client proved its identity or need not."""
+        return self.authenticator is None or self.authenticator.is_complete
 
     @property
     def client_host(self) -> str:
@@ -69,7 +116,7 @@ class RequestTimes:
 class Request:
     """A decoded request."""
 
-    api_key: int
+    api_key: ApiKey
     api_version: int
     correlation_id: int
     client_id: str | None
