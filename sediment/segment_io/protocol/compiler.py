@@ -41,6 +41,7 @@ _CODES = {
     "float64": "d",
 }
 _UUID_CODE = "16s"
+_CONSTANTS = ("0", "-1", "1")  # expressions of tags that are not there, of null and of a structure that is there
 _SIZES_BYTES = {**{kind: struct.calcsize(f">{code}") for kind, code in _CODES.items()}, "uuid": 16}
 
 
@@ -168,7 +169,8 @@ def compile_decoder(
         source.line("p = 0")
         with source.block("try:"):
             # Views of records have to be views of the frame.  Slices of bytes are faster than those of a view.
-            source.line("b = memoryview(b)" if source.in_place else "b = bytes(b)")
+            kind = "memoryview" if source.in_place else "bytes"
+            source.line(f"if type(b) is not {kind}: b = {kind}(b)")
             source.line("e = len(b)")
             source.line(f"o = new(C_{schema.line.name})")
             source.structure(schema.fields, "o")
@@ -290,11 +292,11 @@ class _DecoderSource(_Source):
         self.line("if q > e: raise malformed(f'{n} bytes are announced, and {e - p} are left')")
         match kind, self.in_place:
             case "string", True:
-                self.line(f"{target} = str(b[p:q], 'utf-8')")
+                self.line(f"{target} = b[p:q].tobytes().decode()")
             case "string", False:
                 self.line(f"{target} = b[p:q].decode()")
             case "bytes", True:
-                self.line(f"{target} = bytes(b[p:q])")
+                self.line(f"{target} = b[p:q].tobytes()")
             case _:
                 self.line(f"{target} = b[p:q]")
         self.line("p = q")
@@ -324,23 +326,23 @@ class _DecoderSource(_Source):
                 self.line(f"{target} = unpack(f'>{{n}}{code}', b, p); p += {_SIZES_BYTES[field.type]} * n")
             elif field.type == "uuid":
                 self.line("q = p + 16 * n")
-                self.line(f"{target} = tuple([uuid_of(bytes(b[i:i + 16])) for i in range(p, q, 16)]); p = q")
+                self.line(f"{target} = [uuid_of(bytes(b[i:i + 16])) for i in range(p, q, 16)] if n else (); p = q")
             else:
                 self._texts(field, target)
 
     def _structures(self, field: FieldSchema, target: str) -> None:
         elements, element = self.variable("a"), self.variable("o")
-        self.line(f"{elements} = []")
+        self.line(f"{elements} = [] if n else ()")
         with self.block("for _ in range(n):"):
             self.line(f"{element} = new(C_{field.type})")
             self.structure(self.schema.structures[field.type], element)
             self.flush()
             self.line(f"{elements}.append({element})")
-        self.line(f"{target} = tuple({elements})")
+        self.line(f"{target} = {elements}")
 
     def _texts(self, field: FieldSchema, target: str) -> None:
         elements = self.variable("a")
-        self.line(f"{elements} = []")
+        self.line(f"{elements} = [] if n else ()")
         with self.block("for _ in range(n):"):
             if self.is_compact(field):
                 self.line("n = b[p] - 1; p += 1")
@@ -352,7 +354,7 @@ class _DecoderSource(_Source):
             self.line(f"if n < 0: raise malformed('an element of {field.name} is null')")
             self._content(field.type, "x")
             self.line(f"{elements}.append(x)")
-        self.line(f"{target} = tuple({elements})")
+        self.line(f"{target} = {elements}")
 
     # Sizes -----------------------------------------------------------------------------------------------------------
     def _least_bytes(self, field: FieldSchema) -> int:
@@ -441,8 +443,10 @@ class _EncoderSource(_Source):
                 return f"{value} is not None"
             return f"({value} is None or len({value}) > 0)"
         if is_structure(field) and field.default != "null":
-            made = self.constant("D", self.names[f"C_{field.type}"]())
-            return f"{value} != {made}"
+            inner = self.variable("o")
+            fields = self.schema.structures[field.type]
+            parts = [self._differs(part, f"{inner}.{part.attribute}") for part in fields]
+            return f"(({inner} := {value}) is None or {' or '.join(parts)})"
         if default is None:
             return f"{value} is not None"
         return f"{value} != {self.literal(default)}"
@@ -451,21 +455,25 @@ class _EncoderSource(_Source):
         if not tagged:
             self._run.append(("B", "0"))
             return
-        count = self.variable("n")
-        conditions = [(field, self._differs(field, f"{owner}.{field.attribute}")) for field in tagged]
-        self.line(f"{count} = {' + '.join(f'({condition})' for _, condition in conditions)}")
-        self._run.append(("B", count))
+        conditions = [self._differs(field, f"{owner}.{field.attribute}") for field in tagged]
         self.flush()
-        with self.block(f"if {count}:"):
-            for field, condition in conditions:
-                with self.block(f"if {condition}:"):
-                    outside, self._out = self._out, self.variable("t")
-                    self.line(f"{self._out} = bytearray()")
-                    self._field(field, f"{owner}.{field.attribute}")
-                    self.flush()
-                    content, self._out = self._out, outside
-                    head = self.constant("T", primitives.write_varint(field.tag or 0))
-                    self.line(f"{self._out} += {head} + varint(len({content})) + {content}")
+        with self.block(f"if {' or '.join(conditions)}:"):
+            flags = [self.variable("f") for _ in tagged]
+            self.line(f"{', '.join(flags)}, = {', '.join(conditions)},")
+            self.line(f"{self._out}.append({' + '.join(flags)})")
+            for flag, field in zip(flags, tagged, strict=True):
+                with self.block(f"if {flag}:"):
+                    self._tagged_field(field, f"{owner}.{field.attribute}")
+        self.line(f"else: {self._out}.append(0)")
+
+    def _tagged_field(self, field: FieldSchema, value: str) -> None:
+        outside, self._out = self._out, self.variable("t")
+        self.line(f"{self._out} = bytearray()")
+        self._field(field, value)
+        self.flush()
+        content, self._out = self._out, outside
+        tag = self.constant("T", primitives.write_varint(field.tag or 0))
+        self.line(f"{self._out} += {tag} + varint(len({content})) + {content}")
 
     # Fields ----------------------------------------------------------------------------------------------------------
     def _field(self, field: FieldSchema, value: str) -> None:
@@ -474,7 +482,7 @@ class _EncoderSource(_Source):
         elif is_structure(field):
             self._nested(field, value)
         elif field.type == "uuid":
-            self._run.append((_UUID_CODE, f"{value}.bytes"))
+            self._run.append((_UUID_CODE, f"{value}.int.to_bytes(16)"))
         elif field.type in _CODES:
             self._run.append((_CODES[field.type], value))
         elif field.type == "records":
@@ -486,8 +494,12 @@ class _EncoderSource(_Source):
         """Write the run."""
         if not self._run:
             return
-        pack = self.constant("S", struct.Struct(">" + "".join(code for code, _ in self._run)).pack)
-        self.line(f"{self._out} += {pack}({', '.join(expression for _, expression in self._run)})")
+        layout = struct.Struct(">" + "".join(code for code, _ in self._run))
+        expressions = [expression for _, expression in self._run]
+        if all(expression in _CONSTANTS for expression in expressions):
+            self.line(f"{self._out} += {layout.pack(*map(int, expressions))!r}")
+        else:
+            self.line(f"{self._out} += {self.constant('S', layout.pack)}({', '.join(expressions)})")
         self._run.clear()
 
     def _length(self, field: FieldSchema, length: str, code: str) -> None:
@@ -528,7 +540,7 @@ class _EncoderSource(_Source):
 
     def _records(self, field: FieldSchema, value: str) -> None:
         with self._unless_null(field, value, "i"):
-            self.line(f"r = {value}; n = records_size_bytes(r)")
+            self.line(f"r = {value}; n = len(r) if type(r) is bytes else records_size_bytes(r)")
             self._length(field, "n", "i")
             self.line("if n: chunks.append(bytes(out)); chunks.append(r); out = bytearray()")
 
@@ -553,7 +565,7 @@ class _EncoderSource(_Source):
                 if is_structure(field):
                     self.structure(self.schema.structures[field.type], element)
                 elif field.type == "uuid":
-                    self.line(f"{self._out} += {element}.bytes")
+                    self.line(f"{self._out} += {element}.int.to_bytes(16)")
                 else:
                     self._element(field, element)
                 self.flush()

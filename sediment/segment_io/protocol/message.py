@@ -1,6 +1,7 @@
 """Classes of messages: one for a message and one for each structure in it, made from a schema.
 
-An instance has an attribute for each field of any version.  Decoded arrays are tuples; encoding takes any sequence.
+An instance has an attribute for each field of any version.  An array is any sequence; an empty one is decoded as `()`,
+because an empty list takes 72 bytes, and a client may send millions in one frame.
 Record batches are views of the decoded buffer, and are handed on as they are: a chunk of a response may be bytes, a
 view, or a slice of a file, of which only `size_bytes` matters here.
 """

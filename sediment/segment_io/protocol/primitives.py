@@ -55,12 +55,13 @@ def read_long_string_length(buffer: bytes | memoryview, position: int) -> tuple[
 
 def write_varint(value: int) -> bytes:
     """Return an unsigned varint of at most 32 bits."""
-    written = bytearray()
-    while value > 127:
-        written.append(value & 127 | 128)
-        value >>= 7
-    written.append(value)
-    return bytes(written)
+    if value < 1 << 7:
+        return bytes((value,))
+    if value < 1 << 14:
+        return bytes((value & 127 | 128, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
+    return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14 & 127 | 128)) + write_varint(value >> 21)
 
 
 def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> int:
@@ -83,5 +84,7 @@ def uuid_of(raw: bytes) -> UUID:
 
 def records_size_bytes(records: Any) -> int:
     """Return the size of a bytes-like object or a file slice."""
+    if isinstance(records, memoryview):
+        return records.nbytes
     size_bytes = getattr(records, "size_bytes", None)
-    return len(memoryview(records).cast("B")) if size_bytes is None else int(size_bytes)
+    return len(records) if size_bytes is None else int(size_bytes)
