@@ -8,7 +8,7 @@
     any ------------------ unloaded ----------> Dead                    final
 
 Every method takes the time and returns effects in order: answers to waiting requests, and times at which the caller
-must call `wake`.  A waiter is an object of the caller that stands for one request.
+must call `wake`.  A waiter stands for one request.
 
 Deadlines of a group: one for each member's session, one for the join phase, one for the sync phase.
 
@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.groups.group_config import GroupConfig
 from sediment.server.groups.group_requests import (
     NO_MEMBER_ID,
     Answer,
@@ -41,6 +40,7 @@ from sediment.server.groups.group_requests import (
     Waiter,
     WakeAt,
 )
+from sediment.server.server_config import ServerConfig
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 LEAST_REBALANCE_TIMEOUT_MS = 100  # so that a client's timeout of 0 does not keep the coordinator busy
@@ -107,7 +107,7 @@ class ClassicGroup:
     that only commits offsets.
     """
 
-    config: GroupConfig
+    config: ServerConfig
     new_member_id: Callable[[str], str]
     generation: int = 0
     protocol_type: str | None = None
@@ -253,8 +253,8 @@ class ClassicGroup:
         member = self.members.get(member_id)
         if self.state is GroupState.PREPARING_REBALANCE:
             waiting = sum(each.joining is not None for each in self.members.values())
-            return (member is not None and member.joining is not None) or waiting < self.config.max_size
-        return member is not None or len(self.members) < self.config.max_size
+            return (member is not None and member.joining is not None) or waiting < self.config.group_max_size
+        return member is not None or len(self.members) < self.config.group_max_size
 
     def _supports_protocols(self, request: JoinRequest) -> bool:
         names = _names(request.protocols)
@@ -396,7 +396,7 @@ class ClassicGroup:
         self.state = GroupState.PREPARING_REBALANCE
         if self._is_initial_rebalance:
             self._new_member_added = False
-            self._initial_delay_ms = self.config.initial_rebalance_delay_ms
+            self._initial_delay_ms = self.config.group_initial_rebalance_delay_ms
             self._remaining_delay_ms = max(self._rebalance_timeout_ms() - self._initial_delay_ms, 0)
             self._set_deadline(_Phase.JOIN, now_ms + self._initial_delay_ms)
         elif self._all_joined():
@@ -408,7 +408,7 @@ class ClassicGroup:
         """Complete the join phase; the first one of a group is prolonged while members arrive."""
         if self._is_initial_rebalance and self._new_member_added and self._remaining_delay_ms:
             self._new_member_added = False
-            delay_ms = min(self.config.initial_rebalance_delay_ms, self._remaining_delay_ms)
+            delay_ms = min(self.config.group_initial_rebalance_delay_ms, self._remaining_delay_ms)
             self._remaining_delay_ms = max(self._remaining_delay_ms - self._initial_delay_ms, 0)
             self._initial_delay_ms = delay_ms
             self._set_deadline(_Phase.JOIN, now_ms + delay_ms)

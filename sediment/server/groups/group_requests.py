@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sediment.segment_io.protocol.error_codes import ErrorCode
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
 
-Waiter: TypeAlias = Hashable
-"""Object of the caller that stands for one request."""
+Waiter: TypeAlias = Callable[[Any], object]
+"""Function that sends the answer to one request; a group never calls it, but names it in an effect."""
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 

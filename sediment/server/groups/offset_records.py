@@ -9,9 +9,9 @@ Source: Kafka's GroupCoordinatorRecordHelpers and OffsetAndMetadata.fromRecord.
 from __future__ import annotations
 
 from sediment.segment_io.protocol import messages as m
+from sediment.server.coordinator_log import VERSION_BYTES
 from sediment.server.groups.group_offsets import CommittedOffset
 
-VERSION_BYTES = 2
 _VALUE_VERSION = 4
 
 

@@ -30,7 +30,7 @@ from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
 from sediment.segment_io.partition.slices import ALL
 from sediment.segment_io.partition.sources import Source
-from sediment.server.groups.coordinator_log import CoordinatorLog
+from sediment.server.coordinator_log import CoordinatorLog
 from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
 from sediment.server.groups.offset_records import encode_offset_commit
 from sediment.server.groups.stored_groups import replay_groups

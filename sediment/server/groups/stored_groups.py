@@ -25,9 +25,15 @@ from sediment.segment_io.errors import ProtocolError
 from sediment.segment_io.format.layout import CONTROL_COMMIT, CONTROL_KEY_STRUCT, NO_PRODUCER_ID
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.protocol import messages as m
-from sediment.server.groups.coordinator_log import CoordinatorLog, LoggedRecord, coordinator_partition, read_records
+from sediment.server.coordinator_log import (
+    VERSION_BYTES,
+    CoordinatorLog,
+    LoggedRecord,
+    coordinator_partition,
+    read_records,
+)
 from sediment.server.groups.group_offsets import GroupOffsets
-from sediment.server.groups.offset_records import VERSION_BYTES, decode_offset_key, decode_offset_value
+from sediment.server.groups.offset_records import decode_offset_key, decode_offset_value
 
 _LOGGER = logging.getLogger(__name__)
 _OFFSET_COMMITS = (m.LegacyOffsetCommitKey.API_KEY, m.OffsetCommitKey.API_KEY)

@@ -11,7 +11,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import ALL, Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.protocol import messages as m
-from sediment.server.groups.coordinator_log import CoordinatorLog
+from sediment.server.coordinator_log import CoordinatorLog
 from sediment.server.groups.stored_groups import StoredGroup, replay_groups
 from tests.segments import ABORT, COMMIT, NOW_MS, marker_bytes, write_segment
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.groups.classic_group import ClassicGroup, GroupState
-from sediment.server.groups.group_config import GroupConfig
 from sediment.server.groups.group_requests import (
     Answer,
     Effect,
@@ -19,6 +18,7 @@ from sediment.server.groups.group_requests import (
     SyncAnswer,
     SyncRequest,
 )
+from sediment.server.server_config import ServerConfig
 
 __all__ = ["ErrorCode", "GroupDriver", "GroupState", "JoinAnswer", "SyncAnswer", "Waiting"]
 
@@ -27,15 +27,19 @@ PROTOCOLS = (("range", b"subscription"),)
 
 @dataclass(eq=False)
 class Waiting:
-    """Request that a group holds until it sets `answer`."""
+    """Request that keeps the answer that it gets."""
 
     answer: JoinAnswer | SyncAnswer | None = None
+
+    def __call__(self, answer: JoinAnswer | SyncAnswer) -> None:
+        assert self.answer is None, "answered twice"
+        self.answer = answer
 
 
 class GroupDriver:
     def __init__(self, **config: Any) -> None:
         numbers = itertools.count(1)
-        self.group = ClassicGroup(GroupConfig(**config), lambda prefix: f"{prefix}-{next(numbers)}")
+        self.group = ClassicGroup(ServerConfig(**config), lambda prefix: f"{prefix}-{next(numbers)}")
         self.now_ms = 0
         self.waiting: list[Waiting] = []
         self._wakes: set[int] = set()
@@ -138,7 +142,7 @@ class GroupDriver:
             for instance in instances or [None] * count
         ]
         while any(waiter.answer is None for waiter in waiters):
-            self.pass_ms(self.group.config.initial_rebalance_delay_ms)
+            self.pass_ms(self.group.config.group_initial_rebalance_delay_ms)
         return [waiter.answer.member_id for waiter in waiters if isinstance(waiter.answer, JoinAnswer)]
 
     def stable(self, count: int, **options: Any) -> list[str]:
@@ -154,7 +158,6 @@ class GroupDriver:
     def _apply(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Answer):
-                assert isinstance(effect.waiter, Waiting) and effect.waiter.answer is None, "answered twice"
-                effect.waiter.answer = effect.answer
+                effect.waiter(effect.answer)
             else:
                 self._wakes.add(effect.time_ms)

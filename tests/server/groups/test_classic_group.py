@@ -96,14 +96,14 @@ def test_the_protocol_with_most_votes_among_the_common_ones_is_chosen() -> None:
 
 
 def test_a_full_group_refuses_more_members() -> None:
-    group = GroupDriver(max_size=2)
+    group = GroupDriver(group_max_size=2)
     group.stable(2)
     answer = joined(group.join().answer)
     assert (answer.error, answer.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
 
 
 def test_the_last_to_rejoin_a_group_that_became_full_is_left_out() -> None:
-    group = GroupDriver(max_size=2)
+    group = GroupDriver(group_max_size=2)
     leader, follower = group.stable(2)
     group.join(leader)
     newcomer = group.join(requires_known_member_id=False)

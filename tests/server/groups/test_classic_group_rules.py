@@ -20,7 +20,7 @@ INSTANCES = [None, None, "pod-1", "pod-2"]
 class AnySequence(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.group = GroupDriver(max_size=4)
+        self.group = GroupDriver(group_max_size=4)
         self.known = [""]
         self.generation = 0
 

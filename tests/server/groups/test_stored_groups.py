@@ -11,7 +11,7 @@ import pytest
 
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.protocol import messages as m
-from sediment.server.groups.coordinator_log import coordinator_partition
+from sediment.server.coordinator_log import coordinator_partition
 from sediment.server.groups.stored_groups import GroupKind, StoredGroup, replay_groups
 from tests.segments import NOW_MS
 from tests.server.groups.coordinator_logs import (
