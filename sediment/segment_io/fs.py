@@ -105,6 +105,11 @@ class ReadableFile:
         """Return the length of the file."""
         return os.fstat(self.descriptor).st_size
 
+    def change_stamp(self) -> tuple[int, int, int]:
+        """Return size in bytes, mtime and ctime in ns; a rename or removal changes the ctime too."""
+        status = os.fstat(self.descriptor)
+        return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
     def read(self, position: int, count: int) -> bytes:
         """Return `count` bytes from `position`, fewer at the end of the file."""
         first = os.pread(self.descriptor, count, position)
@@ -220,6 +225,14 @@ class Fs:
         except OSError:
             return None
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+    def identity(self, path: str) -> tuple[int, int, int] | None:
+        """Return inode, size in bytes and mtime in ns of the file at `path`, links followed; None if there is none."""
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
     def read_bytes(self, path: Path) -> bytes:
         """Return the whole content of a file that is not larger than a segment may be.

@@ -25,6 +25,7 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.protocol.headers import decode_request_header
 from sediment.segment_io.protocol.schema import VersionRange
 from sediment.server.request_channel import ReceivedFrame
+from sediment.server.request_metrics import request_name
 from sediment.server.requests import Handler, Request, RequestTimes
 
 BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
@@ -93,12 +94,12 @@ class KafkaApis:
         header = decode_request_header(received.frame)
         connection = received.channel.connection
         if not connection.is_authenticated and header.api_key not in BEFORE_AUTHENTICATION:
-            raise ProtocolError("a request came before authentication", api=header.api_key.name)
+            raise ProtocolError(f"{request_name(header.api_key)} came before authentication", api=header.api_key.name)
         api = self._apis.get(header.api_key)
         is_supported = api is not None and header.api_version in api.versions
         if not is_supported and header.api_key is not ApiKey.API_VERSIONS:
             raise ProtocolError(
-                f"{header.api_key.name} version {header.api_version} is not offered",
+                f"{request_name(header.api_key)} version {header.api_version} is not offered",
                 api=header.api_key.name,
                 version=header.api_version,
             )

@@ -17,6 +17,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.headers import encode_response_header
 from sediment.server.frames import FrameReader, ResponseSend
 from sediment.server.limited_log import LimitedLog
+from sediment.server.request_metrics import request_name
 from sediment.server.requests import Connection, Request
 from sediment.server.transport_layer import TransportLayer
 
@@ -122,9 +123,11 @@ class KafkaChannel:
 
     def close(self, request: Request | None, error: BaseException) -> None:
         """Let the processor close the connection because of `error`, and log it."""
-        what = "a request" if request is None else f"{request.api_key.name} version {request.api_version}"
+        who = self.connection.peer
+        if request is not None:
+            who += f": {request_name(request.api_key)} version {request.api_version}"
         if isinstance(error, SedimentError | OSError):
-            self.processor.log.warning(f"{self.connection.peer}: {what}: {error}; the connection was closed")
+            self.processor.log.warning(f"{who}: {error}; the connection was closed")
         else:
-            _LOGGER.error("%s: %s failed", self.connection.peer, what, exc_info=error)
+            _LOGGER.error("%s: failed, and the connection was closed", who, exc_info=error)
         self.processor.disconnect(self)

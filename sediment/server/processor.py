@@ -262,6 +262,7 @@ class Processor:
             lambda api_key: self._limits.of(api_key, is_authenticated=connection.is_authenticated), self._shared.memory
         )
         channel = KafkaChannel(self, transport, address, reader, connection, time.monotonic_ns())
+        channel.is_ready = listener.tls is None
         self._channels[channel.descriptor] = channel
         channel.interest = _READ
         self._epoll.register(channel.descriptor, _READ)

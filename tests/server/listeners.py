@@ -35,6 +35,8 @@ class Running:
     metrics: RequestMetrics
     timer: Timer
     port: int
+    is_stopped: bool = False
+    """True if a test stops the server itself."""
 
     def connect(self, tls: ssl.SSLContext | None = None, timeout_seconds: float = 10) -> Client:
         plain = socket.create_connection(("127.0.0.1", self.port), timeout=timeout_seconds)
@@ -84,13 +86,15 @@ def listener(
     )
     server.start()
     server.open()
+    running = Running(server, metrics, timer, port)
     try:
-        yield Running(server, metrics, timer, port)
+        yield running
     finally:
-        server.stop_accepting()
-        server.stop_reading()
         timer.close()
-        server.stop(2)
+        if not running.is_stopped:
+            server.stop_accepting()
+            server.stop_reading()
+            server.stop(2)
         if log is not None:
             log.close()
 

@@ -6,7 +6,8 @@
 Every whole batch with a valid CRC counts, up to the log's end.  No file says how far the quorum had committed when the
 node stopped.  With one controller, a batch on disk is committed.  With several, the last batches may never have been:
 those changes were not acknowledged to any client.  A metadata transaction that was aborted, or is open at the end, is
-not applied.
+not applied (KIP-868).  Records of types that concern neither the names of topics nor configs are left out, whatever
+they hold.
 
 Invariants: nothing is written, and no data is left out silently.  These are errors:
 
@@ -24,11 +25,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sediment.segment_io.compiled.status import BAD_CRC
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError
+from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.layout import (
     CONTROL_BIT,
     INT64_MAX,
@@ -36,19 +39,12 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, METADATA_PARTITION, SegmentFileKind, parse_segment_file
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.metadata_records import (
-    ConfigRecord,
-    MetadataRecord,
-    RemoveTopicRecord,
-    ResourceType,
-    TopicRecord,
-    TransactionStep,
-    decode_metadata_record,
-)
+from sediment.segment_io.internal_topics.metadata_records import ResourceType, decode_metadata_record
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.segment.columns import WANT_VALUE, BadBatchError, RecordColumns, check_batches
 from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, batch_error
 from sediment.segment_io.segment.recovery_scan import find_batches_after
@@ -57,6 +53,8 @@ ALL_BROKERS = ""
 
 _SNAPSHOT_NAME = re.compile(r"([0-9]{20,})-([0-9]{10,})\.checkpoint")
 _SNAPSHOT_FOOTER = 4  # type of the control record that ends a snapshot
+_TRANSACTION_STEPS = frozenset({"BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"})
+_APPLIED = _TRANSACTION_STEPS | {"TopicRecord", "RemoveTopicRecord", "ConfigRecord"}
 _ATTEMPTS = 5
 _ADVICE = (
     "restore the directory from a backup, or work on a copy without __cluster_metadata-0 and give the topics' settings "
@@ -255,7 +253,7 @@ class _VerifiedScan:
             table = gathered.take()
             for offset, value in zip(table.offsets().tolist(), table.values().to_pylist(), strict=True):
                 try:
-                    record = decode_metadata_record(value)
+                    record = decode_metadata_record(value, _APPLIED)
                     if record is not None:
                         state.apply(record)
                 except SedimentError as error:
@@ -270,25 +268,27 @@ class _State:
         self._topic_ids: dict[str, str] = {}
         self._topic_names: dict[str, str] = {}
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
-        self._waiting: list[MetadataRecord] | None = None
+        self._waiting: list[Any] | None = None
 
-    def apply(self, record: MetadataRecord) -> None:
+    def apply(self, record: Any) -> None:
         """Apply one record, or keep it for the end of its transaction.
 
         Raises:
             CorruptBatchError: the record contradicts earlier ones.
         """
-        if not isinstance(record, TransactionStep):
+        name = type(record).__name__
+        if name not in _TRANSACTION_STEPS:
             if self._waiting is None:
                 self._change(record)
             else:
                 self._waiting.append(record)
             return
-        if (record is TransactionStep.BEGIN) != (self._waiting is None):
-            raise CorruptBatchError(f"a metadata transaction's {record} is out of order")
+        begins = isinstance(record, m.BeginTransactionRecord)
+        if begins != (self._waiting is None):
+            raise CorruptBatchError(f"a metadata transaction's {name} is out of order")
         waited = self._waiting or []
-        self._waiting = [] if record is TransactionStep.BEGIN else None
-        if record is TransactionStep.END:
+        self._waiting = [] if begins else None
+        if isinstance(record, m.EndTransactionRecord):
             for change in waited:
                 self._change(change)
 
@@ -304,18 +304,20 @@ class _State:
     def _of(self, kind: ResourceType) -> dict[str, Mapping[str, str]]:
         return {name: configs for (of_kind, name), configs in self._configs.items() if of_kind == kind and configs}
 
-    def _change(self, record: MetadataRecord) -> None:
+    def _change(self, record: Any) -> None:
         match record:
-            case TopicRecord(name, topic_id):
+            case m.TopicRecord(name=name, topic_id=uuid):
+                topic_id = format_uuid(uuid.bytes)
                 self._topic_ids[name] = topic_id
                 self._topic_names[topic_id] = name
-            case RemoveTopicRecord(topic_id):
+            case m.RemoveTopicRecord(topic_id=uuid):
+                topic_id = format_uuid(uuid.bytes)
                 if topic_id not in self._topic_names:
                     raise CorruptBatchError(f"topic id {topic_id} is deleted but was never created")
                 deleted = self._topic_names.pop(topic_id)
                 self._topic_ids.pop(deleted, None)
                 self._configs.pop((ResourceType.TOPIC, deleted), None)
-            case ConfigRecord(kind, resource, key, None):
+            case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=None):
                 self._configs.get((kind, resource), {}).pop(key, None)
-            case ConfigRecord(kind, resource, key, str(value)):
+            case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=str(value)):
                 self._configs.setdefault((kind, resource), {})[key] = value

@@ -265,14 +265,19 @@ class _DecoderSource(_Source):
 
     def _read_length(self, field: FieldSchema) -> None:
         """Read the length of text, bytes or records, or the number of elements, into `n`; -1 or less is null."""
-        is_string = field.type == "string" and not field.is_array
+        self._read_length_of("array" if field.is_array else field.type, field)
+
+    def _read_length_of(self, kind: str, field: FieldSchema) -> None:
         if self.is_compact(field):
-            self.flush()
-            self.line("n = b[p] - 1; p += 1")
-            self.line(f"if n > 126: n, p = {'long_string_length' if is_string else 'long_length'}(b, p)")
+            self._read_compact_length("long_string_length" if kind == "string" else "long_length")
         else:
-            self._run.append(("h" if is_string else "i", "n", ""))
+            self._run.append(("h" if kind == "string" else "i", "n", ""))
             self.flush()
+
+    def _read_compact_length(self, reader_of_long: str) -> None:
+        self.flush()
+        self.line("n = b[p] - 1; p += 1")
+        self.line(f"if n > 126: n, p = {reader_of_long}(b, p)")
 
     @contextmanager
     def _unless_null(self, field: FieldSchema, target: str) -> Iterator[None]:
@@ -307,8 +312,12 @@ class _DecoderSource(_Source):
             self.line(f"{target} = {inner} = new(C_{field.type})")
             self.structure(self.schema.structures[field.type], inner)
             return
-        self._run.append(("b", "n", ""))
-        self.flush()
+        # Before a structure that may be null stands a number: below 0 for null, but 0 where the structure is tagged.
+        if self.is_tagged(field):
+            self._read_compact_length("long_length")
+        else:
+            self._run.append(("b", "n", ""))
+            self.flush()
         with self._unless_null(field, target):
             self.line(f"{target} = {inner} = new(C_{field.type})")
             self.structure(self.schema.structures[field.type], inner)
@@ -344,13 +353,7 @@ class _DecoderSource(_Source):
         elements = self.variable("a")
         self.line(f"{elements} = [] if n else ()")
         with self.block("for _ in range(n):"):
-            if self.is_compact(field):
-                self.line("n = b[p] - 1; p += 1")
-                name = "long_string_length" if field.type == "string" else "long_length"
-                self.line(f"if n > 126: n, p = {name}(b, p)")
-            else:
-                self._run.append(("h" if field.type == "string" else "i", "n", ""))
-                self.flush()
+            self._read_length_of(field.type, field)
             self.line(f"if n < 0: raise malformed('an element of {field.name} is null')")
             self._content(field.type, "x")
             self.line(f"{elements}.append(x)")
@@ -519,8 +522,9 @@ class _EncoderSource(_Source):
             return
         self.flush()
         with self.block(f"if {value} is None:"):
-            is_compact_length = self.is_compact(field) and (field.is_array or not is_structure(field))
-            self._run.append(("B", "0") if is_compact_length else (code, "-1"))
+            has_length = field.is_array or not is_structure(field)
+            is_zero = self.is_compact(field) if has_length else self.is_tagged(field)
+            self._run.append(("B", "0") if is_zero else (code, "-1"))
             self.flush()
         with self.block("else:"):
             yield

@@ -107,8 +107,9 @@ class FieldSchema:
 
 @dataclass(frozen=True, slots=True)
 class MessageLine:
-    """First line of a message: everything but its fields."""
+    """First line of a message: everything but its fields.  `component` is the part of Kafka that describes it."""
 
+    component: str
     name: str
     kind: str
     number: int | None
@@ -137,7 +138,7 @@ def snake_case(name: str) -> str:
 def message_lines() -> Mapping[str, MessageLine]:
     """Return the first line of every message by its name."""
     return {
-        match[1]: _parse_message_line(match[1], match[2])
+        match[1]: _parse_message_line(path.stem, match[1], match[2])
         for path in _files()
         for match in _MESSAGE_LINE.finditer(_text(path))
     }
@@ -154,11 +155,11 @@ def message_schema(name: str) -> MessageSchema:
         start = text.find(f"\n{name}{_INDENT}")
         if start >= 0:
             line, *deeper = text[start + 1 :].split("\n")
-            return _parse_message(line, deeper)
+            return _parse_message(path.stem, line, deeper)
     raise KeyError(name)
 
 
-def _parse_message(first: str, deeper: Sequence[str]) -> MessageSchema:
+def _parse_message(component: str, first: str, deeper: Sequence[str]) -> MessageSchema:
     name, _, words = first.partition(_INDENT)
     fields: list[FieldSchema] = []
     structures: dict[str, list[FieldSchema]] = {}
@@ -176,13 +177,14 @@ def _parse_message(first: str, deeper: Sequence[str]) -> MessageSchema:
         open_structures[-1].append(field)
         if field.type[0].isupper():
             open_structures.append(structures.setdefault(field.type, []))
-    return MessageSchema(_parse_message_line(name, words), fields, structures)
+    return MessageSchema(_parse_message_line(component, name, words), fields, structures)
 
 
-def _parse_message_line(name: str, text: str) -> MessageLine:
+def _parse_message_line(component: str, name: str, text: str) -> MessageLine:
     (kind, number), *words = (word.partition("=")[::2] for word in text.split())
     attributes = dict(words)
     return MessageLine(
+        component=component,
         name=name,
         kind=kind,
         number=int(number) if number else None,

@@ -5,6 +5,7 @@ Invariant: memory is one window for each thread that searches, for a file and ba
 
 from __future__ import annotations
 
+import struct
 import threading
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from sediment.segment_io.segment.reader import batch_error, padded_buffer
 from sediment.segment_io.segment.search import find_batch
 
 _WINDOW_BYTES = 8 << 10
+_offset_at = struct.Struct(">q").unpack_from
 
 
 class FoundBatch(NamedTuple):
@@ -29,9 +31,9 @@ class _Window(threading.local):
     """A buffer for the headers that a search reads."""
 
     def __init__(self) -> None:
-        self.buffer = padded_buffer(_WINDOW_BYTES)
-        self.memory = self.buffer.data[:_WINDOW_BYTES]
-        self.address: int = self.buffer.ctypes.data
+        buffer = padded_buffer(_WINDOW_BYTES)
+        address: int = buffer.ctypes.data
+        self.parts = buffer, buffer.data[:_WINDOW_BYTES], address
 
 
 _window = _Window()
@@ -46,17 +48,14 @@ def find_in_file(file: ReadableFile, position: int, end_position: int, kind: int
         CorruptBatchError: the bytes at `position` are not a batch, or a header before the wanted one is malformed.
         OSError: the disk failed.
     """
-    window = _window
+    buffer, whole, address = _window.parts
     while (left := end_position - position) >= MAGIC:
-        memory = window.memory if left >= _WINDOW_BYTES else window.memory[:left]
-        filled = file.read_into(memory, position)
-        status, at, size_bytes = find_batch(window.address, filled, kind, target)
+        filled = file.read_into(whole if left >= _WINDOW_BYTES else whole[:left], position)
+        status, at, size_bytes = find_batch(address, filled, kind, target)
         if status == OK:
-            if size_bytes > left - at:
-                return None
-            return FoundBatch(int.from_bytes(memory[at : at + 8], "big", signed=True), position + at, size_bytes)
+            return None if size_bytes > left - at else FoundBatch(_offset_at(whole, at)[0], position + at, size_bytes)
         if status != INCOMPLETE:
-            raise batch_error(status, file.path, position + at, window.buffer, at)
+            raise batch_error(status, file.path, position + at, buffer, at)
         if at == 0:
             return None
         position += at
