@@ -1,1 +1,1 @@
-"""Handlers of requests, one module for a subject; each has a class that names its handlers by API."""
+"""Handlers of the APIs: each module translates between messages and the part of the server that knows the answer."""
