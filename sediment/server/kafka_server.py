@@ -226,23 +226,18 @@ class KafkaServer:
     def _load_in_background(self, coordinator: GroupCoordinator, transactions: TransactionHandlers) -> None:
         """Load groups and transactions; until they are there, clients are told to try again."""
 
+        def load_groups() -> None:
+            coordinator.load(replay_groups(*self._coordinator_logs(CONSUMER_OFFSETS), self._fs))
+
+        def load_transactions() -> None:
+            transactions.load(replay_transactions(*self._coordinator_logs(TRANSACTION_STATE), self._fs))
+
         def load() -> None:
-            for what, load_one in (
-                (
-                    "groups",
-                    lambda: coordinator.load(replay_groups(*self._coordinator_logs(CONSUMER_OFFSETS), self._fs)),
-                ),
-                (
-                    "transactions",
-                    lambda: transactions.load(
-                        replay_transactions(*self._coordinator_logs(TRANSACTION_STATE), self._fs)
-                    ),
-                ),
-            ):
+            for what, load_one in (("groups", load_groups), ("transactions", load_transactions)):
                 try:
                     load_one()
                 except (SedimentError, OSError) as error:
-                    _LOGGER.error("the %s cannot be loaded, and their requests are not answered: %s", what, error)
+                    _LOGGER.error("the %s cannot be loaded, and clients wait for them in vain: %s", what, error)
 
         threading.Thread(target=load, name="group-metadata-manager-0", daemon=True).start()
 

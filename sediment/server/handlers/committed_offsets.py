@@ -37,7 +37,7 @@ class Topic(Protocol):
         """Name of the topic."""
 
     @property
-    def topic_id(self) -> UUID:
+    def id(self) -> UUID:
         """Id of the topic."""
 
     @property
@@ -160,7 +160,7 @@ class CommittedOffsetHandlers:
         if version < _TOPIC_IDS:
             return [(name, NO_TOPIC_ID, fetched) for name, fetched in found]
         topics = [(self._topics.topic(name), fetched) for name, fetched in found]
-        return [(topic.name, topic.topic_id, fetched) for topic, fetched in topics if topic is not None]
+        return [(topic.name, topic.id, fetched) for topic, fetched in topics if topic is not None]
 
 
 _FetchedTopic = tuple[str, UUID, Sequence[FetchedOffset]]

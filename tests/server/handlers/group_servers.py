@@ -30,7 +30,7 @@ NOW_MS = 1_700_000_000_000
 @dataclass(frozen=True)
 class NamedTopic:
     name: str
-    topic_id: uuid.UUID
+    id: uuid.UUID
     partitions: range
 
 
@@ -43,7 +43,7 @@ class NamedTopics:
         return next((topic for topic in (ORDERS, PAYMENTS) if topic.name == name), None)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> NamedTopic | None:
-        return next((topic for topic in (ORDERS, PAYMENTS) if topic.topic_id == topic_id), None)
+        return next((topic for topic in (ORDERS, PAYMENTS) if topic.id == topic_id), None)
 
 
 @contextlib.contextmanager
