@@ -58,30 +58,38 @@ _DEFAULTS = {
 class KafkaNode:
     """One node of a cluster of its own; `properties` are a broker's, over what a small node needs.
 
-    `data` is its only entry of log.dirs, `log` the file that the last start wrote to.
+    With `joins` it is only a broker, of the cluster whose controller that node is.  `data` is its only entry of
+    log.dirs, `log` the file that the last start wrote to.
 
     Raises:
         OracleUnavailableError: Java or the JARs cannot be had.
     """
 
-    def __init__(self, home: Path, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, properties: Mapping[str, str] | None = None, *, joins: KafkaNode | None = None
+    ) -> None:
         self._home = home
         self.data = home / "data"
         self.log = home / "no.log"
         self._starts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] | None = None
-        self._port, controller = _free_port(), _free_port()
+        self._port = _free_port()
         self._properties = {**_DEFAULTS, "log.dirs": str(self.data), **(properties or {})}
-        self._properties |= {
-            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller}",
-            "controller.quorum.voters": f"{self._properties['node.id']}@127.0.0.1:{controller}",
-        }
+        listener = f"PLAINTEXT://127.0.0.1:{self._port}"
+        if joins is None:
+            controller = f"127.0.0.1:{_free_port()}"
+            self._cluster_id = format_uuid(uuid.uuid4().bytes)
+            self._voters = f"{self._properties['node.id']}@{controller}"
+            self._properties |= {"listeners": f"{listener},CONTROLLER://{controller}"}
+        else:
+            self._cluster_id, self._voters = joins._cluster_id, joins._voters
+            self._properties |= {"process.roles": "broker", "listeners": listener}
+        self._properties["controller.quorum.voters"] = self._voters
         home.mkdir(parents=True, exist_ok=True)
         (home / "log4j2.properties").write_text(_LOGGING)
         self._write_properties()
-        cluster_id = format_uuid(uuid.uuid4().bytes)
-        self.run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self.config_file())
+        self.run_tool("kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", self.config_file())
 
     @property
     def bootstrap(self) -> str:
