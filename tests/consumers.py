@@ -18,7 +18,13 @@ from kafka import TopicPartition as Partition
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 ISOLATIONS = (COMMITTED, UNCOMMITTED)
 WAIT_SECONDS = 60.0
-_NO_LEADER = (confluent.KafkaError.NOT_LEADER_FOR_PARTITION, confluent.KafkaError.LEADER_NOT_AVAILABLE)
+_NOT_READY = (
+    confluent.KafkaError.NOT_LEADER_FOR_PARTITION,
+    confluent.KafkaError.LEADER_NOT_AVAILABLE,
+    confluent.KafkaError.NOT_COORDINATOR,
+    confluent.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    confluent.KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
 _CHUNK = 2000
 _POLL_SECONDS = 0.05
 
@@ -104,7 +110,7 @@ def watermarks(bootstrap: str, names: Sequence[str], isolation: str) -> dict[str
     """Return (log start, high watermark or last stable offset) of each partition."""
     with confluent_consumer(bootstrap, isolation_level=isolation) as consumer:
         return {
-            name: _once_there_is_a_leader(
+            name: _once_it_is_ready(
                 lambda name=name: consumer.get_watermark_offsets(confluent.TopicPartition(*split(name)), WAIT_SECONDS)
             )
             for name in names
@@ -136,14 +142,21 @@ def committed_offsets(bootstrap: str, group: str, names: Sequence[str]) -> dict[
         }
 
 
-def _once_there_is_a_leader(ask: Callable[[], _Found]) -> _Found:
-    """Return the answer; ask again while a partition has no leader yet, just after a start."""
+def commit_offsets(bootstrap: str, group: str, offsets: Mapping[str, int], metadata: str = "") -> None:
+    """Commit an offset of each partition for a group without members."""
+    positions = [confluent.TopicPartition(*split(name), offset, metadata=metadata) for name, offset in offsets.items()]
+    with confluent_consumer(bootstrap, group_id=group) as consumer:
+        _once_it_is_ready(lambda: consumer.commit(offsets=positions, asynchronous=False))
+
+
+def _once_it_is_ready(ask: Callable[[], _Found]) -> _Found:
+    """Return the answer; ask again while there is no leader or coordinator yet, just after a start."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
             return ask()
         except confluent.KafkaException as error:
-            if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
+            if error.args[0].code() not in _NOT_READY or time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
 

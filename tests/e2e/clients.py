@@ -22,8 +22,8 @@ from tests.consumers import (
     UNCOMMITTED,
     WAIT_SECONDS,
     Seen,
+    commit_offsets,
     committed_offsets,
-    confluent_consumer,
     confluent_records,
     ends,
     kafka_python_records,
@@ -176,12 +176,9 @@ class Workload:
 
     def _commit_offsets(self, count: int) -> None:
         for group in GROUPS:
-            with confluent_consumer(self._node.bootstrap, group_id=group) as consumer:
-                for number in range(count):
-                    for topic in TOPICS:
-                        for partition in range(PARTITIONS):
-                            position = confluent.TopicPartition(topic, partition, number, metadata=f"{group} {number}")
-                            consumer.commit(offsets=[position], asynchronous=False)
+            for number in range(count):
+                offsets = dict.fromkeys(partitions(), number)
+                commit_offsets(self._node.bootstrap, group, offsets, metadata=f"{group} {number}")
 
 
 @contextmanager

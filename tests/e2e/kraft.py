@@ -165,7 +165,7 @@ class KafkaNode:
 
     def _java(self, *arguments: str) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={self._home / 'log4j2.properties'}"
-        return [program("java"), "-Xmx512m", "-XX:+UseSerialGC", logging, "-cp", _class_path(), *arguments]
+        return [program("java"), "-Xmx512m", "-XX:+UseSerialGC", logging, "-cp", class_path(), *arguments]
 
 
 @contextmanager
@@ -180,8 +180,8 @@ def running(node: KafkaNode) -> Iterator[KafkaNode]:
         node.close()
 
 
-def _class_path() -> str:
-    """Kafka's JARs, with the logging of Spark's: the oracle's has none."""
+def class_path() -> str:
+    """Return the class path of Kafka's JARs, with the logging of Spark's: the oracle's has none."""
     pyspark = find_spec("pyspark")
     assert pyspark is not None and pyspark.origin is not None
     sparks = Path(pyspark.origin).parent / "jars"

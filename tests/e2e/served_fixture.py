@@ -19,7 +19,7 @@ from pathlib import Path
 import confluent_kafka as confluent
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.consumers import WAIT_SECONDS, confluent_consumer
+from tests.consumers import WAIT_SECONDS, commit_offsets
 from tests.e2e.clients import transactional
 from tests.e2e.kraft import KafkaNode, running
 from tests.served import DATA, GROUPS, START_MS, TOPICS, answers_of
@@ -62,10 +62,7 @@ def _fill(node: KafkaNode) -> None:
             else:
                 producer.commit_transaction(WAIT_SECONDS)
     for number, group in enumerate(GROUPS):
-        with confluent_consumer(node.bootstrap, group_id=group) as consumer:
-            for partition in range(2):
-                position = confluent.TopicPartition("orders", partition, 5 + number, metadata=f"by {group}")
-                consumer.commit(offsets=[position], asynchronous=False)
+        commit_offsets(node.bootstrap, group, {"orders-0": 5 + number, "orders-1": 5 + number}, metadata=f"by {group}")
 
 
 def _create_topics(node: KafkaNode) -> None:
