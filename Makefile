@@ -7,7 +7,7 @@ AIRFLOW := .venv-airflow
 S3 := .venv-s3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery lint bench bench-quick bench-page bench-memory bench-scale bench-load conformance conformance-nightly e2e wheel bundle bundle-test airflow-test clean
+.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery lint bench bench-quick bench-page bench-memory bench-scale bench-load conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -71,6 +71,9 @@ bench-recovery: setup ## compare recovery after an unclean stop with Kafka's loa
 
 conformance: setup ## compare Sediment with Kafka's own classes on random logs (downloads Kafka's JARs once)
 	@$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
+
+schemas: setup ## write the message schemas from the JARs of Kafka (downloads them once)
+	@$(BIN)/python -m tests.conformance.message_schemas
 
 conformance-nightly: setup ## run conformance on 10,000 logs
 	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_LOADS=6000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 $(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)

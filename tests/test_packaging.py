@@ -28,7 +28,7 @@ from tests.segments import NOW_MS, batch_bytes, write_segment
 
 pytestmark = pytest.mark.skipif(not IS_CHECKOUT, reason="only a checkout says which files there are")
 
-CODE = (".py", ".html")
+CODE = (".py", ".html", ".schema")
 
 
 @pytest.fixture(scope="module")

@@ -311,7 +311,7 @@ def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
         return {} if marker is None else {"key": marker, "value": None}
     if row["topic"] in COORDINATOR_TOPICS:
         record = decode_coordinator_record(row["topic"], key, value)
-        return {} if record is None else {"key": record.key, "value": record.value}
+        return {} if record is None else {"key": record.key_json(), "value": record.value_json()}
     return {}
 
 

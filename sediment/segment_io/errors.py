@@ -8,6 +8,7 @@ SedimentError
  │    │    └── IndexOffsetOverflowError  an offset does not fit 31 bits above the segment's base
  │    ├── CorruptSnapshotError      a producer snapshot
  │    └── CorruptCheckpointError    a checkpoint or metadata file
+ ├── ProtocolError            a message contradicts its schema, or cannot be written by it
  ├── UnsupportedDataError      well-formed, but not readable by this version (a codec, a magic)
  ├── UsageError                wrong use; nothing was changed
  │    ├── NotALogDirectoryError
@@ -137,6 +138,18 @@ class CorruptSnapshotError(CorruptDataError):
 
 class CorruptCheckpointError(CorruptDataError):
     """A checkpoint, leader epoch, partition.metadata or meta.properties file is malformed."""
+
+
+class ProtocolError(SedimentError):
+    """A message of Kafka's protocol contradicts its schema, or has a version without one.
+
+    `api` is the message's name.  `position` is about where decoding stopped, in bytes from the message's start.
+    """
+
+    def __init__(self, what: str, *, api: str = "", version: int = -1, **locations: Any) -> None:
+        super().__init__(what, **locations)
+        self.api = api
+        self.version = version
 
 
 class UnsupportedDataError(SedimentError):

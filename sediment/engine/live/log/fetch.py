@@ -1,20 +1,15 @@
 """Requests and results of reads of a live log: isolation, offset locations, slices of segments.
 
-Invariant: a slice keeps its file open, so that it can be read to its end even if the segment is deleted.
-
 Source: kafka-log 04 §8, §9.
 """
 
 from __future__ import annotations
 
-import select
-import socket
 from dataclasses import dataclass
 from enum import Enum
 
-from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.indexes import AbortedTransaction
-from sediment.segment_io.fs import OpenFile
+from sediment.segment_io.partition.file_slice import FileSlice
 
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
@@ -46,17 +41,21 @@ class LogOffsetMetadata:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchedData:
-    """A slice of a segment that begins with a batch and may end inside one.
+    """The result of a read: `records` is a slice that begins with a batch and may end inside one; None without data.
 
-    It may hold records below the requested offset, which the caller skips.  `aborted` are the aborted transactions
-    that touch it, None unless the read was of committed data.
+    The slice may hold records below the requested offset, which the caller skips.  `aborted` are the aborted
+    transactions that touch it, None unless the read was of committed data.
     """
 
     start: LogOffsetMetadata
-    size_bytes: int
+    records: FileSlice | None
     first_entry_incomplete: bool
     aborted: tuple[AbortedTransaction, ...] | None
-    _file: OpenFile | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the slice."""
+        return 0 if self.records is None else self.records.size_bytes
 
     def read(self) -> bytes:
         """Return the bytes of the slice.
@@ -65,66 +64,7 @@ class FetchedData:
             OSError: the disk failed.  As after an error in a broker's network thread, the log stays online until it
                 uses the disk itself.
         """
-        return b"" if self._file is None else self._file.read(self.start.position, self.size_bytes)
-
-    @property
-    def position(self) -> int:
-        """Byte position of the slice in its file; -1 if it is unknown, and then the slice is empty."""
-        return self.start.position
-
-    def fileno(self) -> int:
-        """Return the file descriptor for sendfile, starting at `position`; it stays open as long as this slice exists.
-
-        Raises:
-            UsageError: the slice is empty.
-        """
-        if self._file is None:
-            raise UsageError("an empty slice has no file", advice="check size_bytes first")
-        return self._file.descriptor
-
-    def send_some(self, target: socket.socket, sent_bytes: int) -> int:
-        """Send the slice from byte `sent_bytes` with sendfile, until the socket would block.
-
-        Returns the number of bytes sent: 0 if the socket would block at once, or if everything was sent before.
-
-        Raises:
-            OSError: the socket failed, or the file was truncated below the slice.
-        """
-        if self._file is None or sent_bytes >= self.size_bytes:
-            return 0
-        try:
-            count = self._file.send(target, self.start.position + sent_bytes, self.size_bytes - sent_bytes)
-        except BlockingIOError:
-            return 0
-        if count == 0:
-            raise OSError(f"{self._file.path} was truncated while it was sent")
-        return count
-
-    def send_to(self, target: socket.socket) -> int:
-        """Send the whole slice with sendfile to a socket that blocks or has a timeout; return the number of bytes sent.
-
-        Raises:
-            UsageError: the socket is non-blocking.
-            TimeoutError: the socket accepted no byte within its timeout.
-            OSError: the socket failed, or the file was truncated below the slice.
-        """
-        timeout_seconds = target.gettimeout()
-        if timeout_seconds == 0:
-            raise UsageError("the socket is non-blocking", advice="use send_some and wait in between")
-        sent = 0
-        while sent < self.size_bytes and self._file is not None:
-            count = self.send_some(target, sent)
-            if count == 0:
-                _wait_until_writable(target, timeout_seconds)
-            sent += count
-        return sent
-
-
-def _wait_until_writable(target: socket.socket, timeout_seconds: float | None) -> None:
-    poll = select.poll()
-    poll.register(target, select.POLLOUT)
-    if not poll.poll(None if timeout_seconds is None else timeout_seconds * 1000):
-        raise TimeoutError(f"the socket took nothing for {timeout_seconds:g} seconds")
+        return b"" if self.records is None else self.records.read()
 
 
 @dataclass(frozen=True, slots=True)
