@@ -25,7 +25,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sediment.segment_io.errors import SedimentError
-from sediment.server.transport_layer import Chunk, Slice, TransportLayer
+from sediment.segment_io.partition.file_slice import FileSlice
+from sediment.server.transport_layer import Chunk, TransportLayer
 
 UNAUTHENTICATED_MAX_BYTES = 64 * 1024
 OTHER_REQUEST_MAX_BYTES = 8 * 1024 * 1024
@@ -200,15 +201,15 @@ class ResponseSend:
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         """Put the size before `chunks`, and join neighbouring chunks of bytes."""
         self.size_bytes = _SIZE.size + sum(
-            len(chunk) if isinstance(chunk, bytes | memoryview) else chunk.size_bytes for chunk in chunks
+            len(chunk) if isinstance(chunk, bytes | bytearray | memoryview) else chunk.size_bytes for chunk in chunks
         )
         self.sent_bytes = 0
-        self._pieces: list[memoryview | Slice] = []
+        self._pieces: list[memoryview | FileSlice] = []
         self._next = 0
         self._done = 0
-        run: list[bytes | memoryview] = [_SIZE.pack(self.size_bytes - _SIZE.size)]
+        run: list[bytes | bytearray | memoryview] = [_SIZE.pack(self.size_bytes - _SIZE.size)]
         for chunk in chunks:
-            if isinstance(chunk, bytes | memoryview):
+            if isinstance(chunk, bytes | bytearray | memoryview):
                 run.append(chunk)
                 continue
             if run:

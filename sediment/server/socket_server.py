@@ -19,6 +19,7 @@ from collections.abc import Callable
 from sediment.segment_io.errors import UsageError
 from sediment.server.acceptor import Acceptor
 from sediment.server.connection_quotas import ConnectionQuotas
+from sediment.server.endpoints import Endpoint
 from sediment.server.frames import FrameMemory
 from sediment.server.handler_pool import RequestHandlerPool
 from sediment.server.limited_log import LimitedLog
@@ -31,34 +32,27 @@ _LOGGER = logging.getLogger(__name__)
 _SYSTEM_DEFAULT = -1
 
 
-def bind(host: str, port: int, config: ServerConfig) -> socket.socket:
-    """Return a socket that listens on `host` and `port`; port 0 picks a free one.
+def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
+    """Return a socket that listens on `endpoint`, whose host is a number; port 0 picks a free one.
 
     Raises:
         UsageError: the address is not of this machine, is in use, or may not be used.
     """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise _not_bound(host, port, error) from error
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if config.socket_receive_buffer_bytes != _SYSTEM_DEFAULT:
             # Accepted sockets inherit it; it must be set before a connection offers its window.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
-        listening.bind(address)
+        listening.bind((endpoint.host, endpoint.port))
         listening.listen(config.socket_listen_backlog_size)
     except OSError as error:
         listening.close()
-        raise _not_bound(host, port, error) from error
+        raise UsageError(
+            f"cannot listen on {endpoint}: {error.strerror or error}", advice="choose another address with --listen"
+        ) from error
     return listening
-
-
-def _not_bound(host: str, port: int, error: OSError) -> UsageError:
-    return UsageError(
-        f"cannot listen on {host}:{port}: {error.strerror or error}", advice="choose another address with --listen"
-    )
 
 
 class SocketServer:

@@ -10,31 +10,12 @@ import socket
 import ssl
 from typing import Protocol
 
+from sediment.segment_io.partition.file_slice import FileSlice
+
 _TLS_PIECE_BYTES = 64 * 1024
 
 
-class Slice(Protocol):
-    """Range of a file that is sent without being copied."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the range."""
-        ...
-
-    def send_some(self, socket: object, already_sent: int) -> int:
-        """Send from `already_sent` on, and return the bytes passed on; 0 if the socket would block."""
-        ...
-
-    def read(self, position: int = 0, size_bytes: int | None = None) -> bytes:
-        """Return a part of the range."""
-        ...
-
-    def close(self) -> None:
-        """Release the file."""
-        ...
-
-
-Chunk = bytes | memoryview | Slice
+Chunk = bytes | bytearray | memoryview | FileSlice
 
 
 class TransportLayer(Protocol):
@@ -61,7 +42,7 @@ class TransportLayer(Protocol):
         """Return the number of bytes taken, 0 if it would block; with `more`, other bytes follow at once."""
         ...
 
-    def send_slice(self, file_slice: Slice, already_sent: int) -> int:
+    def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
         """Return the number of bytes taken from `already_sent` on, 0 if it would block."""
         ...
 
@@ -98,7 +79,7 @@ class PlaintextTransportLayer:
         except BlockingIOError:
             return 0
 
-    def send_slice(self, file_slice: Slice, already_sent: int) -> int:
+    def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
         """Send without a copy; return the number of bytes taken, 0 if it would block."""
         return file_slice.send_some(self._socket, already_sent)
 
@@ -114,7 +95,7 @@ class SslTransportLayer:
         self._socket = context.wrap_socket(connected, server_side=True, do_handshake_on_connect=False)
         self.descriptor = self._socket.fileno()
         self.wants_write = False
-        self._piece: tuple[Slice, int, memoryview] | None = None
+        self._piece: tuple[FileSlice, int, memoryview] | None = None
         """Bytes of a slice from a position on that could not be sent: TLS must be offered the same bytes again."""
 
     @property
@@ -156,7 +137,7 @@ class SslTransportLayer:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return 0
 
-    def send_slice(self, file_slice: Slice, already_sent: int) -> int:
+    def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
         """Read and send one piece; return the number of bytes taken, 0 if it would block."""
         if self._piece is not None and self._piece[:2] == (file_slice, already_sent):
             piece = self._piece[2]

@@ -17,6 +17,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey, request_class, respons
 from sediment.segment_io.protocol.headers import encode_response_header
 from sediment.server.apis import Features, KafkaApis
 from sediment.server.delayed import Timer
+from sediment.server.endpoints import Endpoint
 from sediment.server.processor import Listener
 from sediment.server.request_log import RequestLog
 from sediment.server.request_metrics import RequestMetrics
@@ -57,7 +58,7 @@ def listener(
     """Run a listener until the end of the block."""
     given = ServerConfig(**config)
     protocol = ("SASL_" if credentials else "") + ("SSL" if tls else "PLAINTEXT")
-    listening = bind("127.0.0.1", 0, given)
+    listening = bind(Endpoint("127.0.0.1", 0), given)
     port = listening.getsockname()[1]
     timer = Timer()
     log = None if request_log is None else RequestLog(request_log)

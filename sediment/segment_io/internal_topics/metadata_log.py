@@ -1,4 +1,4 @@
-"""ClusterMetadata: topics and configs in the KRaft metadata log of a log directory.
+"""ClusterMetadata: topics, configs, features and SCRAM users in the KRaft metadata log of a log directory.
 
     latest <end offset>-<epoch>.checkpoint ──> the state up to its end offset (exclusive)
     batches from that offset on ─────────────> the changes since
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,15 @@ ALL_BROKERS = ""
 _SNAPSHOT_NAME = re.compile(r"([0-9]{20,})-([0-9]{10,})\.checkpoint")
 _SNAPSHOT_FOOTER = 4  # type of the control record that ends a snapshot
 _TRANSACTION_STEPS = frozenset({"BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"})
-_APPLIED = _TRANSACTION_STEPS | {"TopicRecord", "RemoveTopicRecord", "ConfigRecord"}
+_APPLIED = _TRANSACTION_STEPS | {
+    "TopicRecord",
+    "RemoveTopicRecord",
+    "PartitionRecord",
+    "ConfigRecord",
+    "FeatureLevelRecord",
+    "UserScramCredentialRecord",
+    "RemoveUserScramCredentialRecord",
+}
 _ATTEMPTS = 5
 _ADVICE = (
     "restore the directory from a backup, or work on a copy without __cluster_metadata-0 and give the topics' settings "
@@ -67,13 +75,17 @@ class ClusterMetadata:
     """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last record that counts.
 
     A topic without configs of its own has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
-    the configs of all brokers are under ALL_BROKERS.
+    the configs of all brokers are under ALL_BROKERS.  `partitions` are the numbers of each topic's partitions,
+    `features` the finalized levels, and `scram_credentials` the records by mechanism number and user.
     """
 
     topic_ids: Mapping[str, str]
     topic_configs: Mapping[str, Mapping[str, str]]
     broker_configs: Mapping[str, Mapping[str, str]]
     end_offset: int
+    partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+    scram_credentials: Mapping[tuple[int, str], Any] = field(default_factory=dict, repr=False)
 
     def configs_of_broker(self, node_id: int | None) -> dict[str, str]:
         """Return the dynamic configs of all brokers, overridden by those of the broker unless `node_id` is None."""
@@ -267,7 +279,10 @@ class _State:
     def __init__(self) -> None:
         self._topic_ids: dict[str, str] = {}
         self._topic_names: dict[str, str] = {}
+        self._partitions: dict[str, set[int]] = {}
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
+        self._features: dict[str, int] = {}
+        self._scram_credentials: dict[tuple[int, str], Any] = {}
         self._waiting: list[Any] | None = None
 
     def apply(self, record: Any) -> None:
@@ -299,6 +314,11 @@ class _State:
             topic_configs=self._of(ResourceType.TOPIC),
             broker_configs=self._of(ResourceType.BROKER),
             end_offset=end_offset,
+            partitions={
+                name: frozenset(self._partitions.get(topic_id, ())) for name, topic_id in self._topic_ids.items()
+            },
+            features=self._features,
+            scram_credentials=self._scram_credentials,
         )
 
     def _of(self, kind: ResourceType) -> dict[str, Mapping[str, str]]:
@@ -315,9 +335,20 @@ class _State:
                 if topic_id not in self._topic_names:
                     raise CorruptBatchError(f"topic id {topic_id} is deleted but was never created")
                 deleted = self._topic_names.pop(topic_id)
+                self._partitions.pop(topic_id, None)
                 self._topic_ids.pop(deleted, None)
                 self._configs.pop((ResourceType.TOPIC, deleted), None)
             case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=None):
                 self._configs.get((kind, resource), {}).pop(key, None)
             case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=str(value)):
                 self._configs.setdefault((kind, resource), {})[key] = value
+            case m.PartitionRecord(topic_id=uuid, partition_id=number):
+                self._partitions.setdefault(format_uuid(uuid.bytes), set()).add(number)
+            case m.FeatureLevelRecord(name=name, feature_level=level):
+                self._features[name] = level
+                if not level:
+                    del self._features[name]
+            case m.UserScramCredentialRecord(name=name, mechanism=mechanism):
+                self._scram_credentials[mechanism, name] = record
+            case m.RemoveUserScramCredentialRecord(name=name, mechanism=mechanism):
+                self._scram_credentials.pop((mechanism, name), None)
