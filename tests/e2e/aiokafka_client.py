@@ -29,7 +29,7 @@ async def _records(bootstrap: str, names: Sequence[str], isolation: str, until: 
             assert time.monotonic() < deadline
             for each, records in (await consumer.getmany(timeout_ms=500)).items():
                 found[partitions[each]] += [
-                    Seen(record.offset, record.key, record.value, tuple(record.headers), record.timestamp)
+                    Seen(record.offset, record.key, record.value, tuple(record.headers), -1 if record.timestamp is None else record.timestamp)
                     for record in records
                 ]
     finally:
