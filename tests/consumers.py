@@ -182,13 +182,13 @@ def kafka_python_records(bootstrap: str, names: Sequence[str], isolation: str, u
             assert time.monotonic() < deadline
             for each, records in consumer.poll(timeout_ms=500, max_records=_CHUNK).items():
                 found[partitions[each]] += [
-                    Seen(record.offset, record.key, record.value, tuple(record.headers), _time(record.timestamp))
+                    Seen(record.offset, record.key, record.value, tuple(record.headers), time_of(record.timestamp))
                     for record in records
                 ]
     return {name: tuple(records) for name, records in found.items()}
 
 
-def _time(timestamp_ms: int | None) -> int:
+def time_of(timestamp_ms: int | None) -> int:
     """Return the timestamp of a record; messages of magic 0 have none."""
     return _NO_TIMESTAMP if timestamp_ms is None else timestamp_ms
 
