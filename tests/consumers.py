@@ -25,6 +25,7 @@ _NOT_READY = (
     confluent.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     confluent.KafkaError.COORDINATOR_NOT_AVAILABLE,
 )
+_NO_TIMESTAMP = -1
 _CHUNK = 2000
 _POLL_SECONDS = 0.05
 
@@ -102,8 +103,14 @@ def confluent_records(
 
 
 def _of_confluent(message: Any) -> Seen:
-    headers = tuple(message.headers() or ())
-    return Seen(message.offset(), message.key(), message.value(), headers, message.timestamp()[1])
+    kind, timestamp_ms = message.timestamp()
+    return Seen(
+        message.offset(),
+        message.key(),
+        message.value(),
+        tuple(message.headers() or ()),
+        _NO_TIMESTAMP if kind == confluent.TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+    )
 
 
 def watermarks(bootstrap: str, names: Sequence[str], isolation: str) -> dict[str, tuple[int, int]]:
@@ -175,10 +182,15 @@ def kafka_python_records(bootstrap: str, names: Sequence[str], isolation: str, u
             assert time.monotonic() < deadline
             for each, records in consumer.poll(timeout_ms=500, max_records=_CHUNK).items():
                 found[partitions[each]] += [
-                    Seen(record.offset, record.key, record.value, tuple(record.headers), record.timestamp)
+                    Seen(record.offset, record.key, record.value, tuple(record.headers), time_of(record.timestamp))
                     for record in records
                 ]
     return {name: tuple(records) for name, records in found.items()}
+
+
+def time_of(timestamp_ms: int | None) -> int:
+    """Return the timestamp of a record; messages of magic 0 have none."""
+    return _NO_TIMESTAMP if timestamp_ms is None else timestamp_ms
 
 
 def kafka_python_offsets_of_times(bootstrap: str, times: Mapping[str, int]) -> dict[str, tuple[int, int] | None]:

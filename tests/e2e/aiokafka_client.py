@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tests.consumers import WAIT_SECONDS, Records, Seen, split
+from tests.consumers import WAIT_SECONDS, Records, Seen, split, time_of
 
 
 def aiokafka_records(bootstrap: str, names: Sequence[str], isolation: str, until: Mapping[str, int]) -> Records:
@@ -29,7 +29,7 @@ async def _records(bootstrap: str, names: Sequence[str], isolation: str, until: 
             assert time.monotonic() < deadline
             for each, records in (await consumer.getmany(timeout_ms=500)).items():
                 found[partitions[each]] += [
-                    Seen(record.offset, record.key, record.value, tuple(record.headers), record.timestamp)
+                    Seen(record.offset, record.key, record.value, tuple(record.headers), time_of(record.timestamp))
                     for record in records
                 ]
     finally:

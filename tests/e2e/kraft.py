@@ -132,6 +132,11 @@ class KafkaNode:
         """End the broker at once (kill -9)."""
         self._end(signal.SIGKILL)
 
+    def process_id(self) -> int:
+        """Return the id of the running broker's process."""
+        assert self._process is not None
+        return self._process.pid
+
     def close(self) -> None:
         """End whatever still runs."""
         if self._process is not None:

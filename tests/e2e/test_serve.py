@@ -54,6 +54,7 @@ CHECKPOINTS = (
     "cleaner-offset-checkpoint",
 )
 STAGES = ("before", "after-1")
+UNREADABLE_FOR_AIOKAFKA = "legacy-v0-codecs."  # lz4 in messages of magic 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +128,9 @@ def test_four_clients_read_the_same_records_of_every_partition(sides: Sides, iso
     assert confluent_records(sides.sediment, sides.names, isolation) == wanted
     end = 2 if isolation == COMMITTED else 1
     until = {name: found[end] for name, found in ends(sides.sediment, sides.names).items()}
-    for read in (kafka_python_records, aiokafka_records):
-        assert read(sides.sediment, sides.names, isolation, until) == read(sides.kafka, sides.names, isolation, until)
+    assert kafka_python_records(sides.sediment, sides.names, isolation, until) == wanted
+    names = [name for name in sides.names if not name.startswith(UNREADABLE_FOR_AIOKAFKA)]
+    assert aiokafka_records(sides.sediment, names, isolation, until) == {name: wanted[name] for name in names}
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
@@ -136,13 +138,21 @@ def test_kcat_prints_the_same(sides: Sides, isolation: str) -> None:
     kcat = tools.kcat_path()
     if kcat is None:
         pytest.skip("kcat is not installed")
-    for name in sides.names:
+    for name in [*workload_partitions(), *sides.names[::4]]:
         kafka, sediment = (tools.kcat_records(kcat, side, *split(name), isolation) for side in sides.both())
         assert sediment == kafka, name
 
 
-@pytest.mark.parametrize("isolation", ISOLATIONS)
-@pytest.mark.parametrize("name", ["transactions-0", "codecs-1", "legacy-v1-codecs.before-0", "everything.after-1-0"])
+@pytest.mark.parametrize(
+    ("name", "isolation"),
+    [
+        ("transactions-0", COMMITTED),
+        ("transactions-0", UNCOMMITTED),
+        ("codecs-1", COMMITTED),
+        ("legacy-v1-codecs.before-0", UNCOMMITTED),
+        ("everything.after-1-0", COMMITTED),
+    ],
+)
 def test_the_console_consumer_prints_the_same(sides: Sides, name: str, isolation: str) -> None:
     topic, partition = split(name)
     count = len(confluent_records(sides.kafka, [name], isolation)[name])
@@ -231,7 +241,7 @@ def test_kafka_consumer_groups_shows_offsets_and_lag(sides: Sides) -> None:
     assert sediment == kafka
 
 
-@pytest.mark.parametrize("time", ["-1", "-2", "-3", "earliest", "latest"])
+@pytest.mark.parametrize("time", ["earliest", "latest", "max-timestamp"])
 def test_kafka_get_offsets_prints_the_same(sides: Sides, time: str) -> None:
     kafka, sediment = outputs(sides, tools.GET_OFFSETS, "--time", time, "--exclude-internal-topics")
     assert len(kafka) >= len(sides.names) - 2
