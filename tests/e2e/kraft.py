@@ -81,7 +81,7 @@ class KafkaNode:
         (home / "log4j2.properties").write_text(_LOGGING)
         self._write_properties()
         cluster_id = format_uuid(uuid.uuid4().bytes)
-        self.run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self.config_file())
+        self.run_tool("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", self.config_file())
 
     @property
     def bootstrap(self) -> str:
