@@ -20,7 +20,8 @@ from tests.server.handlers.group_servers import (
     subscription,
     sync_request,
 )
-from tests.server.listeners import Client, wait_until
+from tests.server.listeners import Client
+from tests.waiting import wait_until
 
 
 @pytest.fixture

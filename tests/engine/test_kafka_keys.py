@@ -10,11 +10,11 @@ from pathlib import Path
 import javaproperties
 import pytest
 
-from sediment.jobs.settings.kafka_keys import BROKER_KEYS, TOPIC_KEYS, Key, Value, ValueType, is_other_broker_key
+from sediment.engine.kafka_keys import BROKER_KEYS, TOPIC_KEYS, Key, Value, ValueType, is_other_broker_key
 from sediment.jobs.settings.resolve import Origin, parse_value
 from sediment.segment_io.errors import SettingsError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 with (ROOT / "tests" / "data" / "kafka-4.2.0-config-keys.tsv").open(newline="") as _source:
     KAFKA = {(row["scope"], row["key"]): row for row in csv.DictReader(_source, delimiter="\t")}
 OURS = {"topic": TOPIC_KEYS, "broker": BROKER_KEYS}
