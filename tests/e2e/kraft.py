@@ -89,7 +89,7 @@ class KafkaNode:
         home.mkdir(parents=True, exist_ok=True)
         (home / "log4j2.properties").write_text(_LOGGING)
         self._write_properties()
-        self.run_tool("kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", self.config_file())
+        self.run_tool("kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}", "-c", self.config_file())
 
     @property
     def bootstrap(self) -> str:

@@ -69,8 +69,9 @@ def test_a_generation_needs_a_group(client: Client, version: int, error: ErrorCo
     assert commit(client, {0: 5}, version, member_id="m", generation_id_or_member_epoch=1) == [error]
 
 
-def test_a_group_id_must_not_be_empty(client: Client) -> None:
-    assert commit(client, {0: 5}, group="") == [ErrorCode.INVALID_GROUP_ID]
+def test_the_empty_group_id_is_a_group_for_offsets(client: Client) -> None:
+    assert commit(client, {0: 5}, group="") == [0]
+    assert fetch(client, "") == {("orders", 0): (5, 0)}
 
 
 # --------------------------------------------------------------------------------------------------------------- fetch
