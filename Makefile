@@ -60,7 +60,7 @@ crash: setup ## crash every command at every step, then start Sediment, Kafka's 
 		tests/conformance/test_expire_crashes.py $(ARGS)
 	@SEDIMENT_CRASH_MATRIX=whole $(BIN)/python -m pytest -n 0 -m delta tests/jobs/test_snapshot_faults.py $(ARGS)
 
-fuzz: setup ## feed 10 million mutated batches to every decoder, run every command on every corrupted directory, send signals at many points
+fuzz: setup ## feed 10 million mutated batches and messages to every decoder, run every command on every corrupted directory, send signals at many points
 	@$(BIN)/python -m pytest -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/test_untrusted_snapshots.py tests/jobs/spark/test_cancellation.py tests/jobs/test_history.py $(ARGS)
 
 bench-append: setup ## compare appends to a live log with Kafka's (downloads Kafka's JARs once)

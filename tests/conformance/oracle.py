@@ -185,6 +185,21 @@ class Lookups:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageRead:
+    """Kafka's reading of a message of its protocol, and the same message written in a version.
+
+    `refused` is the exception of a failed reading; then there is no more.  `left_bytes` follow the message.  `written`
+    is None where Kafka refused to write, for `unwritable`.
+    """
+
+    refused: str | None
+    left_bytes: int
+    json: dict[str, Any] | None
+    written: bytes | None
+    unwritable: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerRun:
     """A broker's start, tasks and stop: states of the open partitions before the stop, and what was cleaned, by name.
 
@@ -464,6 +479,32 @@ class KafkaOracle:
         """Topic, partition and whether Kafka allows the topic, by a directory's name; None: a broker does not start."""
         answers = self._ask("names", names=list(names))["partitions"]
         return [None if "refused" in one else (one["topic"], one["partition"], one["allowed"]) for one in answers]
+
+    def messages(self, messages: Iterable[tuple[str, int, bytes, int]]) -> list[MessageRead]:
+        """Read messages by Kafka's generated classes; each is name, version, bytes, version to write."""
+        given = [(name, version, content.hex(), to) for name, version, content, to in messages]
+        return [
+            MessageRead(
+                refused=one.get("refused"),
+                left_bytes=one.get("left", 0),
+                json=one.get("json"),
+                written=bytes.fromhex(one["written"]) if "written" in one else None,
+                unwritable=one.get("unwritable"),
+            )
+            for one in self._ask("messages", messages=given)["messages"]
+        ]
+
+    def messages_from_json(self, messages: Iterable[tuple[str, int, dict[str, Any]]]) -> list[bytes]:
+        """Return the bytes that Kafka's generated classes write for messages; each is name, version, JSON."""
+        return [bytes.fromhex(one) for one in self._ask("messages_from_json", messages=list(messages))["messages"]]
+
+    def error_codes(self) -> dict[int, tuple[str, bool]]:
+        """Name by code, and True if clients try again."""
+        return {code: (name, retriable) for code, name, retriable in self._ask("numbers")["errors"]}
+
+    def api_versions(self) -> dict[int, tuple[str, int, int]]:
+        """Name, lowest and highest version by API key, as brokers and controllers offer them."""
+        return {key: (name, lowest, highest) for key, name, lowest, highest in self._ask("numbers")["keys"]}
 
     def read_checkpoint(self, file: Path) -> dict[tuple[str, int], int]:
         """Offsets by topic and partition of an offset checkpoint as a broker reads it."""

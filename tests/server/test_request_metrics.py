@@ -14,7 +14,8 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.metrics_text import metrics_text
 from sediment.server.request_metrics import stage_durations_ns
 from sediment.server.requests import Request, RequestTimes
-from tests.server.listeners import Running, api_versions, listener, wait_until
+from tests.server.listeners import Running, api_versions, listener
+from tests.waiting import wait_until
 
 MS = 1_000_000
 SLOW_MS = 30

@@ -4,7 +4,7 @@
 
 A broker's properties file is not in its log directory, so that the values in it are not known here.
 
-Invariant: a value of a key that is not about logs is never shown, because such keys hold passwords too.
+Invariant: the value of a key that the table of keys does not have is never shown, because it may be a password.
 
 Source: Kafka's ConfigHelper and LogConfig.
 """
@@ -27,7 +27,7 @@ from sediment.server.requests import Handler, Request
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from (Kafka's DescribeConfigsResponse.ConfigSource)."""
+    """Source of a value (Kafka's DescribeConfigsResponse.ConfigSource)."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -143,7 +143,7 @@ def _topic_keys(topic: Topic, keys: Container[str] | None) -> Iterator[Key]:
 
 
 def _config(key: Key | str, synonyms: list[_Synonym], include_synonyms: bool) -> Any:
-    """Return a config with its first synonym's value; a key that is only a name is not about logs."""
+    """Return a config with its first synonym's value; a key that is only a name is not in the table."""
     is_known = isinstance(key, Key)
     response = m.DescribeConfigsResponse
     return response.DescribeConfigsResourceResult(

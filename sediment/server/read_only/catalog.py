@@ -75,7 +75,7 @@ _NAMES_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class CatalogOptions:
-    """With `to_log_end` every partition is read to its log end; `renamings` serve topics under other names."""
+    """Options of a catalog: `to_log_end` reads every partition to its end, `renamings` give topics other names."""
 
     to_log_end: bool = False
     renamings: tuple[Renaming, ...] = ()
@@ -341,8 +341,8 @@ def _renamed(renaming: Renaming, replicas: Sequence[_Replica], directories: Sequ
     if not found:
         nearest = difflib.get_close_matches(renaming.old, {each.partition.topic for each in inside}, cutoff=0.0)
         raise UsageError(
-            f"--as {renaming.new}: there is no topic {renaming.old!r} in {wanted or 'the log directories'}",
-            advice=f"the nearest names are {', '.join(nearest)}" if nearest else "there are no topics in it",
+            f"--as {renaming.new}: {wanted or 'the log directories'} do not hold a topic {renaming.old!r}",
+            advice=f"the nearest names are {', '.join(nearest)}" if nearest else "name another directory",
         )
     return found
 

@@ -226,7 +226,7 @@ class FrozenSegment:
 
     # ----------------------------------------------------------------------------------------------------------- survey
     def _make_survey(self, opened: OpenSegment, reason: str) -> None:
-        """Read the whole segment once and note what of it is good."""
+        """Read the whole segment once and note its good batches."""
         with self._guard:
             if self._survey is not None:
                 return

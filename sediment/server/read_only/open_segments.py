@@ -3,7 +3,7 @@
     segment  --first use-->  descriptor of its `.log`, entries of its indexes in memory
              --each use--->  inode, size and modification time of the file at its path are still the same
 
-The open file tells at less cost than its path whether anything changed: a rename or a removal changes its ctime.
+The open file shows a change at less cost than its path does: a rename or a removal changes its ctime.
 
 Invariants
 * Files are opened for reading only.  Indexes are read and never mapped, because a file that another process cuts would

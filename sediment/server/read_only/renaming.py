@@ -1,7 +1,7 @@
 """Topics under other names: `NEW=OLD` and `NEW=DIR:OLD`.
 
     NEW=OLD        OLD is served as NEW
-    NEW=DIR:OLD    DIR's partitions of OLD are served as NEW, and are no replicas of OLD
+    NEW=DIR:OLD    DIR's partitions of OLD are served as NEW, and not merged into OLD
 
 A topic that is named so is not served under its own name from there any more.
 

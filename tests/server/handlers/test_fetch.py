@@ -28,7 +28,7 @@ NEWEST = VERSIONS[-1]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[Client, Catalog]]:
-    """Two random logs, t-0 and t-1, and an empty one, t-2; t-0 has a high watermark below its end."""
+    """Serve two random logs, t-0 and t-1, and an empty one, t-2; t-0 has a high watermark below its end."""
     logs = tmp_path / "logs"
     end = write_random_log(logs / "t-0", 1, LogShape(batches=80, transactional=0.6, emptied=0, codecs=(0, 4)))
     end_1 = write_random_log(logs / "t-1", 2, LogShape(batches=80, magics=(0, 1, 2), codecs=(0, 1), emptied=0))

@@ -19,7 +19,8 @@ from tests.server.handlers.group_servers import (
     stable,
     sync_request,
 )
-from tests.server.listeners import Client, wait_until
+from tests.server.listeners import Client
+from tests.waiting import wait_until
 
 
 @pytest.fixture

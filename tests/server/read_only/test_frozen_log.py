@@ -313,7 +313,7 @@ def _replace(path: Path) -> None:
 @pytest.mark.parametrize("was_open", [True, False])
 def test_a_segment_that_was_changed_meanwhile_is_not_served_any_more(change, was_open: bool, tmp_path: Path) -> None:
     if change is _replace and not was_open:
-        return  # nothing tells a copy with the same times from the file that was listed
+        return  # a copy with the same times looks like the file that was listed
     directory = tmp_path / "t-0"
     write_random_log(directory, 1, LogShape(batches=100, segment_bytes=700))
     scan, log = Scan(directory), frozen_log(directory)
