@@ -24,6 +24,7 @@ from sediment.engine.value_ranges import (
     check_ranges,
 )
 from sediment.retention.config import RetentionConfig
+from sediment.segment_io.format.codecs import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 
 _POLICIES = OneOf(("compact", "delete"), several=True)
@@ -44,9 +45,9 @@ _LOG: dict[str, Range] = {
     "flush_messages": AT_LEAST_ONE,
     "flush_ms": COUNT,
     "compression_type": OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
-    "compression_gzip_level": Whole(1, 9, also=(-1,)),
-    "compression_lz4_level": Whole(1, 17),
-    "compression_zstd_level": Whole(-131_072, 22),
+    "compression_gzip_level": Whole(GZIP_LEVELS[0], GZIP_LEVELS[-1], also=(-1,)),
+    "compression_lz4_level": Whole(LZ4_LEVELS[0], LZ4_LEVELS[-1]),
+    "compression_zstd_level": Whole(ZSTD_LEVELS[0], ZSTD_LEVELS[-1]),
     "message_timestamp_type": OneOf(("CreateTime", "LogAppendTime")),
     "message_timestamp_before_max_ms": COUNT,
     "message_timestamp_after_max_ms": COUNT,

@@ -33,6 +33,7 @@ COMMANDS = {
     "expire": ("sediment.jobs.expire", "Delete segments past their retention limits."),
     "history": ("sediment.jobs.history", "Show the runs in a ledger."),
     "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
+    "serve": ("sediment.jobs.serve", "Let Kafka clients read a log directory, without a broker."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
     "recover": ("sediment.jobs.recover", "Load partitions as a broker does at its start, and repair them."),
     "warm-up": ("sediment.jobs.warm_up", "Compile and cache what the first run on a machine would wait for."),

@@ -75,8 +75,9 @@ class KafkaApis:
             if request is None:
                 return
             response = self._apis[request.api_key].handler(request)
-            request.times.handled_ns = time.monotonic_ns()
-            if response is not None:
+            if response is None:
+                request.times.handled_ns = time.monotonic_ns()
+            else:
                 request.respond(response)
         except Exception as error:
             if request is None:

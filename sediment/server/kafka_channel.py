@@ -104,7 +104,6 @@ class KafkaChannel:
     # ------------------------------------------------------------------------------------------------- from any thread
     def send(self, request: Request, response: Any, version: int) -> None:
         """Encode `response` and hand it to the processor; None lets the connection go on without a response."""
-        request.times.responded_ns = time.monotonic_ns()
         if response is None:
             self.processor.deliver(self, None, request)
             return
@@ -115,6 +114,7 @@ class KafkaChannel:
         except Exception as error:
             self.close(request, error)
             return
+        request.times.responded_ns = time.monotonic_ns()
         self.processor.deliver(self, send, request)
 
     def send_token(self, token: bytes) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-import logging.handlers
+import os
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from sediment.server.requests import Request
 _LOGGER = logging.getLogger(__name__)
 _STAGE_FIELDS = ("request_queue_ms", "local_ms", "remote_ms", "response_queue_ms", "response_send_ms")
 _DIGITS = 3
+_MODE = 0o640
 
 
 class RequestLog:
@@ -31,7 +32,8 @@ class RequestLog:
         Raises:
             OSError: it cannot be opened.
         """
-        self._file = logging.handlers.WatchedFileHandler(path, encoding="utf-8")
+        self._path = path
+        self._open()
         self._errors = LimitedLog(_LOGGER, lines_per_second=1)
         self._guard = threading.Lock()
 
@@ -57,14 +59,26 @@ class RequestLog:
         )
         with self._guard:
             try:
-                self._file.reopenIfNeeded()
-                print(line, file=self._file.stream, flush=True)
-            except (OSError, ValueError) as error:
-                self._errors.warning(f"the request log cannot be written: {error}")
+                if self._was_moved():
+                    previous = self._descriptor
+                    self._open()
+                    os.close(previous)
+                os.write(self._descriptor, line.encode() + b"\n")
+            except OSError as error:
+                self._errors.warning(f"the request log cannot be written: {error.strerror}")
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        os.close(self._descriptor)
+
+    def _open(self) -> None:
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+
+    def _was_moved(self) -> bool:
+        try:
+            return not os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        except FileNotFoundError:
+            return True
 
 
 def _ms(duration_ns: int) -> float:

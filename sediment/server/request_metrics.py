@@ -1,7 +1,7 @@
 """Metrics of requests, under the names of Kafka's MBeans (kafka.network:type=RequestMetrics and RequestChannel).
 
     RequestQueueTimeMs    from the last byte of the request to its handler
-    LocalTimeMs           in the handler
+    LocalTimeMs           in the handler, with the encoding of a response that it returned
     RemoteTimeMs          from there to the response, if the request waited for an event
     ResponseQueueTimeMs   from the response to its first byte
     ResponseSendTimeMs    from there to the last byte

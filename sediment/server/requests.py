@@ -107,7 +107,11 @@ class RequestTimes:
     received_ns: int
     dequeued_ns: int = 0
     handled_ns: int = 0
+    """End of the handler, if the request then waited for an event."""
+
     responded_ns: int = 0
+    """Time at which the response was encoded."""
+
     sending_ns: int = 0
     sent_ns: int = 0
 

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import ssl
 import struct
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +38,7 @@ class Running:
     is_stopped: bool = False
     """True if a test stops the server itself."""
 
-    def connect(self, tls: ssl.SSLContext | None = None, timeout_seconds: float = 10) -> Client:
+    def connect(self, tls: ssl.SSLContext | None = None, timeout_seconds: float = 60) -> Client:
         plain = socket.create_connection(("127.0.0.1", self.port), timeout=timeout_seconds)
         return Client(plain if tls is None else tls.wrap_socket(plain, server_hostname="localhost"))
 
@@ -138,7 +137,7 @@ class Client:
         self.send(message, version)
         return self.receive(ApiKey(message.API_KEY), version)[1]
 
-    def is_closed(self, within_seconds: float = 10) -> bool:
+    def is_closed(self, within_seconds: float = 60) -> bool:
         """Return True if the server closes the connection without a byte more."""
         self.socket.settimeout(within_seconds)
         try:
@@ -168,10 +167,3 @@ def frame(message: Any, version: int, correlation_id: int, client_id: str = "tes
 
 def api_versions() -> Any:
     return m.ApiVersionsRequest(client_software_name="test", client_software_version="1")
-
-
-def wait_until(condition: Callable[[], bool], within_seconds: float = 10) -> None:
-    deadline = time.monotonic() + within_seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition does not come true"
-        time.sleep(0.005)

@@ -73,7 +73,7 @@ def test_an_address_in_use_or_of_another_machine_is_wrong_use():
     listening = bind(Endpoint("127.0.0.1", 0), ServerConfig())
     with listening:
         taken = Endpoint("127.0.0.1", listening.getsockname()[1])
-        with pytest.raises(UsageError, match=f"cannot listen on {taken}: Address already in use"):
+        with pytest.raises(UsageError, match=rf"cannot listen on {taken}: Address already in use"):
             bind(taken, ServerConfig())
-    with pytest.raises(UsageError, match="cannot listen on 192.0.2.7:1"):
+    with pytest.raises(UsageError, match=r"cannot listen on 192\.0\.2\.7:1"):
         bind(Endpoint("192.0.2.7", 1), ServerConfig())

@@ -18,8 +18,9 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.server.requests import Request
 from sediment.server.security.tls import server_context
-from tests.server.listeners import Client, api_versions, listener, wait_until
+from tests.server.listeners import Client, api_versions, listener
 from tests.server.security.certificates import write_certificates
+from tests.waiting import wait_until
 
 SIZE = 9_000_000
 

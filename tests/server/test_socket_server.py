@@ -14,7 +14,8 @@ import pytest
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.server.requests import Request
-from tests.server.listeners import Client, api_versions, frame, listener, wait_until
+from tests.server.listeners import Client, api_versions, frame, listener
+from tests.waiting import wait_until
 
 
 class Gate:

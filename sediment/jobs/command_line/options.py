@@ -117,7 +117,7 @@ class CommonOptions:
 
     def messages(self) -> Console:
         """Return the console on stderr; it is silent with --quiet and draws no progress with --json."""
-        return _console(quiet=self.quiet, plain=self.as_json)
+        return message_console(quiet=self.quiet, plain=self.as_json)
 
     def conclude(
         self, run: _Result, as_json: Callable[[_Result], str], show: Callable[[_Result, Console], None]
@@ -148,7 +148,7 @@ class CommonOptions:
         An error is printed, even with --quiet; it is never raised.  A signal does not interrupt the writing.
         """
         # spark-submit sends stderr to stdout, where --json promises nothing but the object.
-        messages = _console(quiet=self.as_json and under_spark_submit())
+        messages = message_console(quiet=self.as_json and under_spark_submit())
         with stop_on_signals():
             if self.ledger is not None:
                 from sediment.jobs.delta_lake import ledger
@@ -163,7 +163,7 @@ class CommonOptions:
         command = context.command.name if context and context.command.name else ""
         report = run_outputs.error_document(command, self.now_ms, error, error_text_of(error).sentence)
         with stop_on_signals():
-            self._write_files(report, _console(quiet=self.as_json and under_spark_submit()))
+            self._write_files(report, message_console(quiet=self.as_json and under_spark_submit()))
 
     def _write_files(self, report: str, messages: Console) -> None:
         if self.report_file is not None:
@@ -205,7 +205,8 @@ def _with_retention(partition: object) -> tuple[object, ...]:
     return partition, getattr(partition, "retention", None)
 
 
-def _console(*, quiet: bool, plain: bool = False) -> Console:
+def message_console(*, quiet: bool, plain: bool = False) -> Console:
+    """Return the console on stderr for messages; with `plain` it draws no progress."""
     stream = stderr_log.stream_of_lines()
     if stream is not None:
         return Console(file=stream, quiet=quiet, soft_wrap=True)

@@ -46,6 +46,9 @@ from sediment.segment_io.format.layout import (
 GZIP_LEVEL = 6  # the level of deflate's default, Kafka's level -1
 LZ4_LEVEL = 9  # Kafka's number for the fast compressor; other levels select the high compressor
 ZSTD_LEVEL = 3
+GZIP_LEVELS = range(1, 10)  # those of Kafka's `compression.gzip.level`, besides -1 for the default
+LZ4_LEVELS = range(1, 18)
+ZSTD_LEVELS = range(-131_072, 23)
 SNAPPY_BLOCK_BYTES = 32 << 10
 
 _ADVICE = "restore the segment from a replica or a backup, or leave this partition out"

@@ -46,9 +46,9 @@ _SIZES_BYTES = {**{kind: struct.calcsize(f">{code}") for kind, code in _CODES.it
 
 
 def default_of(field: FieldSchema) -> Any:
-    """Return the value of a field in a new message; None also for a structure, which its constructor makes."""
+    """Return the value of a field in a new message, unless that is a new structure."""
     text = field.default
-    if text == "null" or (is_structure(field) and not field.is_array):
+    if text == "null":
         return None
     if field.is_array:
         return ()
@@ -67,6 +67,11 @@ def default_of(field: FieldSchema) -> Any:
             return ZERO_UUID
         case _:
             return int(text or "0", 0)
+
+
+def has_new_structure(field: FieldSchema) -> bool:
+    """Return True if the field has a new structure in a new message."""
+    return is_structure(field) and not field.is_array and field.default != "null"
 
 
 def is_structure(field: FieldSchema) -> bool:
@@ -196,23 +201,23 @@ class _DecoderSource(_Source):
         for field in present:
             if not self.is_tagged(field):
                 self._field(field, f"{owner}.{field.attribute}")
-        tagged = {field.tag: field for field in present if self.is_tagged(field)}
         for field in fields:
             if field not in present or self.is_tagged(field):
                 self._default(field, f"{owner}.{field.attribute}")
         if self.flexible:
-            self._tagged_fields(tagged, owner)
+            self._tagged_fields([field for field in fields if field.tag is not None], owner)
 
     def _default(self, field: FieldSchema, target: str) -> None:
-        if is_structure(field) and not field.is_array and field.default != "null":
+        if has_new_structure(field):
             self.line(f"{target} = C_{field.type}()")
         else:
             self.line(f"{target} = {self.literal(default_of(field))}")
 
-    def _tagged_fields(self, tagged: Mapping[int | None, FieldSchema], owner: str) -> None:
+    def _tagged_fields(self, fields: Sequence[FieldSchema], owner: str) -> None:
+        """Read the tagged fields; `fields` are those with a tag in any version."""
         self.flush()
         self.line("n = b[p]; p += 1")
-        if not tagged:
+        if not fields:
             self.line("if n: p = skip_tags(b, p, e)")
             return
         stop = self.variable("stop")
@@ -223,10 +228,13 @@ class _DecoderSource(_Source):
                 self.line("n, p = varint(b, p)")
                 self.line(f"{stop} = p + n")
                 self.line(f"if {stop} > e: raise malformed('a tagged field is longer than its message')")
-                for index, (tag, field) in enumerate(sorted(tagged.items(), key=lambda item: item[0] or 0)):
-                    with self.block(f"{'elif' if index else 'if'} tag == {tag}:"):
-                        self._field(field, f"{owner}.{field.attribute}")
-                        self.flush()
+                for index, field in enumerate(fields):
+                    with self.block(f"{'elif' if index else 'if'} tag == {field.tag}:"):
+                        if self.is_tagged(field):
+                            self._field(field, f"{owner}.{field.attribute}")
+                            self.flush()
+                        else:
+                            self.line("raise malformed(f'tag {tag} is not valid in this version')")
                 self.line(f"else: p = {stop}")
                 self.line(f"if p != {stop}: raise malformed(f'tagged field {{tag}} does not have its size')")
 
@@ -440,16 +448,14 @@ class _EncoderSource(_Source):
 
     def _differs(self, field: FieldSchema, value: str) -> str:
         """Return a condition: the value is not the default."""
-        default = default_of(field)
-        if field.is_array:
-            if default is None:
-                return f"{value} is not None"
-            return f"({value} is None or len({value}) > 0)"
-        if is_structure(field) and field.default != "null":
+        if has_new_structure(field):
             inner = self.variable("o")
             fields = self.schema.structures[field.type]
             parts = [self._differs(part, f"{inner}.{part.attribute}") for part in fields]
             return f"(({inner} := {value}) is None or {' or '.join(parts)})"
+        default = default_of(field)
+        if default == ():
+            return f"({value} is None or len({value}) > 0)"
         if default is None:
             return f"{value} is not None"
         return f"{value} != {self.literal(default)}"

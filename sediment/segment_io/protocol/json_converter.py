@@ -10,7 +10,7 @@ import base64
 from typing import Any
 
 from sediment.segment_io.format.checkpoints import format_uuid
-from sediment.segment_io.protocol.compiler import default_of, is_structure
+from sediment.segment_io.protocol.compiler import default_of, has_new_structure, is_structure
 from sediment.segment_io.protocol.message import Structure
 from sediment.segment_io.protocol.primitives import records_size_bytes
 from sediment.segment_io.protocol.schema import FieldSchema
@@ -47,7 +47,7 @@ def _to_json(field: FieldSchema, value: Any, version: int) -> Any:
 
 
 def _is_default(field: FieldSchema, value: Any) -> bool:
-    if is_structure(field) and not field.is_array and field.default != "null":
+    if has_new_structure(field):
         return value is not None and bool(value == type(value)())
     default = default_of(field)
     return len(value) == 0 if default == () and value is not None else bool(value == default)

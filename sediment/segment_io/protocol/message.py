@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 from sediment.segment_io.errors import ProtocolError
-from sediment.segment_io.protocol.compiler import compile_decoder, compile_encoder, default_of, is_structure
+from sediment.segment_io.protocol.compiler import compile_decoder, compile_encoder, default_of, has_new_structure
 from sediment.segment_io.protocol.schema import FieldSchema, MessageSchema, VersionRange
 
 _MODULE = "sediment.segment_io.protocol.messages"
@@ -145,16 +145,17 @@ def _class(
 
 
 def _constructor(fields: Sequence[FieldSchema], classes: Mapping[str, type]) -> Callable[..., None]:
-    """Return an `__init__` with a keyword for each field; None is the default of a structure that is never null."""
+    """Return an `__init__` with a keyword for each field."""
     parameters, lines = [], []
-    names: dict[str, Any] = {"classes": classes}
+    names: dict[str, Any] = {"classes": classes, "NOT_GIVEN": object()}
     for number, field in enumerate(fields):
         attribute = field.attribute
-        names[f"D{number}"] = default_of(field)
-        parameters.append(f"{attribute}=D{number}")
-        if is_structure(field) and not field.is_array and field.default != "null":
-            lines.append(f" self.{attribute} = classes['{field.type}']() if {attribute} is None else {attribute}")
+        if has_new_structure(field):
+            parameters.append(f"{attribute}=NOT_GIVEN")
+            lines.append(f" self.{attribute} = classes['{field.type}']() if {attribute} is NOT_GIVEN else {attribute}")
         else:
+            names[f"D{number}"] = default_of(field)
+            parameters.append(f"{attribute}=D{number}")
             lines.append(f" self.{attribute} = {attribute}")
     heading = f"def __init__(self, *, {', '.join(parameters)}):" if fields else "def __init__(self):"
     exec("\n".join([heading, *(lines or [" pass"])]), names)

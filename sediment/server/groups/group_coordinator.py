@@ -56,6 +56,9 @@ class _Group:
     classic: ClassicGroup
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     guard: threading.Lock = field(default_factory=threading.Lock)
+    commit_guard: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a commit is written, so that memory and disk see the commits in one order; `guard` is not."""
+
     wake: Cancelable | None = None
 
 
@@ -193,18 +196,19 @@ class GroupCoordinator:
     ) -> list[ErrorCode]:
         """Commit offsets (topic, partition, value); return the error of each.
 
-        GROUP_ID_NOT_FOUND means that a generation is given and there is no group.
+        GROUP_ID_NOT_FOUND means that a generation is given and the group does not exist.
         """
-        error = self._group_error(group_id)
+        error = self._serving_error()
         group = self._find(group_id, create=generation < 0) if error is ErrorCode.NONE else None
         if group is None:
             error = ErrorCode.GROUP_ID_NOT_FOUND if error is ErrorCode.NONE else error
             return [error for _ in commits]
-        with group.guard:
-            error = group.classic.commit_error(identity, generation)
-            if error is not ErrorCode.NONE:
-                return [error for _ in commits]
-            self._set_timer(group, group.classic.committed(identity.member_id, self._now_ms()))
+        with group.commit_guard:
+            with group.guard:
+                error = group.classic.commit_error(identity, generation)
+                if error is not ErrorCode.NONE:
+                    return [error for _ in commits]
+                self._set_timer(group, group.classic.committed(identity.member_id, self._now_ms()))
             return self._store(group_id, group, commits)
 
     def _store(
@@ -219,8 +223,9 @@ class GroupCoordinator:
             except OSError as error:
                 _LOGGER.error("a commit of a group is refused, since the state directory cannot be written: %s", error)
                 outcome, good = ErrorCode.COORDINATOR_NOT_AVAILABLE, []
-        for commit in good:
-            group.offsets.commit(*commit)
+        with group.guard:
+            for commit in good:
+                group.offsets.commit(*commit)
         return [
             outcome if len(value.metadata) <= longest else ErrorCode.OFFSET_METADATA_TOO_LARGE
             for _, _, value in commits
@@ -284,12 +289,14 @@ class GroupCoordinator:
             )
 
     # -------------------------------------------------------------------------------------------------------- running
-    def _group_error(self, group_id: str) -> ErrorCode:
+    def _serving_error(self) -> ErrorCode:
         if self._is_closed:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if group_id == "":
-            return ErrorCode.INVALID_GROUP_ID
         return ErrorCode.NONE if self._is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _group_error(self, group_id: str) -> ErrorCode:
+        """Return the error of a member's request; only offsets may belong to the group of the empty id."""
+        return ErrorCode.INVALID_GROUP_ID if group_id == "" else self._serving_error()
 
     def _find(self, group_id: str, *, create: bool = False) -> _Group | None:
         group = self._groups.get(group_id)

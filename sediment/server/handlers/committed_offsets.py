@@ -28,6 +28,8 @@ _FETCH_GROUP_ERROR = 2
 _FETCH_GROUPS = 8
 _TOPIC_IDS = 10
 
+_ID_MADE_OF_A_NAME = 5  # version of a UUID; Kafka's own ids are random, of version 4
+
 
 class Topic(Protocol):
     """Topic that the server has; `partitions` holds the numbers of those that are there."""
@@ -37,7 +39,7 @@ class Topic(Protocol):
         """Name of the topic."""
 
     @property
-    def topic_id(self) -> UUID:
+    def id(self) -> UUID:
         """Id of the topic."""
 
     @property
@@ -160,7 +162,7 @@ class CommittedOffsetHandlers:
         if version < _TOPIC_IDS:
             return [(name, NO_TOPIC_ID, fetched) for name, fetched in found]
         topics = [(self._topics.topic(name), fetched) for name, fetched in found]
-        return [(topic.name, topic.topic_id, fetched) for topic, fetched in topics if topic is not None]
+        return [(topic.name, topic.id, fetched) for topic, fetched in topics if topic is not None]
 
 
 _FetchedTopic = tuple[str, UUID, Sequence[FetchedOffset]]
@@ -197,7 +199,7 @@ def _partitions(structure: Any, fetched: Sequence[FetchedOffset], topic_id: UUID
     partitions = []
     for each in fetched:
         value = each.value or _NO_OFFSET
-        if NO_TOPIC_ID != value.topic_id != topic_id != NO_TOPIC_ID:
+        if _is_of_another_topic(value.topic_id, topic_id):
             value = _NO_OFFSET
         partitions.append(
             structure(
@@ -209,3 +211,8 @@ def _partitions(structure: Any, fetched: Sequence[FetchedOffset], topic_id: UUID
             )
         )
     return partitions
+
+
+def _is_of_another_topic(committed: UUID, asked: UUID) -> bool:
+    """Return True if an offset was committed for a former topic of the name; an id made of the name shows nothing."""
+    return committed != asked and NO_TOPIC_ID not in (committed, asked) and asked.version != _ID_MADE_OF_A_NAME

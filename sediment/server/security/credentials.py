@@ -15,11 +15,13 @@ import base64
 import binascii
 import hashlib
 import hmac
+import logging
 import secrets
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sediment.segment_io.errors import UsageError
 
@@ -30,6 +32,8 @@ HASHES = {SCRAM_SHA_512: "sha512", SCRAM_SHA_256: "sha256"}
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 10_000_000
 
+_LOGGER = logging.getLogger(__name__)
+_MECHANISM_NUMBERS = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}  # Kafka's ScramMechanism
 _FIELDS_AFTER_NAME = 5
 _LEAST_SALT_BYTES = 12
 _MOST_FILE_BYTES = 16 << 20
@@ -119,6 +123,29 @@ def read_users(path: Path) -> Credentials:
     if not found:
         raise UsageError("--users holds no user", path=str(path), advice=_ADVICE)
     return Credentials(found)
+
+
+def of_cluster(records: Mapping[tuple[int, str], Any]) -> Credentials | None:
+    """Return the credentials in a cluster's UserScramCredentialRecords by mechanism number and user; None without any.
+
+    A record that no client can use is left out with a warning.
+    """
+    found: dict[tuple[str, str], ScramCredential] = {}
+    for (number, user), record in records.items():
+        mechanism = _MECHANISM_NUMBERS.get(number)
+        if mechanism is None:
+            _LOGGER.warning("a SCRAM user of the cluster has the unknown mechanism %d, and is left out", number)
+            continue
+        credential = ScramCredential(
+            bytes(record.salt), bytes(record.stored_key), bytes(record.server_key), record.iterations
+        )
+        try:
+            check_credential(mechanism, credential)
+        except ValueError as error:
+            _LOGGER.warning("a SCRAM user of the cluster %s, and is left out", error)
+            continue
+        found[mechanism, user] = credential
+    return Credentials(found) if found else None
 
 
 def _parse_line(line: bytes) -> tuple[str, str, ScramCredential]:

@@ -27,10 +27,15 @@ NODE = (7, "127.0.0.1", 9092)
 NOW_MS = 1_700_000_000_000
 
 
+def subscription(user_data: bytes = b"") -> bytes:
+    """Return the metadata of a consumer of `orders`: version 0 of Kafka's ConsumerProtocolSubscription."""
+    return b"\0\0" + b"\0\0\0\1" + b"\0\6orders" + len(user_data).to_bytes(4, "big") + user_data
+
+
 @dataclass(frozen=True)
 class NamedTopic:
     name: str
-    topic_id: uuid.UUID
+    id: uuid.UUID
     partitions: range
 
 
@@ -43,7 +48,7 @@ class NamedTopics:
         return next((topic for topic in (ORDERS, PAYMENTS) if topic.name == name), None)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> NamedTopic | None:
-        return next((topic for topic in (ORDERS, PAYMENTS) if topic.topic_id == topic_id), None)
+        return next((topic for topic in (ORDERS, PAYMENTS) if topic.id == topic_id), None)
 
 
 @contextlib.contextmanager
@@ -74,7 +79,7 @@ def group_server(
 
 # ------------------------------------------------------------------------------------------------------------- requests
 def join_request(group: str = "readers", member_id: str = "", **fields: Any) -> Any:
-    protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"subscription")
+    protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=subscription())
     given = {
         "session_timeout_ms": 10_000,
         "rebalance_timeout_ms": 30_000,

@@ -38,7 +38,7 @@ def test_offsets_are_committed_in_every_version(client: Client, version: int) ->
 
 
 def test_offsets_are_committed_by_topic_id(client: Client) -> None:
-    assert commit(client, {0: 5}, 10, topic_id=ORDERS.topic_id) == [0]
+    assert commit(client, {0: 5}, 10, topic_id=ORDERS.id) == [0]
     assert commit(client, {0: 5}, 10, topic_id=uuid.UUID(int=9)) == [ErrorCode.UNKNOWN_TOPIC_ID]
     assert fetch(client) == {("orders", 0): (5, 0)}
 
@@ -69,8 +69,9 @@ def test_a_generation_needs_a_group(client: Client, version: int, error: ErrorCo
     assert commit(client, {0: 5}, version, member_id="m", generation_id_or_member_epoch=1) == [error]
 
 
-def test_a_group_id_must_not_be_empty(client: Client) -> None:
-    assert commit(client, {0: 5}, group="") == [ErrorCode.INVALID_GROUP_ID]
+def test_the_empty_group_id_is_a_group_for_offsets(client: Client) -> None:
+    assert commit(client, {0: 5}, group="") == [0]
+    assert fetch(client, "") == {("orders", 0): (5, 0)}
 
 
 # --------------------------------------------------------------------------------------------------------------- fetch
@@ -117,8 +118,8 @@ def test_offsets_are_fetched_by_topic_id() -> None:
         request = m.OffsetFetchRequest
         topics = [
             request.OffsetFetchRequestTopics(topic_id=uuid.UUID(int=9), partition_indexes=[0]),
-            request.OffsetFetchRequestTopics(topic_id=ORDERS.topic_id, partition_indexes=[0]),
-            request.OffsetFetchRequestTopics(topic_id=PAYMENTS.topic_id, partition_indexes=[0]),
+            request.OffsetFetchRequestTopics(topic_id=ORDERS.id, partition_indexes=[0]),
+            request.OffsetFetchRequestTopics(topic_id=PAYMENTS.id, partition_indexes=[0]),
         ]
         asked = [
             request.OffsetFetchRequestGroup(group_id="readers", topics=topics),
@@ -127,10 +128,10 @@ def test_offsets_are_fetched_by_topic_id() -> None:
         some, everything = client.ask(request(groups=asked), 10).groups
         assert [(t.topic_id, t.partitions[0].committed_offset, t.partitions[0].error_code) for t in some.topics] == [
             (uuid.UUID(int=9), -1, ErrorCode.UNKNOWN_TOPIC_ID),
-            (ORDERS.topic_id, 10, 0),
-            (PAYMENTS.topic_id, -1, 0),
+            (ORDERS.id, 10, 0),
+            (PAYMENTS.id, -1, 0),
         ]
-        assert {topic.topic_id for topic in everything.topics} == {ORDERS.topic_id, PAYMENTS.topic_id}
+        assert {topic.topic_id for topic in everything.topics} == {ORDERS.id, PAYMENTS.id}
 
 
 def test_an_offset_in_an_open_transaction_is_unstable() -> None:

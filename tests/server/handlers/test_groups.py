@@ -17,9 +17,11 @@ from tests.server.handlers.group_servers import (
     join,
     join_request,
     stable,
+    subscription,
     sync_request,
 )
-from tests.server.listeners import Client, wait_until
+from tests.server.listeners import Client
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def test_a_member_joins_in_every_version(client: Client, version: int) -> None:
     joined = join(client, version)
     assert (joined.error_code, joined.generation_id, joined.protocol_name) == (0, 1, "range")
     assert joined.leader == joined.member_id
-    assert [member.metadata for member in joined.members] == [b"subscription"]
+    assert [member.metadata for member in joined.members] == [subscription()]
     assert joined.member_id.startswith("test-")
 
 
@@ -221,7 +223,7 @@ def test_a_group_is_described_in_every_version(client: Client, version: int) -> 
     assert described.protocol_data == "range"
     (member,) = described.members
     assert (member.member_id, member.client_id, member.client_host) == (joined.member_id, "test", "/127.0.0.1")
-    assert (member.member_metadata, member.member_assignment) == (b"subscription", b"assigned")
+    assert (member.member_metadata, member.member_assignment) == (subscription(), b"assigned")
     assert absent.group_state == "Dead"
     assert absent.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE)
 

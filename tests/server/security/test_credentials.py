@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.protocol import messages as m
 from sediment.server.security.credentials import (
     HASHES,
     Credentials,
     ScramCredential,
     check_credential,
+    of_cluster,
     read_users,
 )
 
@@ -94,6 +96,27 @@ def test_an_unknown_user_has_a_stable_credential_of_the_common_shape(user, mecha
     assert found != users.find(mechanism, "?" + user + "x")
     assert (found.iterations, len(found.salt)) == (8192, len(salt))
     assert found.salt.isalnum() or not text_salt
+
+
+def test_users_of_a_cluster_are_taken_and_those_that_cannot_be_used_are_left_out(caplog):
+    def record(each, **other):
+        fields = {"salt": each.salt, "stored_key": each.stored_key, "server_key": each.server_key}
+        return m.UserScramCredentialRecord(**{**fields, "iterations": each.iterations, **other})
+
+    users = of_cluster(
+        {
+            (1, "alice"): record(ALICE),
+            (2, "bob"): record(BOB),
+            (1, "bob"): record(BOB),
+            (1, "eve"): record(ALICE, iterations=1),
+            (3, "eve"): record(ALICE),
+        }
+    )
+    assert len(users) == 2
+    assert users.find("SCRAM-SHA-256", "alice") == ALICE
+    assert users.find("SCRAM-SHA-512", "bob") == BOB
+    assert len(caplog.records) == 3
+    assert of_cluster({}) is None
 
 
 def test_credentials_do_not_print_their_keys():

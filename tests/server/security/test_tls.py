@@ -11,8 +11,9 @@ from sediment.segment_io.errors import UsageError
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.server.security.tls import server_context
-from tests.server.listeners import api_versions, frame, listener, wait_until
+from tests.server.listeners import api_versions, frame, listener
 from tests.server.security.certificates import write_certificates
+from tests.waiting import wait_until
 
 
 @pytest.fixture
