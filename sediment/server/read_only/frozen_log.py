@@ -240,7 +240,7 @@ class FrozenLog:
         )
 
     def _attempt(self, read: Callable[[], _Found]) -> _Found:
-        """Return the result of `read`; after an error in the files, which stay as they are, later calls fail at once."""
+        """Return the result of `read`; after an error in the files, which do not change, later calls fail at once."""
         try:
             return read()
         except OSError as error:
