@@ -1,8 +1,8 @@
 """Public functions: one for each command, with the options of the command as keywords.
 
 Names, types, defaults and effects of the keywords are stable.  Every function returns a result and prints nothing;
-warnings and progress go to the loggers under `sediment`.  Errors are `SedimentError` and its subclasses.  A partition
-that fails is no error of the call: look at `failed`, or call `raise_for_status()`.
+warnings and progress go to the loggers under `sediment`.  Errors are `SedimentError` and its subclasses.  A failed
+partition does not raise: look at `failed`, or call `raise_for_status()`.
 """
 
 # The keywords are taken from locals(), so that a signature is the only list of them.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Path: TypeAlias = str | os.PathLike[str]
 Paths: TypeAlias = Path | Sequence[Path]
 Texts: TypeAlias = str | Sequence[str]
-Settings: TypeAlias = Mapping[str, object] | Sequence[str] | None
+Settings: TypeAlias = Mapping[str, object] | Sequence[str]
 
 
 def plan(
@@ -42,7 +42,7 @@ def plan(
     key_equality: Literal["hash", "exact"] = "hash",
     partitions: Texts = (),
     allow_empty_selection: bool = False,
-    settings: Settings = None,
+    settings: Settings = (),
     config: Path | None = None,
     metadata: Path | None = None,
     broker_defaults: bool = False,
@@ -108,7 +108,7 @@ def compact(
     allow_network_fs: bool = False,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
-    settings: Settings = None,
+    settings: Settings = (),
     config: Path | None = None,
     metadata: Path | None = None,
     broker_defaults: bool = False,
@@ -178,7 +178,7 @@ def expire(
     allow_network_fs: bool = False,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
-    settings: Settings = None,
+    settings: Settings = (),
     config: Path | None = None,
     metadata: Path | None = None,
     broker_defaults: bool = False,
@@ -235,7 +235,7 @@ def verify(
     since_ms: int | None = None,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
-    settings: Settings = None,
+    settings: Settings = (),
     config: Path | None = None,
     metadata: Path | None = None,
     broker_defaults: bool = False,
@@ -286,7 +286,7 @@ def recover(
     threads: int | None = None,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
-    settings: Settings = None,
+    settings: Settings = (),
     config: Path | None = None,
     metadata: Path | None = None,
     broker_defaults: bool = False,
@@ -343,7 +343,7 @@ def snapshot(
     enable_deletion_vectors: bool = False,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
-    settings: Settings = None,
+    settings: Settings = (),
     config: Path | None = None,
     metadata: Path | None = None,
     broker_defaults: bool = False,
@@ -453,7 +453,7 @@ def history(
         replay: files with the JSON of runs to add first, unless the ledger has them.
 
     Raises:
-        UsageError: there is no such ledger or run.
+        UsageError: the ledger or the run does not exist.
         SedimentError: the ledger cannot be read.
     """
     keywords = {**locals(), "path": ledger}

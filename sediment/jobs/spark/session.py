@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER = "local[*]"
 
+_LOGGER = logging.getLogger(__name__)
+
 MoreSettings = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 _INSTALL_JAVA = "install it (for example: sudo apt-get install openjdk-17-jre-headless) or point JAVA_HOME at it"
@@ -107,6 +109,7 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
     finish_stopping()
     active = SparkContext._active_spark_context
     if active is not None:
+        _warn_of_other_python(active)
         yield active
         return
     with interruptible():
@@ -418,6 +421,22 @@ def _check_python(master: str, given: Mapping[str, str]) -> None:
         raise UsageError(
             f"the Python for Spark's workers cannot be run: {python}", advice="correct PYSPARK_PYTHON or leave it out"
         )
+
+
+def _warn_of_other_python(sc: SparkContext) -> None:
+    """Warn if local workers run another Python than this process, which may lack this package."""
+    python = shutil.which(sc.pythonExec)
+    if str(sc.master).startswith("local") and (python is None or not _is_beside(python, sys.executable)):
+        _LOGGER.warning(
+            "Spark's workers run the Python %s, and this process %s; if tasks lack modules, set PYSPARK_PYTHON before "
+            "the session is started",
+            python or sc.pythonExec,
+            sys.executable,
+        )
+
+
+def _is_beside(file: str, other: str) -> bool:
+    return Path(file).parent.resolve() == Path(other).parent.resolve()
 
 
 def _java_version() -> int | None:
