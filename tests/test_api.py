@@ -41,6 +41,7 @@ from tests.jobs.log_dirs import make_log_dir, tree
 from tests.segments import batch_bytes, write_segment
 from tests.waiting import wait_until
 
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "python.md"
 FUNCTIONS = {
     name: getattr(sediment, name)
     for name in ("compact", "dump", "expire", "history", "plan", "recover", "snapshot", "verify")
@@ -151,28 +152,37 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- the results
-def test_a_directory_is_planned_compacted_verified_and_recovered(
-    log_dir: Path, spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_without_a_session_each_call_starts_and_stops_its_own(log_dir: Path) -> None:
+    """Run before the tests with the fixture `spark`; with a context of other tests it is that one which is used."""
+    from pyspark import SparkContext
+
+    handler, active = signal.getsignal(signal.SIGINT), SparkContext._active_spark_context
+    for _ in range(2):
+        report = sediment.plan(log_dir, settings=STATED, master="local[2]")
+        assert [each.status for each in report.partitions] == ["cleanable", "cleanable"]
+        assert SparkContext._active_spark_context is active
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_the_programs_of_the_page_print_what_it_shows_and_change_no_setting_of_the_session(
+    written: Path,
+    tmp_path: Path,
+    spark: SparkSession,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = dict(spark.conf.getAll)
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    planned = sediment.plan(str(log_dir), settings=STATED, partitions="plain-*", spark=spark)
-    assert [(each.partition, each.status) for each in planned.partitions] == [
-        ("plain-0", "cleanable"),
-        ("plain-1", "cleanable"),
-    ]
-    compacted = sediment.compact(
-        [log_dir], settings=[f"{key}={value}" for key, value in STATED.items()], keep_before=tmp_path / "b", spark=spark
-    )
-    assert not compacted.failed and compacted.raise_for_status() is compacted
-    assert {each.status for each in compacted.partitions} == {"compacted"}
-    verified = sediment.verify(
-        tmp_path / "b", log_dir, settings=STATED, now_ms=compacted.now_ms, partitions=["plain-1"], spark=spark
-    )
-    assert [(each.partition, each.status) for each in verified.partitions] == [("plain-1", "correct")]
-    recovered = sediment.recover(log_dir, dry_run=True, threads=1, spark=spark)
-    assert [each.repairs for each in recovered.partitions] == [(), ()]
-    assert capfd.readouterr().out == ""
+    make_log_dir(tmp_path / "kafka-logs", {"plain-0": written})
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    programs = re.findall(r"```python\n(.*?)```\n```\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(programs) == PAGE.read_text(encoding="utf-8").count("```python") > 3
+    for program, printed in programs:
+        if "sediment.verify(" in program:
+            continue  # tests/jobs/test_verify.py has it; here it would take longer than all others together
+        exec(compile(program, str(PAGE), "exec"), names)
+        assert capfd.readouterr().out == printed
     assert spark.range(3).count() == 3
     assert dict(spark.conf.getAll) == before
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
@@ -261,6 +271,14 @@ def test_failed_partitions_are_in_the_report_and_raise_only_on_request(
     assert pickle.loads(pickle.dumps(error.value)).failures == error.value.failures
     assert "quarantined" in (tmp_path / "m.prom").read_text()
     assert "plain:delete.retention.ms=0" in (tmp_path / "page.html").read_text()
+
+
+def test_an_unchanged_partition_is_compared_without_spark(log_dir: Path, spark: SparkSession, tmp_path: Path) -> None:
+    for number in (0, 1):
+        assert not sediment.compact(log_dir, settings=STATED, spark=spark, keep_before=tmp_path / f"{number}").failed
+    verified = sediment.verify(tmp_path / "1", log_dir, settings=STATED, partitions=["plain-1"], spark=spark)
+    assert [(each.status, each.reason_code) for each in verified.partitions] == [("skipped", "not-changed")]
+    assert not verified.failed
 
 
 def test_a_wrong_pair_fails_with_its_first_difference() -> None:
@@ -412,17 +430,3 @@ def test_ctrl_c_ends_a_run_with_its_report_and_releases_the_locks(
     assert {each.reason_code for each in report.partitions if each.status == "failed"} <= {"stopped"}
     with DirectoryLock(log_dir):
         assert not list(log_dir.glob("*/*.part"))
-
-
-def test_without_a_session_each_call_starts_and_stops_its_own(log_dir: Path, tmp_path: Path) -> None:
-    program = f"""
-import signal, sediment
-from pyspark import SparkContext
-for _ in range(2):
-    report = sediment.plan({str(log_dir)!r}, settings={STATED!r}, master="local[1]")
-    assert [each.status for each in report.partitions] == ["cleanable", "cleanable"], report
-    assert SparkContext._active_spark_context is None
-assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
