@@ -55,6 +55,8 @@ def option_values(
         if keyword in TERMINAL_OPTIONS or parameter.name is None:
             continue
         value = _plain(keywords[keyword], is_many=parameter.multiple or parameter.nargs != 1)
+        if value is None and parameter.required:
+            raise UsageError(f"{keyword} is missing", advice=f"give {keyword}=…")
         try:
             value = value if value is None else parameter.type_cast_value(context, value)
         except click.BadParameter as error:
