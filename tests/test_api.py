@@ -32,8 +32,10 @@ from sediment import api
 from sediment.engine.directory.lock import RUN_TOKEN_FILE, DirectoryLock
 from sediment.jobs.cli import COMMANDS, main
 from sediment.jobs.command_line.calls import TERMINAL_OPTIONS, finish_on_interrupt, keyword_of
+from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.plan import PartitionPlan
-from sediment.jobs.spark.session import spark_context
+from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.spark.session import create_session, spark_context
 from sediment.jobs.verification.report import Difference, PairReport
 from tests.corpus import load_case
 from tests.jobs import log_dirs as command_line
@@ -242,6 +244,7 @@ def test_the_json_is_that_of_the_command_line(log_dir: Path) -> None:
 def test_a_notebook_shows_the_page_of_the_run_in_a_frame_of_its_own() -> None:
     plan = PartitionPlan(HOSTILE, "/logs", "failed", "corrupt-batch", HOSTILE)
     report = sediment.PlanReport(run_id="r", command="plan", now_ms=0, seconds=0.0, partitions=(plan,))
+    assert repr(report) == "<PlanReport of run r: 1 failed>"
     shown = report._repr_html_()
     assert "<script>alert" not in html.unescape(shown) and shown.count("<") == 2
     frame = re.fullmatch(r'<iframe [^<>]* sandbox="allow-scripts" [^<>]* srcdoc="([^"]*)"></iframe>', shown)
@@ -344,6 +347,7 @@ def test_a_dump_is_read_when_it_is_used_as_rows_arrow_pandas_or_a_stream(log_dir
     assert [row["offset"] for row in sediment.dump(log_dir / "plain-0", what="records", limit=3)] == [0, 1, 2]
     assert len(list(sediment.dump(log_dir))) == 12
     assert "the first 20 rows" in records._repr_html_()
+    assert repr(records) == "<TableDump of records: offset, key>"
 
 
 def test_values_in_a_notebook_are_escaped(tmp_path: Path) -> None:
@@ -352,14 +356,33 @@ def test_values_in_a_notebook_are_escaped(tmp_path: Path) -> None:
     assert "<script" not in shown
 
 
-def test_a_dump_is_written_as_parquet_by_this_process_or_by_the_session_given(
-    log_dir: Path, spark: SparkSession, tmp_path: Path
+def test_a_dump_is_written_as_parquet(log_dir: Path, tmp_path: Path) -> None:
+    dumped = sediment.dump(log_dir / "plain-0", what="records", to=tmp_path / "parquet")
+    assert pl.read_parquet(tmp_path / "parquet" / "*.parquet").height == dumped.to_arrow().num_rows == 2000
+
+
+def test_dataframes_are_made_in_another_session_than_the_one_given(spark: SparkSession) -> None:
+    for given in (spark, None):
+        with create_session(None, "test", given) as session:
+            session.conf.set("spark.sql.shuffle.partitions", "3")
+            session.range(1).createOrReplaceTempView("made_here")
+            assert session.sparkContext is spark.sparkContext
+    assert spark.conf.get("spark.sql.shuffle.partitions") != "3"
+    assert not spark.catalog.tableExists("made_here")
+    assert spark.sparkContext._jsc is not None
+
+
+def test_messages_go_to_the_log_as_plain_lines_also_in_a_notebook(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    before = dict(spark.conf.getAll)
-    for to, session in ((tmp_path / "direct", None), (tmp_path / "spark", spark)):
-        sediment.dump(log_dir / "plain-0", what="records", to=to, spark=session)
-        assert pl.read_parquet(to / "*.parquet").height == 2000
-    assert dict(spark.conf.getAll) == before
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    messages = CommonOptions((), (), Settings(), 0, False, None, False, from_python=True).messages()
+    messages.print("the report could not be written", style="red")
+    assert not messages.is_terminal and not messages.is_jupyter
+    assert [(record.name.partition(".")[0], record.getMessage()) for record in caplog.records] == [
+        ("sediment", "the report could not be written")
+    ]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_ledger_has_the_runs(log_dir: Path, tmp_path: Path) -> None:

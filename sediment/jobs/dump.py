@@ -178,6 +178,9 @@ class TableDump(Result):
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
+    def __repr__(self) -> str:
+        return f"<TableDump of {self._request.what}: {', '.join(self.schema.names)}>"
+
     def _repr_html_(self) -> str:
         head = TableDump(self._request, self._tasks, min(self._limit or _HEAD_ROWS, _HEAD_ROWS)).to_pandas()
         return f"<p>{html.escape(self._request.what)}: the first {len(head)} rows</p>{head.to_html()}"

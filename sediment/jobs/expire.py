@@ -133,7 +133,7 @@ class ExpiryReport:
     messages_archived: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ExpiryRunReport(RunReport[ExpiryReport]):
     """Report of a run of `expire`.
 

@@ -30,7 +30,7 @@ from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_sta
 from sediment.jobs.command_line.standard_output import as_text, write_result
 from sediment.jobs.delta_lake import ledger
 from sediment.jobs.delta_lake.paths import check_table_path, read_rows
-from sediment.jobs.reporting.figures import human_bytes
+from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.result import Result
 from sediment.jobs.reporting.run_report import SCHEMA, result_console
 from sediment.segment_io.errors import SedimentError, UsageError
@@ -46,7 +46,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 # --------------------------------------------------------------------------------------------------------------- report
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HistoryReport(Result):
     """Runs in the ledger at the path `ledger`, newest first, and their partitions: dicts by column.
 
@@ -58,6 +58,9 @@ class HistoryReport(Result):
     partitions: tuple[dict[str, Any], ...]
     is_narrowed: bool
     by_partition: bool
+
+    def __repr__(self) -> str:
+        return f"<HistoryReport of {self.ledger}: {counted(len(self.runs), 'run')}>"
 
     def to_json(self) -> str:
         """Return the one JSON object of `--json`."""

@@ -129,7 +129,7 @@ class PartitionPlan:
     retention: RetentionOutlook | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PlanReport(RunReport[PartitionPlan]):
     """Report of a run of `plan`."""
 

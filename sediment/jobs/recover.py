@@ -115,7 +115,7 @@ class RecoveryReport:
     verified_from_offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RecoveryRunReport(RunReport[RecoveryReport]):
     """Report of a run of `recover`; a broker would start on `clean_directories` as after a clean stop."""
 

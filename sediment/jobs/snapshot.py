@@ -130,7 +130,7 @@ class PartitionSnapshot:
     messages_read: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SnapshotReport(RunReport[PartitionSnapshot]):
     """Report of a run of `snapshot`.
 

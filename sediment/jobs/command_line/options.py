@@ -130,8 +130,8 @@ class CommonOptions:
     def _console(self, *, quiet: bool, plain: bool = False) -> Console:
         stream = stderr_log.stream_of_log() if self.from_python else stderr_log.stream_of_lines()
         if stream is not None:
-            # In a notebook rich would show the messages as a result.
-            return Console(file=stream, quiet=quiet, soft_wrap=True, force_jupyter=False)
+            # Notebooks set $FORCE_COLOR, which makes every stream a terminal for rich.
+            return Console(file=stream, quiet=quiet, soft_wrap=True, force_terminal=False, force_jupyter=False)
         return error_console(quiet=quiet, force_terminal=False if plain else None)
 
     def conclude(self, run: _Report, show: Callable[[_Report, Console], None]) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -147,7 +148,7 @@ class PartitionReport:
     keeps_tombstones: bool = field(default=False, metadata=INTERNAL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunReport(Result, Generic[Partition]):
     """Report of one run of a command.  `now_ms` is the clock of every rule, `seconds` the wall time.
 
@@ -214,6 +215,11 @@ class RunReport(Result, Generic[Partition]):
         """Return the partitions as a `pyarrow.Table`, with a column for each field."""
         return arrow_table(self.row_type, self.partitions)
 
+    def __repr__(self) -> str:
+        counts = Counter(partition.status for partition in self.partitions)
+        outcome = ", ".join(f"{count} {status}" for status, count in counts.items()) or "no partitions"
+        return f"<{type(self).__name__} of run {self.run_id}: {outcome}>"
+
     def _repr_html_(self) -> str:
         """Return the HTML report of the run, in a frame of its own."""
         from sediment.jobs.reporting.html_page import render_html
@@ -229,7 +235,7 @@ def _has_unstated(partition: object) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CompactionRunReport(RunReport[PartitionReport]):
     """Report of a run of `compact`.
 

@@ -81,7 +81,7 @@ class PairReport:
     differences: tuple[Difference, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class VerificationReport(RunReport[PairReport]):
     """Report of a run of `verify`."""
 
