@@ -113,7 +113,7 @@ class Progress:
         return self
 
     def watch(self, under_way: Callable[[], int]) -> None:
-        """While the bar is shown, poll `under_way` for the bytes done of unfinished partitions."""
+        """While the bar is shown, poll `under_way` for the bytes that are already done of unfinished partitions."""
         if self._bar is not None:
             self._under_way = under_way
             self._poller = threading.Thread(target=self._poll, name="sediment-progress", daemon=True)

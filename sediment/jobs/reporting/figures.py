@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def utc_time(ms: int) -> str:
-    """Return a time for people, to the second, or the number itself if no calendar has it."""
+    """Return a time for people, to the second, or the number itself if it is outside the calendar."""
     try:
         return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):

@@ -7,11 +7,11 @@ A record's value is one flexible message in a frame; the numbers are unsigned va
     | 1              | 2 to 27     | 0               | fields … |
     +----------------+-------------+-----------------+----------+
 
-Records apply in their order.  Between a BeginTransaction and its EndTransaction they wait for the end; an
+Records are applied in order.  Records between a BeginTransaction and its EndTransaction are applied at the end; an
 AbortTransaction drops them (KIP-868).
 
-Invariant: records of other types are left out, whatever they hold.  A record of these types that cannot be decoded as a
-whole is an error, because the change is unknown.
+Invariant: records of other types are ignored.  If a record of these types cannot be decoded completely, this is an
+error, because the change is unknown.
 """
 
 from __future__ import annotations

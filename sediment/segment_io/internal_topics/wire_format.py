@@ -1,4 +1,4 @@
-"""Kafka's protocol wire format: fields in wire order, as message descriptions list them, for all versions at once.
+"""Kafka's protocol wire format, with the fields of all versions of a message described once, in wire order.
 
 Numbers are big-endian, a uuid is 16 bytes.
 
@@ -12,7 +12,7 @@ Tagged fields:
     | count | ... | tag | size | content |      all but the content unsigned varints
     +-------+     +-----+------+---------+
 
-Decoded, bytes are base64 text and a uuid is 22 characters, as Kafka's own tools print them.
+Bytes are decoded to base64 text, and a uuid to 22 characters, as in the output of Kafka's own tools.
 
 Invariant: decoding reads within the message and ends with it, or fails with ValueError or struct.error.
 """
@@ -36,7 +36,7 @@ _NUMBERS = {
 # ------------------------------------------------------------------------------------------------------- descriptions
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """Fields in wire order; with `nullable`, the byte before them is _PRESENT if they follow."""
+    """Fields in wire order; if `nullable`, a byte comes first, which is _PRESENT if the fields follow."""
 
     fields: Sequence[Field]
     nullable: bool = False
@@ -83,10 +83,10 @@ class MessageDecoder:
         self._flexible = flexible
 
     def whole(self, fields: Sequence[Field]) -> dict[str, Any]:
-        """Return the structure that fills the rest of the message, by field name.
+        """Return the structure that fills the remaining bytes of the message, by field name.
 
         Raises:
-            ValueError, struct.error: the message ends early, goes on, or is malformed.
+            ValueError, struct.error: the message is too short, too long, or malformed.
         """
         found = self._structure(fields)
         if self._at != len(self._data):
