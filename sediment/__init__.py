@@ -92,15 +92,13 @@ if not TYPE_CHECKING:
         ),
     }
     _LAZY = {name: module for module, names in _MODULES.items() for name in names}
-    _LAZY_MODULES = frozenset()
-    """Public modules of this package, loaded like the names."""
 
     def __getattr__(name):
-        if name in _LAZY_MODULES:
-            return importlib.import_module(f"sediment.{name}")
         if name not in _LAZY:
             raise AttributeError(f"module 'sediment' has no attribute '{name}'")
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+        module = importlib.import_module(_LAZY[name])
+        # The name of a public module stands for the module itself.
+        value = module if module.__name__ == f"sediment.{name}" else getattr(module, name)
         globals()[name] = value
         return value
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 from rich.console import Console
@@ -128,11 +128,9 @@ class CommonOptions:
         return self._console(quiet=self.quiet, plain=self.as_json)
 
     def _console(self, *, quiet: bool, plain: bool = False) -> Console:
-        stream = stderr_log.stream_of_log() if self.from_python else stderr_log.stream_of_lines()
-        if stream is not None:
-            # Notebooks set $FORCE_COLOR, which makes every stream a terminal for rich.
-            return Console(file=stream, quiet=quiet, soft_wrap=True, force_terminal=False, force_jupyter=False)
-        return error_console(quiet=quiet, force_terminal=False if plain else None)
+        if self.from_python:
+            return _line_console(stderr_log.stream_of_log(), quiet=quiet)
+        return message_console(quiet=quiet, plain=plain)
 
     def conclude(self, run: _Report, show: Callable[[_Report, Console], None]) -> NoReturn:
         """End a command: record its `run`, print it and exit with its status.
@@ -209,6 +207,19 @@ class CommonOptions:
         for option, file in (("--report", self.report_file), ("--metrics", self.metrics_file)):
             if file is not None:
                 run_outputs.check_output_file(file, option, self.log_dirs)
+
+
+def message_console(*, quiet: bool, plain: bool = False) -> Console:
+    """Return the console on stderr for messages; with `plain` it draws no progress."""
+    stream = stderr_log.stream_of_lines()
+    if stream is not None:
+        return _line_console(stream, quiet=quiet)
+    return error_console(quiet=quiet, force_terminal=False if plain else None)
+
+
+def _line_console(stream: IO[str], *, quiet: bool) -> Console:
+    # Notebooks set $FORCE_COLOR, which makes every stream a terminal for rich.
+    return Console(file=stream, quiet=quiet, soft_wrap=True, force_terminal=False, force_jupyter=False)
 
 
 @dataclass(frozen=True, slots=True)
