@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sediment import __version__
 from sediment.jobs.command_line.examples import epilog
 from sediment.jobs.command_line.standard_output import help_in_one_sentence_if_not_printed, occupy_standard_descriptors
 from sediment.jobs.spark.cancellation import RunStopped, end_on_signals
+from sediment.version import __version__
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -28,8 +28,9 @@ from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.command_line.options import message_console
 from sediment.jobs.command_line.standard_output import write_result
+from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_outputs import check_output_file
-from sediment.jobs.reporting.run_report import SCHEMA, counted
+from sediment.jobs.reporting.run_report import SCHEMA
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError

@@ -130,7 +130,12 @@ def as_line(said: bytes) -> bytes:
 
 def stream_of_lines() -> IO[str] | None:
     """Return the stream that consoles use in place of stderr if the log is JSON; otherwise None."""
-    return cast(IO[str], _LineWriter()) if _json_is_on else None
+    return stream_of_log() if _json_is_on else None
+
+
+def stream_of_log() -> IO[str]:
+    """Return a stream that logs each line as a warning."""
+    return cast(IO[str], _LineWriter())
 
 
 def _sentences(*, quiet: bool, repeats: bool) -> None:

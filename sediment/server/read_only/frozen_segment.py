@@ -32,10 +32,11 @@ import numpy as np
 from sediment.segment_io.compiled.status import INCOMPLETE
 from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, STATUS_TEXT, read_headers
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.partition.slices import verified_batch
 from sediment.segment_io.segment.columns import check_batches
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
-from sediment.segment_io.segment.reader import HeaderScan, Rows, padded_buffer
+from sediment.segment_io.segment.reader import HeaderScan, Rows
 from sediment.segment_io.segment.record_times import FoundRecord, records_of
 from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_LAST_OFFSET, BY_TIMESTAMP
 from sediment.server.read_only.open_segments import OffsetEntries, OpenSegment, SegmentFiles, int32s

@@ -54,7 +54,7 @@ def test_a_block_that_ends_itself_is_notified_first_and_then_interrupted() -> No
 
 
 def test_a_part_that_may_be_interrupted_is_not_begun_once_a_signal_came() -> None:
-    with stop_on_signals():
+    with end_on_signals(), stop_on_signals():
         with interruptible():
             pass
         signal.raise_signal(signal.SIGINT)
