@@ -56,12 +56,12 @@ bench-page: $(READY) ## write the results of `make bench` into docs/internals/pe
 
 crash: setup ## crash every command at every step, then start Sediment, Kafka's loader and Delta; kill a live log 500 times
 	@SEDIMENT_CRASHES=500 SEDIMENT_CRASH_MATRIX=whole SEDIMENT_CONFORMANCE=1 $(BIN)/python -m pytest -n 0 tests/faults \
-		tests/conformance/test_crash_matrix.py tests/conformance/test_crashes.py \
-		tests/conformance/test_expire_crashes.py $(ARGS)
-	@SEDIMENT_CRASH_MATRIX=whole $(BIN)/python -m pytest -n 0 -m delta tests/jobs/test_snapshot_faults.py $(ARGS)
+		tests/conformance/crashes/test_crash_matrix.py tests/conformance/crashes/test_crashes.py \
+		tests/conformance/crashes/test_expire_crashes.py $(ARGS)
+	@SEDIMENT_CRASH_MATRIX=whole $(BIN)/python -m pytest -n 0 -m delta tests/jobs/snapshot/test_snapshot_faults.py $(ARGS)
 
 fuzz: setup ## feed 10 million mutated batches and messages to every decoder, run every command on every corrupted directory, send signals at many points
-	@$(BIN)/python -m pytest -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/test_untrusted_snapshots.py tests/jobs/spark/test_cancellation.py tests/jobs/test_history.py $(ARGS)
+	@$(BIN)/python -m pytest -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/snapshot/test_untrusted_snapshots.py tests/jobs/spark/test_cancellation.py tests/jobs/test_history.py $(ARGS)
 
 bench-append: setup ## compare appends to a live log with Kafka's (downloads Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.append $(ARGS)

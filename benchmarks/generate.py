@@ -18,11 +18,11 @@ from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, store_i8, store_i16, store_i32, store_i64
 from sediment.segment_io.format import layout as f
 from sediment.segment_io.format.checksum import crc32c
-from sediment.segment_io.format.codecs import compress
+from sediment.segment_io.format.compression.streams import compress
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.rebuild import varlong_bytes, write_varlong
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.producer_state import encode_snapshot
+from sediment.segment_io.partition.snapshots import encode_snapshot
 from sediment.segment_io.segment.writer import lay_out_segments
 
 KEY_BYTES = 16

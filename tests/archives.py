@@ -1,4 +1,4 @@
-"""Archives of test data; unpacking works in every supported Python, as 3.11.0 to 3.11.3 lack extraction filters."""
+"""Archives of test data, and unpacking that also works in Python 3.11.0 to 3.11.3, which lack extraction filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random partition directories, written with the plain Python twin: what kernels and cleaners are tested on.
+"""Random partition directories, written with the plain Python twin, on which kernels and cleaners are tested.
 
 A log is reproducible from its seed.  It has interleaved idempotent and transactional producers, aborted, committed and
 open transactions, tombstones, null keys, headers, sparse offsets, every codec, both timestamp types and an active

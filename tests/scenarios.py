@@ -1,4 +1,4 @@
-"""The numbered scenarios of Kafka's behaviour that tests name themselves after, and how a run of tests counts them.
+"""The numbered scenarios of Kafka's behaviour in the names of tests, and a count of those that a test run covers.
 
 A test function or an id of its parameters says `ap_07` for scenario AP-07; several may, one after the other.
 """

@@ -1,4 +1,4 @@
-"""Tables for tests: read without Spark, and what the corpus' dumps say they hold."""
+"""Tables for tests, read without Spark, and their expected content from the dumps of the corpus."""
 
 from __future__ import annotations
 

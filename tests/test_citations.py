@@ -1,4 +1,4 @@
-"""Citations of the format pages, of the architecture's rules and of headings in docs: each of them resolves.
+"""Citations of the format pages, of the architecture's rules and of headings in docs; each must resolve.
 
     kafka-log 05 §2, §7.1          headings of docs/internals/kafka-log/05-*.md
     kafka-log 04 §11 to §14        every heading from one to the other

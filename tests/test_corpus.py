@@ -1,4 +1,4 @@
-"""The corpus helpers see every difference that they promise to see, and name it."""
+"""The corpus helpers find every difference that they promise to find, and name it."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Import cycles between the modules of `sediment`: there are none, not even lazy or for type checking only."""
+"""The modules of `sediment` have no import cycles, not even in lazy imports or in imports for type checking."""
 
 import ast
 from collections.abc import Iterator

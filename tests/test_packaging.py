@@ -1,4 +1,4 @@
-"""The source archive, the wheels and Git hold the same files, and what is installed needs no source tree.
+"""The source archive, the wheels and Git have the same files, and an installation needs no source tree.
 
 A compaction with what each of them installs is in tests/bundle: it compiles every kernel anew.
 """

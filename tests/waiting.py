@@ -1,4 +1,4 @@
-"""Waiting for what others bring about: it ends as soon as that is there, and the limit is for what never comes."""
+"""Waiting for an event in another thread or process: it ends when the event happens, or fails after a limit."""
 
 from __future__ import annotations
 

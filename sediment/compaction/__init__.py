@@ -1,4 +1,4 @@
-"""Compaction: the records of a log that survive, written to new files beside the old ones.
+"""Compaction: choose the records of a log that survive, and write them to new files next to the old ones.
 
 Policies (`policy`, `grouping`, `strategy`, `estimate`) and kernels are pure.  `chunk_reader`, `transaction_scan`,
 `corrupt_regions` and `group_output` read files.  `group_output` writes `.part` files, `split` a temporary spill file.

@@ -6,14 +6,15 @@
 
 A thread prepares the next chunk while the caller works on one.  Chunk boundaries come from one of two sources:
 * the offset index: the scan of a chunk then checks that batches begin there;
-* a forward scan: boundaries are known then, and so are flags for each batch, and the unreadable bytes.
+* a forward scan: it also finds flags for each batch, and the unreadable bytes.
 Messages of magic 0 and 1 become equivalent batches of magic 2.
 
-Invariants: a chunk holds whole batches whose lengths and checksums were verified; a file that is read is the one that
-was listed.
+Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file that is read is
+checked to be the listed one.
 
-Memory: two chunks (of old messages in both formats), and for each chunk decompressed records of up to _AHEAD_CHUNKS
-chunks in bytes.  Kernels decompress most of them without the interpreter lock, on the reading thread and one more.
+Memory: two chunks (messages of magic 0 and 1 in both formats), and for each chunk the decompressed records, with the
+size of up to _AHEAD_CHUNKS chunks.  Kernels decompress most of them without the interpreter lock, on the reading thread
+and another one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels import sweep
+from sediment.compaction.kernels.record_filter import find_survivors
+from sediment.compaction.kernels.scan_chunk import scan_chunk
 from sediment.compaction.kernels.transactions import DISCARD, LEGACY, TOMBSTONES_GO, UNREADABLE
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
@@ -43,8 +45,8 @@ from sediment.segment_io.compiled.status import (
 )
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format import decode
-from sediment.segment_io.format.codecs import decompress
-from sediment.segment_io.format.decompress import NOT_DECOMPRESSED, decompress_batches, find_tools
+from sediment.segment_io.format.compression.decompress import NOT_DECOMPRESSED, decompress_batches, find_tools
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -59,10 +61,11 @@ from sediment.segment_io.format.layout import (
     OFFSET_ENTRY_BYTES,
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.segment.reader import batch_error, padded_buffer, read_into
+from sediment.segment_io.segment.reader import batch_error, read_into
 from sediment.segment_io.units import NS_PER_MS
 
 CHUNK_BYTES = 2 << 20
@@ -93,7 +96,7 @@ class ChunkBoundaries:
 
 
 class FallbackRequiredError(Exception):
-    """A pass does not fit the partition, and another has to follow; `status` is the sweep's reason."""
+    """A pass cannot clean the partition, and another has to follow; `status` is the sweep's reason."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -105,10 +108,10 @@ class Chunk:
     """Whole, checked batches of `segment`; they begin at `positions` of `buffer`.
 
     `source` holds the `size_bytes` read at `position` of the file; batch n begins at `origins`[n] of it.  `buffer` is
-    `source` if the chunk holds no message of magic 0 or 1; else it holds the converted batches, and of compressed
-    messages the header only.
-    Decompressed records are at `payloads`, int64[batches, 2] of (address, bytes), or in `decompressed`, by ordinal.
-    NOT_DECOMPRESSED marks batches without an address; `payloads` is empty if nothing is compressed.
+    `source` if the chunk has no message of magic 0 or 1.  Otherwise it has the converted batches, and only the headers
+    of compressed ones.  Decompressed records are at `payloads`, int64[batches, 2] of (address, bytes), or in
+    `decompressed`, by ordinal.  NOT_DECOMPRESSED marks batches without an address; `payloads` is empty if nothing is
+    compressed.
     """
 
     segment: SegmentRef
@@ -142,9 +145,9 @@ class Chunk:
 class ChunkReader:
     """The reader of one partition's segments; a chunk is valid until the second one after it is prepared.
 
-    `every` holds all segments of the partition; a segment's offsets end at the base of the next.
+    `every` is all segments of the partition; a segment's offsets end at the base of the next.
     `decompressed_limit_bytes` bounds the records of one batch.  In segments not modified since `legacy_horizon_ms`,
-    tombstones of magic 0 and 1 have expired.
+    tombstones of magic 0 and 1 have expired.  `progress` is called with the bytes of each chunk before it is yielded.
     """
 
     def __init__(
@@ -154,6 +157,7 @@ class ChunkReader:
         fs: Fs,
         decompressed_limit_bytes: int,
         legacy_horizon_ms: int,
+        progress: Progress,
         stack: ExitStack,
     ) -> None:
         self._directory = directory
@@ -161,6 +165,7 @@ class ChunkReader:
         self._fs = fs
         self._limit_bytes = decompressed_limit_bytes
         self._legacy_horizon_ms = legacy_horizon_ms
+        self._progress = progress
         self._files = SourceFiles(directory, fs, stack)
         self._thread = lazy_pool(stack, "sediment-read")
         self._buffers = [padded_buffer(0), padded_buffer(0)]
@@ -174,7 +179,7 @@ class ChunkReader:
         self._records = 0
 
     def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
-        """Decompress no batch ahead that has no survivor; `survivors` is that of `sweep_chunk`."""
+        """Stop decompressing batches without survivors ahead; `survivors` is that of `sweep_chunk`."""
         self._survivors = survivors
 
     def size_bytes(self) -> int:
@@ -201,6 +206,7 @@ class ChunkReader:
             ahead = None
             if number + 1 < len(jobs):
                 ahead = self._thread().submit(self._prepare, *jobs[number + 1], number + 1, newest_first)
+            self._progress(chunk.size_bytes)
             yield chunk
 
     def _prepare(
@@ -216,7 +222,7 @@ class ChunkReader:
         return self._decompress_ahead(chunk, number, newest_first)
 
     def _upgrade(self, chunk: Chunk, newest_first: bool) -> Chunk:
-        """Return the chunk with its messages as batches of magic 2; the first ones needed are decompressed."""
+        """Return the chunk with its messages as batches of magic 2; decompress those that are needed first."""
         starts = chunk.origins
         sizes = np.diff(starts, append=chunk.size_bytes)
         batch_flags = chunk.batch_flags.copy() if chunk.batch_flags.size else np.zeros(starts.size, dtype=np.uint8)
@@ -278,13 +284,13 @@ class ChunkReader:
 
     def _surviving_batches(self, chunk: Chunk, survivors: ByteArray) -> npt.NDArray[np.bool_]:
         surviving = np.empty(chunk.positions.size, dtype=np.bool_)
-        self._records = sweep.find_survivors(
+        self._records = find_survivors(
             chunk.buffer.ctypes.data, chunk.positions, chunk.batch_flags, survivors, self._records, surviving
         )
         return surviving
 
     def _decompress_many(self, chunk: Chunk, number: int, ordinals: npt.NDArray[np.int64]) -> int:
-        """Decompress those of `ordinals` that kernels can, and set their payloads; return their bytes."""
+        """Decompress those batches of `ordinals` that kernels support; set their payloads and return their bytes."""
         if not self._tools:
             self._tools = (find_tools(), find_tools())
         half_bytes = _AHEAD_CHUNKS * CHUNK_BYTES // 2 + decode.PADDING_BYTES
@@ -326,7 +332,7 @@ class ChunkReader:
     def _scan(
         self, segment: SegmentRef, boundaries: ChunkBoundaries, index: int, buffer: ByteArray, number: int
     ) -> tuple[Chunk, bool]:
-        """Return the chunk as it was read, and True if it holds messages of magic 0 or 1."""
+        """Return the chunk as it was read, and True if it has messages of magic 0 or 1."""
         start, end = int(boundaries.positions[index]), int(boundaries.positions[index + 1])
         with_flags = boundaries.ordinals.size > 0
         unreadable = [(low - start, high - start) for low, high in boundaries.unreadable if start <= low < end]
@@ -367,7 +373,7 @@ class ChunkReader:
         return ChunkBoundaries(np.array(positions, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing, ())
 
     def _begins_plain(self, segment: SegmentRef) -> bool:
-        """Return True if the first batch is not compressed; most likely no other is then."""
+        """Return True if the first batch is not compressed; then most likely no batch is."""
         header = padded_buffer(BATCH_HEADER_BYTES)
         read_into(self._files.descriptor(segment), header, 0, BATCH_HEADER_BYTES, 0)
         return bool(header[MAGIC] >= MAGIC_V2 and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
@@ -412,9 +418,7 @@ def _scan_readable(
     """Scan the readable parts of the first `size_bytes` of `buffer`; `offsets` are (first, end) of the segment."""
     done, count, start = DONE, 0, 0
     for low, high in (*unreadable, (size_bytes, size_bytes)):
-        status, found, position = sweep.scan_chunk(
-            buffer.ctypes.data, start, low, *offsets, with_flags, positions[count:]
-        )
+        status, found, position = scan_chunk(buffer.ctypes.data, start, low, *offsets, with_flags, positions[count:])
         count += found
         if status not in (DONE, LEGACY_MET):
             return status, count, position
@@ -429,7 +433,7 @@ def _scan_readable(
 
 
 class SourceFiles:
-    """The source segment that is open; opening one checks that it is the one that was listed."""
+    """The one source segment that is open; opening a segment checks that the file is the listed one."""
 
     def __init__(self, directory: Path, fs: Fs, stack: ExitStack) -> None:
         self._directory = directory
@@ -446,7 +450,7 @@ class SourceFiles:
         """Return an open descriptor of the segment's log, valid until another segment is asked for.
 
         Raises:
-            SourceChangedError: the file is not the one that was listed.
+            SourceChangedError: the file differs from the listed one.
         """
         if self._open is not None and self._open[0] == segment:
             return self._open[1]
@@ -470,7 +474,7 @@ class SourceFiles:
 
 
 def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
-    """Return a function that gives one thread, started at its first call and joined when the stack unwinds."""
+    """Return a function that returns a pool of one thread, started by its first call and joined by `stack`."""
     made: list[ThreadPoolExecutor] = []
 
     def pool() -> ThreadPoolExecutor:
@@ -482,7 +486,7 @@ def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
 
 
 def boundaries_between(positions: npt.NDArray[np.int64], last_boundary: int, *, times: int = 1) -> Iterator[int]:
-    """Yield indexes of boundaries in ascending `positions`, at least `times` CHUNK_BYTES after the boundary before."""
+    """Yield indexes into ascending `positions`, each at least `times` CHUNK_BYTES after the one yielded before."""
     while True:
         index = int(np.searchsorted(positions, last_boundary + times * CHUNK_BYTES))
         if index >= positions.size:

@@ -33,12 +33,13 @@ from dataclasses import dataclass
 
 from sediment.compaction.chunk_reader import ChunkBoundaries, FallbackRequiredError, Progress
 from sediment.compaction.cleaning_pass import CleaningPass
-from sediment.compaction.corrupt_regions import CorruptRegions, find_corrupt_regions, first_error
+from sediment.compaction.corrupt_regions import NOTHING_CORRUPT, find_corrupt_regions, first_error, scan_corrupt_log
 from sediment.compaction.group_output import PartWriter
 from sediment.compaction.grouping import CleaningPlan
+from sediment.compaction.kernels.registers import BY_BITMAP, BY_OCCURRENCE, BY_OFFSET
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.split import KeyRun, Split, SplitNotApplicableError, SurvivorBitmap
-from sediment.compaction.transaction_scan import may_hold_transactions, scan_segments
+from sediment.compaction.transaction_scan import scan_segments
 from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.compiled.status import OFFSETS_NOT_INCREASING
 from sediment.segment_io.errors import (
@@ -48,6 +49,7 @@ from sediment.segment_io.errors import (
     SedimentError,
     SourceChangedError,
 )
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 
 _MOST_SEEDS = 8  # after collisions under all of them, chance does not explain them
@@ -152,18 +154,21 @@ def sweep_log(
         while True:
             writer = _part_writer(plan, fs, write_behind, run_id, attempt)
             try:
+                boundaries, certain_end_offset = attempts.scan()
                 with ExitStack() as stack:
                     cleaning = CleaningPass(
                         plan,
+                        boundaries,
                         fs,
                         stack,
                         progress or _no_progress,
+                        filter_by=attempts.filter_by,
                         writer=writer,
                         corrupt=attempts.corrupt,
                         exact_keys=exact_keys,
                     )
-                    groups, next_dirty_offset = cleaning.run(scanned=attempts.scanned, filled=attempts.filled)
-                    return SweptLog(plan, groups, next_dirty_offset)
+                    groups, next_dirty_offset = cleaning.run()
+                    return SweptLog(plan, groups, min(next_dirty_offset, certain_end_offset))
             except (FallbackRequiredError, HashCollisionError, CorruptBatchError, CorruptIndexError) as error:
                 # Groups may be finished already.
                 writer.remove_all()
@@ -174,43 +179,48 @@ class _Attempts:
     """The retry policy of one partition: what the next pass does, given the errors of those before."""
 
     def __init__(self, plan: CleaningPlan, fs: Fs, progress: Progress, keep_unreadable: bool) -> None:
-        self.scanned = may_hold_transactions(plan)
-        self.filled = plan.config.dedupe_buffer_bytes is not None
-        self.corrupt: CorruptRegions | None = None
+        self.filter_by = BY_OCCURRENCE if plan.config.dedupe_buffer_bytes is None else BY_OFFSET
+        self.corrupt = NOTHING_CORRUPT
+        self._is_scanned = plan.may_hold_transactions
         self._plan = plan
         self._fs = fs
         self._progress = progress
         self._keep_unreadable = keep_unreadable
         self._seeds_left = _MOST_SEEDS
 
+    def scan(self) -> tuple[dict[int, ChunkBoundaries], int]:
+        """Scan forward if the next pass needs it.
+
+        Return chunk boundaries, and the offset below which the result is the same as without corruption.
+        """
+        if self.corrupt.by_segment:
+            scan = scan_corrupt_log(self._plan, self.corrupt, self._progress)
+            return scan.boundaries, scan.certain_end_offset
+        if self._is_scanned:
+            return scan_segments(self._plan, self._fs, self._progress), INT64_MAX
+        return {}, INT64_MAX
+
     def fall_back(self, error: Exception) -> None:
         """Choose the next pass after `error`; raise an error if there is none."""
         match error:
             case FallbackRequiredError():
-                self.scanned = True
-                self.filled = self.filled or error.status == OFFSETS_NOT_INCREASING
+                self._is_scanned = True
+                if error.status == OFFSETS_NOT_INCREASING:
+                    self.filter_by = BY_OFFSET
             case HashCollisionError():
                 self._seeds_left -= 1
                 if not self._seeds_left:
                     raise self._no_chance(error) from error
-            case CorruptBatchError():
-                if self.corrupt is not None or not self._keep_unreadable:
-                    raise error
-                self._find_corrupt_regions(error)
             case _:
-                if self.corrupt is not None:
-                    raise error
                 # The scan reads headers before checksums are checked: a corrupt batch can look like a contradiction.
-                self.corrupt = self._find_corrupt_regions(error)
+                is_looked_for = self._keep_unreadable or isinstance(error, CorruptIndexError)
+                if self.corrupt.by_segment or not is_looked_for:
+                    raise error
+                self.corrupt = find_corrupt_regions(self._plan, self._fs, self._progress)
+                if not self.corrupt.by_segment:
+                    raise error
                 if not self._keep_unreadable:
                     raise first_error(self._plan, self.corrupt) from None
-
-    def _find_corrupt_regions(self, error: Exception) -> CorruptRegions:
-        """Set and return the corrupt regions; raise `error` if there are none."""
-        self.corrupt = find_corrupt_regions(self._plan, self._fs, self._progress)
-        if not self.corrupt.by_segment:
-            raise error
-        return self.corrupt
 
     def _no_chance(self, collision: HashCollisionError) -> HashCollisionError:
         return HashCollisionError(
@@ -231,11 +241,10 @@ def scan_log(
     Raises:
         CorruptBatchError, CorruptIndexError, SourceChangedError: as `sweep_log`.
     """
-    if only_if_needed and not may_hold_transactions(plan):
+    if only_if_needed and not plan.may_hold_transactions:
         return {}
     with _errors_of(plan):
-        segments = [segment for group in plan.groups for segment in group.segments]
-        return scan_segments(plan, segments, fs, progress or _no_progress)
+        return scan_segments(plan, fs, progress or _no_progress)
 
 
 def collect_split_keys(
@@ -248,8 +257,10 @@ def collect_split_keys(
         CorruptBatchError, SourceChangedError: as `sweep_log`.
     """
     with ExitStack() as stack, _errors_of(work.plan):
-        cleaning = CleaningPass(work.plan, fs, stack, progress or _no_progress, seed=work.seed)
-        yield from cleaning.collect_keys(split, splits, work.boundaries, work.run_limit)
+        cleaning = CleaningPass(
+            work.plan, work.boundaries, fs, stack, progress or _no_progress, filter_by=BY_BITMAP, seed=work.seed
+        )
+        yield from cleaning.collect_keys(split, splits, work.run_limit)
 
 
 def clean_split(
@@ -272,8 +283,17 @@ def clean_split(
         writer = _part_writer(work.plan, fs, write_behind, run_id, attempt)
         try:
             with ExitStack() as stack:
-                cleaning = CleaningPass(work.plan, fs, stack, progress or _no_progress, writer=writer, seed=work.seed)
-                return cleaning.clean_split(split, survivors, work.boundaries)
+                cleaning = CleaningPass(
+                    work.plan,
+                    work.boundaries,
+                    fs,
+                    stack,
+                    progress or _no_progress,
+                    filter_by=BY_BITMAP,
+                    writer=writer,
+                    seed=work.seed,
+                )
+                return cleaning.clean_split(split, survivors)
         except BaseException:
             writer.remove_all()
             raise

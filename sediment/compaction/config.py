@@ -1,8 +1,8 @@
 """The part of a topic's config that compaction depends on.
 
-Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §3, §4).
-The tests of `jobs/settings` hold the defaults equal to the table of Kafka's keys, and that table to Kafka's ConfigDefs.
-The parser of the values checks that they are in Kafka's ranges.
+Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §3, §4).  The tests of
+`jobs/settings` compare the defaults with the table of Kafka's keys, and that table with Kafka's ConfigDefs. The code
+that parses the values checks that they are in Kafka's ranges.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CompactionConfig:
     delete_retention_ms: int | None = 86_400_000
     """The time for which tombstones and transaction markers survive after they were first cleaned.
 
-    None: it is not stated.  Cleaning obeys the delete horizons that batches have, and writes no new ones.
+    None: no source states it.  Cleaning obeys the delete horizons that batches have, and writes no new ones.
     """
 
     segment_bytes: int = 1_073_741_824
@@ -57,7 +57,7 @@ class CompactionConfig:
     producer_id_expiration_ms: int | None = 86_400_000
     """A producer without an open transaction expires this long after its last batch.
 
-    None: it is not stated, and producers never expire.
+    None: no source states it, and producers never expire.
     """
 
     max_decompressed_batch_bytes: int = 268_435_456
@@ -69,12 +69,23 @@ class CompactionConfig:
     def next_horizon_ms(self, now_ms: int) -> int | None:
         """Return the delete horizon that a cleaning at `now_ms` writes, or None if it writes none.
 
-        It writes none beyond INT64_MAX.  A broker's sum overflows there, and it treats a negative horizon as none.
+        It writes none above INT64_MAX.  A broker's sum overflows there, and a broker ignores a negative horizon.
         """
         if self.delete_retention_ms is None:
             return None
         horizon_ms = now_ms + self.delete_retention_ms
         return horizon_ms if 0 <= horizon_ms <= INT64_MAX else None
+
+    def legacy_horizon_ms(self, clean_mtime_ms: int | None) -> int:
+        """Return the time up to which last modified segments lose tombstones of magic 0 and 1, which have no horizon.
+
+        `clean_mtime_ms` is the modification time of the last clean segment, None without one.
+
+        Source: kafka-log 02 §3 step 1.
+        """
+        if self.delete_retention_ms is None:
+            return -INT64_MAX
+        return 0 if clean_mtime_ms is None else clean_mtime_ms - self.delete_retention_ms
 
     @property
     def compacts(self) -> bool:

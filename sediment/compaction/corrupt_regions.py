@@ -3,15 +3,16 @@
     segment   | batch | batch | unreadable | batch | batch |
                               ^ kept byte for byte; tombstones of this and later segments stay, and so do all markers
 
-docs/trust/corruption.md gives the reasons.  The module is used only if a cleaning met a corrupt batch and its caller
-keeps such batches.
+docs/trust/corruption.md explains the reasons.  This module is used only if a cleaning met a corrupt batch and its
+caller asked to keep such batches.
 
-Every batch is read as a consumer reads it.  A region that fails ends where reading can certainly continue:
-1. where the lengths of batches lead to a good one; else
-2. at a good batch that has an offset index entry; else
-3. at the segment's end.
+Every batch is read as a consumer reads it.  An unreadable region ends at the first position from which reading can
+certainly continue:
+1. a good batch to which the lengths of the bad batches lead; else
+2. a good batch that has an offset index entry; else
+3. the segment's end.
 
-Invariants: this module reads files and writes none; nothing in an unreadable batch is believed, not even its header.
+Invariants: this module reads files and writes none; it trusts nothing in an unreadable batch, not even its header.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.chunk_reader import CHUNK_BYTES, ByteArray, ChunkBoundaries, Progress, boundaries_between
-from sediment.compaction.grouping import CleaningPlan, SegmentGroup
+from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels.transactions import DISCARD, LEAVES_HEADER, TOMBSTONES_STAY, UNMAPPED, UNREADABLE
 from sediment.compaction.prepared_swap import UnreadableBatch
 from sediment.segment_io.compiled.status import BAD_LENGTH, BAD_RECORD_COUNT, LEGACY_MAGIC, OK
 from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, UnsupportedDataError
 from sediment.segment_io.format import decode
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.checksum import check_crc
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import BATCH_ROW, RECORD_FIELDS, STATUS_TEXT
 from sediment.segment_io.format.indexes import OffsetIndex, parse_offset_index
 from sediment.segment_io.format.layout import (
@@ -50,10 +52,11 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.legacy import check_legacy_crc, decode_entry
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.padding import padded_buffer, padded_copy
 from sediment.segment_io.format.upgrade import FIRST_OFFSET, LAST_OFFSET, upgrade_wrapper
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.segment.reader import HeaderScan, padded_buffer, read_into
+from sediment.segment_io.segment.reader import HeaderScan, read_into
 
 _UNDECIDED = UNMAPPED | TOMBSTONES_STAY
 
@@ -62,8 +65,8 @@ _UNDECIDED = UNMAPPED | TOMBSTONES_STAY
 class CorruptRegions:
     """The unreadable batches of a partition, in log order, by base offset of their segment.
 
-    `untouchable` are base offsets of segments in which headers may not lead a broker to the right last offset.
-    They are not replaced, because start-up after a crash during the replacement would rely on that offset.
+    `untouchable` are base offsets of segments whose headers may give a broker the wrong last offset. They are not
+    replaced, because start-up after a crash during the replacement would use that offset.
     """
 
     by_segment: Mapping[int, tuple[UnreadableBatch, ...]]
@@ -74,37 +77,24 @@ class CorruptRegions:
         return tuple(batch for segment in segments for batch in self.by_segment.get(segment.base_offset, ()))
 
 
+NOTHING_CORRUPT = CorruptRegions({}, frozenset())
+
+
 @dataclass(frozen=True, slots=True)
 class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
-    `boundaries` are by base offset of the segment.  `certain_end_offset` is the base offset of a segment; below it the
-    result is the same as without corruption, so a later round need not clean it again.
+    `boundaries` are by base offset of the segment.  `certain_end_offset` is the base offset of a segment; below it, the
+    result is the same as without corruption, so a later round need not clean that part again.
     """
 
     boundaries: dict[int, ChunkBoundaries]
     certain_end_offset: int
 
 
-def isolate(groups: Sequence[SegmentGroup], corrupt: CorruptRegions) -> tuple[SegmentGroup, ...]:
-    """Return `groups` with each segment that has corrupt regions in a group of its own."""
-    isolated: list[SegmentGroup] = []
-    for group in groups:
-        runs: list[list[SegmentRef]] = []
-        for segment in group.segments:
-            is_corrupt = segment.base_offset in corrupt.by_segment
-            if runs and not is_corrupt and runs[-1][-1].base_offset not in corrupt.by_segment:
-                runs[-1].append(segment)
-            else:
-                runs.append([segment])
-        ends = [*(run[0].base_offset - 1 for run in runs[1:]), group.last_offset]
-        isolated.extend(SegmentGroup(tuple(run), end) for run, end in zip(runs, ends, strict=True))
-    return tuple(isolated)
-
-
 # ----------------------------------------------------------------------------------------------------- finding them-
 def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> CorruptRegions:
-    """Read every batch of the plan's segments, and check CRCs, records and compressed streams.
+    """Read every batch of the plan's segments; check CRCs, records and compressed streams; return the corrupt regions.
 
     Raises:
         OSError: a segment cannot be read from its disk.
@@ -112,7 +102,7 @@ def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> Corr
     every = plan.view.listing.segments
     ends = {segment.base_offset: following.base_offset for segment, following in pairwise(every)}
     found, untouchable = {}, set()
-    for segment in (segment for group in plan.groups for segment in group.segments):
+    for segment in plan.segments:
         directory = plan.view.listing.path
         descriptor = fs.open_to_read(directory / _log_name(segment))
         try:
@@ -158,7 +148,7 @@ def _index_of(directory: Path, segment: SegmentRef, fs: Fs) -> OffsetIndex | Non
 
 @dataclass(slots=True)
 class _BatchCheck:
-    """The result of reading one batch; `size_bytes` is 0 if its length cannot be believed."""
+    """The result of reading one batch; `size_bytes` is 0 if its length cannot be trusted."""
 
     size_bytes: int
     last_offset: int = -1
@@ -182,7 +172,7 @@ class _SegmentReading:
     records: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((1024, RECORD_FIELDS), dtype=np.int64))
 
     def unreadable(self) -> Iterator[UnreadableBatch]:
-        """Yield the unreadable batches in log order; then `is_scannable` says if lengths lead to a good last one."""
+        """Yield the unreadable batches in log order; then set `is_scannable` if lengths lead to a good last batch."""
         position, next_offset = 0, self.segment.base_offset
         while position < self.segment.log_bytes:
             check = self._check_batch(position)
@@ -199,9 +189,9 @@ class _SegmentReading:
                 position = end
 
     def _chain_from(self, position: int) -> list[int]:
-        """Return the ends of the bad batches from `position` on; empty if their lengths lead to no good one.
+        """Return the ends of the bad batches that begin at `position`; empty if they do not lead to a good batch.
 
-        The segment's end counts as a good one.
+        The segment's end counts as a good batch.
         """
         ends: list[int] = []
         while position < self.segment.log_bytes:
@@ -215,7 +205,7 @@ class _SegmentReading:
         return ends
 
     def _indexed_after(self, position: int) -> int:
-        """Return the position of the first good batch after `position` that the index knows, else the segment's end."""
+        """Return the position of the first good batch after `position` with an index entry, else the segment's end."""
         if self.index is not None:
             for slot in range(len(self.index)):
                 offset, indexed = self.index[slot].offset, self.index[slot].position
@@ -258,7 +248,7 @@ class _SegmentReading:
             CorruptBatchError, UnsupportedDataError: it cannot be read.
         """
         address = self.buffer.ctypes.data
-        _raise_unless_ok(decode.check_crc(address + at, size_bytes))
+        _raise_unless_ok(check_crc(address + at, size_bytes))
         status, filled, _, _ = decode.read_headers(address, at, at + size_bytes, 0, self.row)
         if filled == 0:
             _raise_unless_ok(status)
@@ -266,14 +256,13 @@ class _SegmentReading:
         count, codec = int(row["record_count"]), int(row["attributes"]) & CODEC_MASK
         if count > 0:
             payload = self.buffer[at + BATCH_HEADER_BYTES : at + size_bytes]
-            content = np.frombuffer(decompress(codec, payload.data, limit_bytes=self.limit_bytes), dtype=np.uint8)
-            if count * MIN_RECORD_BYTES > content.size:
+            content = decompress(codec, payload.data, limit_bytes=self.limit_bytes)
+            if count * MIN_RECORD_BYTES > len(content):
                 _raise_unless_ok(BAD_RECORD_COUNT)
-            padded = padded_buffer(content.size)
-            padded[: content.size] = content
+            padded = padded_copy(content)
             if len(self.records) < count:
                 self.records = np.zeros((count, RECORD_FIELDS), dtype=np.int64)
-            _raise_unless_ok(decode.decode_records(padded.ctypes.data, 0, content.size, count, self.records))
+            _raise_unless_ok(decode.decode_records(padded.ctypes.data, 0, len(content), count, self.records))
         return int(row["base_offset"]), int(row["last_offset"])
 
     def _read_legacy(self, at: int, size_bytes: int) -> tuple[int, int]:
@@ -293,10 +282,10 @@ def _raise_unless_ok(status: int) -> None:
         raise CorruptBatchError(STATUS_TEXT[status])
 
 
-# ------------------------------------------------------------------------------------------- records kept because of it
+# ------------------------------------------------------------------------------------ records kept due to corruption
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """One batch that matters to transactions: data or a marker of `producer_id`; None: an unreadable batch."""
+    """One batch that can affect a transaction: data or a marker of `producer_id`; None: an unreadable batch."""
 
     segment: int
     ordinal: int
@@ -305,18 +294,16 @@ class _Event:
     last_offset: int
 
 
-def scan_corrupt_log(
-    plan: CleaningPlan, segments: Sequence[SegmentRef], corrupt: CorruptRegions, progress: Progress
-) -> CorruptLogScan:
+def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, progress: Progress) -> CorruptLogScan:
     """Scan a partition in which only the `corrupt` regions are unreadable; return chunk boundaries and flags.
 
     Raises:
-        CorruptBatchError: the segments are not those in which the regions were found.
+        CorruptBatchError: the segments have changed since the regions were found.
     """
     scans: dict[int, _SegmentScan] = {}
     events: list[_Event] = []
     is_after_corruption = False
-    for segment in segments:
+    for segment in plan.segments:
         scan = _SegmentScan(plan.view.listing.path, segment, corrupt.of([segment]))
         is_after_corruption = is_after_corruption or bool(scan.unreadable)
         events.extend(scan.run(is_after_corruption, progress))
@@ -338,7 +325,7 @@ def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> No
 
 
 class _SegmentScan:
-    """The headers of one segment's readable batches, and the pieces in which its unreadable bytes are read.
+    """The headers of one segment's readable batches, and its unreadable bytes in pieces.
 
     `batch_flags` is uint8[batches and pieces]; `last_batches` maps a producer id to the index of its last batch there.
     """
@@ -368,7 +355,7 @@ class _SegmentScan:
         if self._batch_flags:
             self.batch_flags = np.concatenate(self._batch_flags)
         if self.unreadable and not self.batch_flags[-1] & UNREADABLE:
-            # A broker reads the last batch of the cleaned segment, which has to be readable there too.
+            # A broker reads the last batch of the cleaned segment, so that batch has to be readable.
             self.batch_flags[-1] |= LEAVES_HEADER
 
     def _readable(self, start: int, end: int, is_after_corruption: bool, progress: Progress) -> Iterator[_Event]:
@@ -389,7 +376,7 @@ class _SegmentScan:
                     control,
                     int(row["last_offset"]),
                 )
-            # The first of the reversed is the last.
+            # The first in reversed order is the last batch of its producer.
             producers, from_end = np.unique(rows["producer_id"][::-1], return_index=True)
             ordinals = self._batches + len(rows) - 1 - from_end
             self.last_batches.update(zip(producers.tolist(), ordinals.tolist(), strict=True))
@@ -412,7 +399,7 @@ class _SegmentScan:
             self._ordinals.append(self._batches + int(index))
 
     def boundaries(self, plan: CleaningPlan, end_offset: int) -> ChunkBoundaries:
-        """Return the scan's result; every transaction index entry of the segment survives, as its marker does."""
+        """Return the scan's result; every transaction index entry of the segment survives, because its marker does."""
         base = self.segment.base_offset
         kept = sorted((e for e in plan.aborted if base <= e.last_offset < end_offset), key=lambda e: e.last_offset)
         return ChunkBoundaries(

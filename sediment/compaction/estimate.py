@@ -3,39 +3,43 @@
 The number of different keys is estimated as databases estimate the distinct values of a column from sampled rows: by
 the hybrid of Haas and others.  It uses the first-order jackknife if keys are about equally frequent, and Shlosser's
 estimator if a test of the sample says that they are not.  Both are exact if the sample is the whole log.  The jackknife
-is also exact at both ends: no key twice, and every key many times.
+is also exact if no key occurs twice, and if every key occurs many times.
 
-Invariant: no I/O; the caller reads the sample.
+Invariant: `estimate_segments` alone reads; everything else takes and returns values.
 
 Source: Haas, Naughton, Seshadri, Stokes: Sampling-based estimation of the number of distinct values of an attribute,
-VLDB 1995; kafka-log 02 §6.4 for the part of a batch that stays.
+VLDB 1995; kafka-log 02 §6.4 for the parts of a batch that stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from sediment.compaction.grouping import CleaningPlan
 from sediment.segment_io.format.decode import BATCH_ROW
-from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CONTROL_BIT, DELETE_HORIZON_BIT, INT64_MAX, INT64_MIN
-from sediment.segment_io.segment.columns import WANT_KEY, WANT_VALUE, BadBatchError, RecordColumns, RecordTable
+from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CONTROL_BIT, DELETE_HORIZON_BIT
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.partition.sample import sampled_batches
+from sediment.segment_io.segment.columns import WANT_KEY, WANT_VALUE, readable_tables
 from sediment.segment_io.segment.reader import BatchSpan
 
 Int64s = npt.NDArray[np.int64]
 
 _NORMAL_QUANTILE = 1.96
-_EVERYTHING = np.array([INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class SampledBatches:
     """The batches of the sample as arrays of one length, and the frequencies of their keys.
 
-    `records`, `keyed` and `tombstones` count records; the latter two count none of control batches.  `key_counts` has
-    an entry for each key; `key_bytes` is the total size of the different keys.
+    `records`, `keyed` and `tombstones` count records; `keyed` and `tombstones` leave out control batches.  `key_counts`
+    has an entry for each key; `key_bytes` is the total size of the different keys.
     """
 
     rows: npt.NDArray[np.void]
@@ -64,26 +68,48 @@ class Estimate:
     key_bytes: int = 0
 
 
+def estimate_plan(plan: CleaningPlan, fs: Fs, *, sample_bytes: int) -> Estimate:
+    """Return an estimate of what `plan` leaves, from a sample of about `sample_bytes`.
+
+    Raises:
+        CorruptBatchError: a log small enough to be read as a whole has a malformed batch.
+    """
+    listing = plan.view.listing
+    return estimate_segments(
+        listing.path,
+        plan.segments,
+        fs,
+        now_ms=plan.now_ms,
+        next_horizon_ms=plan.next_horizon_ms,
+        sample_bytes=sample_bytes,
+    )
+
+
+def estimate_segments(
+    directory: Path,
+    segments: Sequence[SegmentRef],
+    fs: Fs,
+    *,
+    now_ms: int,
+    next_horizon_ms: int | None,
+    sample_bytes: int,
+) -> Estimate:
+    """Return an estimate of what cleaning `segments` leaves, from a sample of about `sample_bytes` of them.
+
+    Raises:
+        CorruptBatchError: a log small enough to be read as a whole has a malformed batch.
+    """
+    sample = collect_sample(sampled_batches(directory, segments, fs, budget_bytes=sample_bytes))
+    log_bytes = sum(segment.log_bytes for segment in segments)
+    return estimate_cleaning(sample, log_bytes, now_ms=now_ms, next_horizon_ms=next_horizon_ms)
+
+
 def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
-    """Return the sample that `spans` form; an unreadable batch is left out."""
+    """Return the sample of the batches in `spans`; leave out unreadable batches."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    columns = RecordColumns(WANT_KEY | WANT_VALUE)
-    tables: list[RecordTable] = []
-    for span in spans:
-        skip = np.zeros(len(span.rows), dtype=np.bool_)
-        done = 0
-        while done < len(span.rows):
-            try:
-                done = columns.add(span, done, skip, _EVERYTHING)
-            except BadBatchError as bad:
-                skip[bad.index] = True
-                done = bad.index
-            if done < len(span.rows) and len(columns):
-                tables.append(columns.take())
-    tables.append(columns.take())
-    tables = [table for table in tables if len(table.headers)]
+    tables = list(readable_tables(spans, WANT_KEY | WANT_VALUE))
     if not tables:
         nothing = np.zeros(0, dtype=np.int64)
         return SampledBatches(np.zeros(0, dtype=BATCH_ROW), nothing, nothing, nothing, nothing)
@@ -109,7 +135,7 @@ def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
 
 
 def estimate_distinct(counts: Int64s, total: float) -> float:
-    """Estimate the different keys among `total` records, given how often a sample holds each of its keys."""
+    """Estimate the number of different keys among `total` records, given how often each key occurs in a sample."""
     seen = float(counts.sum())
     if seen == 0 or seen >= total:
         return float(counts.size)
@@ -125,7 +151,7 @@ def estimate_distinct(counts: Int64s, total: float) -> float:
 
 
 def _is_skewed(counts: Int64s) -> bool:
-    """Return True if keys of equal frequency hardly ever give such counts: a chi-square test at 97.5 %."""
+    """Return True if equally frequent keys would hardly ever have such counts, by a chi-square test at 97.5 %."""
     freedom = counts.size - 1
     if freedom < 1:
         return False
@@ -137,7 +163,7 @@ def _is_skewed(counts: Int64s) -> bool:
 
 
 def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, next_horizon_ms: int | None) -> Estimate:
-    """Estimate the result of cleaning a log of `log_bytes` of which `sample` is an even part.
+    """Estimate the result of cleaning a log of `log_bytes`, of which `sample` is an evenly spread part.
 
     `next_horizon_ms` is the delete horizon that cleaning writes into batches without one; None: it writes none.
     """

@@ -1,15 +1,15 @@
-"""Proof that different keys of a partition have different hashes: whole keys are compared if hashes are equal.
+"""Proof that different keys of a partition have different hashes: if hashes are equal, whole keys are compared.
 
-    slot      | hash of a key | address |          24 bytes, an offset map with addresses for offsets
+    slot      | hash of a key | address |          24 bytes: an offset map with addresses instead of offsets
                                    |
     block         ... | length | key bytes | ...   4 bytes and the key
 
-The rest of the cleaner identifies a key by its 128-bit hash.  Here each key of a chunk is looked up before the chunk
-is swept or put into a map.  If another key has the same hash, the pass ends with HashCollisionError, and the cleaner
-starts another one with a new seed.  So a finished cleaning never took two keys for one.
+The rest of the cleaner identifies a key by its 128-bit hash.  Here each key of a chunk is looked up before the chunk is
+swept or put into a map.  If another key has the same hash, the pass ends with HashCollisionError, and the cleaner
+starts another one with a new seed.  So a finished cleaning never treated two keys as one.
 
 Invariants
-* The keys that a sweep looks up are looked up, in its order; at least those that enter its map are remembered.
+* All keys that a sweep looks up are checked, in the sweep's order; at least those that enter its map are remembered.
 * Keys are hashed as the sweep hashes them.
 * A key in a block never moves.
 """
@@ -47,6 +47,7 @@ from sediment.segment_io.compiled.status import (
     PROVED,
 )
 from sediment.segment_io.errors import HashCollisionError
+from sediment.segment_io.format.compression.decompress import NOT_DECOMPRESSED
 from sediment.segment_io.format.decode import (
     KEY_BYTES,
     KEY_START,
@@ -55,7 +56,6 @@ from sediment.segment_io.format.decode import (
     RECORD_FIELDS,
     decode_records,
 )
-from sediment.segment_io.format.decompress import NOT_DECOMPRESSED
 from sediment.segment_io.format.hashing import hash_key
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -69,16 +69,16 @@ from sediment.segment_io.format.layout import (
     MIN_RECORD_BYTES,
     RECORD_COUNT,
 )
-from sediment.segment_io.segment.reader import padded_buffer
+from sediment.segment_io.format.padding import padded_buffer
 
 if TYPE_CHECKING:
     from sediment.compaction.chunk_reader import Chunk, ChunkReader
 
 
 # Registers, int64[_REGISTERS].
-CURSOR = 0  # batches of the chunk still to do
+CURSOR = 0  # batches of the chunk that remain
 NEEDED = 1
-NEXT_ADDRESS = 2  # where the next key goes
+NEXT_ADDRESS = 2  # address for the next key
 END_ADDRESS = 3
 COLLIDING_OFFSET = 4
 _REGISTERS = 5
@@ -118,9 +118,9 @@ def prove_chunk(
     records: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Look up the keys below CURSOR, last batch first; remember those at `first_mapped_offset` and above.
+    """Check the keys of the batches below CURSOR, last batch first; remember keys at `first_mapped_offset` and above.
 
-    Resumable: no key of a batch is remembered before the batch has everything it needs.
+    The call can be repeated: it remembers no key of a batch before all memory that the batch needs is available.
     """
     base = chunk.ctypes.data
     while state[CURSOR] > 0:
@@ -202,7 +202,7 @@ class ExactKeys:
         return self._slots.size_bytes() + self._block_bytes + self._payload.nbytes + self._records.nbytes
 
     def check(self, chunk: Chunk, first_mapped_offset: int, check_memory: Callable[[int], None]) -> None:
-        """Compare the keys of a chunk with earlier keys of the same hash, and remember them.
+        """Compare the keys of a chunk with earlier keys that have the same hash, and remember them.
 
         `check_memory` is called with the bytes to be held before they are allocated; its exceptions end the check.
 

@@ -1,6 +1,6 @@
 """The output of a group: a buffer that the sweep fills downward, then the files of the cleaned segments.
 
-Invariant: parts are written only if they differ from their sources, in the log or in an index.
+Invariant: parts are written only if their log or an index differs from the source.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sediment.compaction.chunk_reader import CHUNK_BYTES, ByteArray
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import SegmentGroup
-from sediment.compaction.kernels import sweep
+from sediment.compaction.kernels import registers
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, UnreadableBatch
 from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.compiled.huge_pages import PageReserve, anonymous_memory
@@ -27,12 +27,12 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.writer import SegmentImage, lay_out_segments, write_segment
 
-OUTPUT_PAGES = PageReserve(in_large_pages=False)  # of all groups of this process
+OUTPUT_PAGES = PageReserve(in_large_pages=False)  # shared by all groups of this process
 
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """The writer of one partition's parts; `written` names them all, also half-written ones."""
+    """The writer of one partition's parts; `written` names all of them, including half-written ones."""
 
     directory: Path
     config: CompactionConfig
@@ -94,7 +94,7 @@ class PartWriter:
         return PartSegment(image.base_offset, files)
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
-        """Return True if the indexes would not change either; no batch changed, so the log does not."""
+        """Return True if the indexes would not change; the log would not, because no batch changed."""
         (image,) = images if len(images) == 1 else (None,)
         if image is None or image.log.size != segment.log_bytes:
             return False
@@ -121,11 +121,15 @@ class GroupOutput:
         group: SegmentGroup,
         aborted: Sequence[AbortedTransaction],
         writer: PartWriter,
+        state: npt.NDArray[np.int64],
         unreadable: Sequence[UnreadableBatch] = (),
         *,
         is_untouchable: bool = False,
     ) -> None:
-        """`unreadable` are batches of `group` that stay as they are; `is_untouchable`: the whole group stays so."""
+        """`unreadable` batches of `group` stay unchanged; if `is_untouchable`, the whole group stays unchanged.
+
+        `state` holds the registers of the sweep that fills the output, until `take`.
+        """
         self._group = group
         self._unreadable = tuple(unreadable)
         self._is_untouchable = is_untouchable
@@ -136,42 +140,50 @@ class GroupOutput:
         self._start = self.buffer.size
         self._changed = False
         self._stats = CleanStats()
+        self._state = state
+        state[registers.OUT_START] = self.buffer.size
+        state[[registers.MESSAGES_READ, registers.MESSAGES_WRITTEN, registers.CHANGED]] = 0
+        state[[registers.TOMBSTONES_WAITING, registers.WITHOUT_HORIZON]] = 0
+        state[registers.FIRST_HORIZON_MS], state[registers.LAST_HORIZON_MS] = INT64_MAX, 0
 
-    def grow(self, state: npt.NDArray[np.int64], needed: int) -> None:
+    def grow(self, needed: int) -> None:
         """Move the output to the end of a larger buffer that has `needed` bytes free."""
-        start = int(state[sweep.OUT_START])
+        state = self._state
+        start = int(state[registers.OUT_START])
         used = self.buffer[start:]
         larger = self._memory(2 * self.buffer.size + needed)
-        state[sweep.OUT_START] = larger.size - used.size
+        state[registers.OUT_START] = larger.size - used.size
         larger[larger.size - used.size :] = used
         self.buffer = larger
 
-    def place_original(self, state: npt.NDArray[np.int64], source: ByteArray, *, is_unreadable: bool) -> None:
-        """Place the bytes of the batch at the sweep's cursor as they were read, and step past it."""
-        if state[sweep.OUT_START] < source.size:
-            self.grow(state, source.size)
-        state[sweep.OUT_START] -= source.size
-        start = int(state[sweep.OUT_START])
+    def place_original(self, source: ByteArray, *, is_unreadable: bool) -> None:
+        """Copy the original bytes of the batch at the sweep's cursor to the output, and move the cursor past it."""
+        state = self._state
+        if state[registers.OUT_START] < source.size:
+            self.grow(source.size)
+        state[registers.OUT_START] -= source.size
+        start = int(state[registers.OUT_START])
         self.buffer[start : start + source.size] = source
         if is_unreadable:
             self._kept_ends.append((self.buffer.size - start, source.size))
-        state[sweep.CURSOR] -= 1
+        state[registers.CURSOR] -= 1
 
-    def take(self, state: npt.NDArray[np.int64]) -> None:
+    def take(self) -> None:
         """Take over the results of the sweep from its registers."""
-        self._start = int(state[sweep.OUT_START])
-        self._changed = bool(state[sweep.CHANGED])
+        state = self._state
+        self._start = int(state[registers.OUT_START])
+        self._changed = bool(state[registers.CHANGED])
         is_stated = self._writer.config.delete_retention_ms is not None
         self._stats = CleanStats(
-            messages_read=int(state[sweep.MESSAGES_READ]),
-            messages_written=int(state[sweep.MESSAGES_WRITTEN]),
+            messages_read=int(state[registers.MESSAGES_READ]),
+            messages_written=int(state[registers.MESSAGES_WRITTEN]),
             bytes_read=self._group.log_bytes,
             bytes_written=self.buffer.size - self._start,
             corrupt_batches=len(self._unreadable),
-            tombstones_waiting=int(state[sweep.TOMBSTONES_WAITING]),
-            first_horizon_ms=max(int(state[sweep.FIRST_HORIZON_MS]), 0),
-            last_horizon_ms=int(state[sweep.LAST_HORIZON_MS]),
-            batches_without_horizon=0 if is_stated else int(state[sweep.WITHOUT_HORIZON]),
+            tombstones_waiting=int(state[registers.TOMBSTONES_WAITING]),
+            first_horizon_ms=max(int(state[registers.FIRST_HORIZON_MS]), 0),
+            last_horizon_ms=int(state[registers.LAST_HORIZON_MS]),
+            batches_without_horizon=0 if is_stated else int(state[registers.WITHOUT_HORIZON]),
         )
 
     def used_bytes(self) -> int:
@@ -190,7 +202,7 @@ class GroupOutput:
         return replace(cleaned, unreadable=self._unreadable)
 
     def _memory(self, size_bytes: int) -> ByteArray:
-        """Return memory to fill downward; fresh memory if a task has a limit, so that it holds only what it uses."""
+        """Return memory to fill downward.  If the task has a limit, it is fresh memory, so only used pages count."""
         if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)
         return anonymous_memory(size_bytes, in_large_pages=False)

@@ -1,12 +1,12 @@
 """The groups of segments that are cleaned together, and the plan of one partition.
 
-Invariants: groups are in log order; together they are a prefix of the log that begins at its first segment; by the
-sizes of its sources each result fits one segment file.  Pure: values in, values out.
+Invariants: groups are in log order; together they are a prefix of the log; the sources of a group together fit into one
+segment file.  All functions are pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,11 +16,12 @@ from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.partition.log_view import LogView
+from sediment.segment_io.units import NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentGroup:
-    """Neighbouring segments that become one; never empty.
+    """Neighbouring segments that become one segment; at least one.
 
     `last_offset` is the largest offset that the last segment can hold: one below the next segment's base, or below the
     first uncleanable offset.
@@ -31,7 +32,7 @@ class SegmentGroup:
 
     @property
     def base_offset(self) -> int:
-        """Return the base offset of the first segment, which is that of the cleaned one."""
+        """Return the base offset of the first segment, which is also that of the cleaned segment."""
         return self.segments[0].base_offset
 
     @property
@@ -45,8 +46,8 @@ class CleaningPlan:
     """The values that cleaning one partition needs.
 
     `end_offset` is the first offset that the offset map does not cover.  A bounded map can end earlier; the cleaner
-    then groups again up to there.  `aborted` are the aborted transactions that begin below the range's end, wherever
-    in the log their markers are.
+    then groups again up to its end.  `aborted` are the aborted transactions that begin below the range's end; their
+    markers may be anywhere in the log.
     """
 
     view: LogView
@@ -57,9 +58,50 @@ class CleaningPlan:
     config: CompactionConfig
     now_ms: int
 
+    @property
+    def segments(self) -> tuple[SegmentRef, ...]:
+        """Return the segments of all groups, in log order."""
+        return tuple(segment for group in self.groups for segment in group.segments)
+
+    @property
+    def dirty_base_offset(self) -> int:
+        """Return the base offset of the segment that contains the first dirty offset, or 0."""
+        first = self.range.first_dirty_offset
+        return max((s.base_offset for s in self.segments if s.base_offset <= first), default=0)
+
+    @property
+    def dirty_segments(self) -> tuple[SegmentRef, ...]:
+        """Return the segments from the one that contains the first dirty offset on."""
+        return tuple(s for s in self.segments if s.base_offset >= self.dirty_base_offset)
+
+    @property
+    def log_bytes(self) -> int:
+        """Return the sum of the `.log` sizes of all groups."""
+        return sum(group.log_bytes for group in self.groups)
+
+    @property
+    def may_hold_transactions(self) -> bool:
+        """True if a file beside the log mentions transactions; in the log the sweep finds them."""
+        return (
+            bool(self.aborted)
+            or any(segment.transaction_index_bytes for segment in self.view.listing.segments)
+            or any(e.coordinator_epoch >= 0 or e.current_txn_first_offset >= 0 for e in self.view.producers)
+        )
+
+    @property
+    def next_horizon_ms(self) -> int | None:
+        """Return the delete horizon that the cleaning writes, or None if it writes none."""
+        return self.config.next_horizon_ms(self.now_ms)
+
+    @property
+    def legacy_horizon_ms(self) -> int:
+        """Return the time up to which last modified segments lose tombstones of magic 0 and 1."""
+        clean = [s for s in self.view.listing.segments if s.base_offset < self.range.first_dirty_offset]
+        return self.config.legacy_horizon_ms(clean[-1].mtime_ns // NS_PER_MS if clean else None)
+
 
 def plan_cleaning(view: LogView, cleanable: CleanableRange, config: CompactionConfig, *, now_ms: int) -> CleaningPlan:
-    """Group the segments of a cleanable range; an empty dirty range gives no groups and moves no checkpoint.
+    """Group the segments of a cleanable range; an empty dirty range has no groups and does not move the checkpoint.
 
     Source: kafka-log 02 §3.
     """
@@ -77,7 +119,8 @@ def group_segments(
     """Group greedily from the log's first segment through the one that contains `end_offset` - 1.
 
     A segment joins the group while the sums of log and index sizes stay within `segment.bytes` and
-    `segment.index.bytes` and every offset of it fits 31 bits from the group's base; an empty one has no offsets.
+    `segment.index.bytes` and while each of its offsets, relative to the group's base, fits 31 bits.  An empty segment
+    has no offsets.
 
     Source: kafka-log 02 §5.
     """
@@ -97,6 +140,21 @@ def group_segments(
     if members:
         groups.append(SegmentGroup(tuple(members), last_offset))
     return tuple(groups)
+
+
+def isolate(groups: Sequence[SegmentGroup], bases: Container[int]) -> tuple[SegmentGroup, ...]:
+    """Return `groups` with each segment whose base offset is in `bases` in a group of its own."""
+    isolated: list[SegmentGroup] = []
+    for group in groups:
+        runs: list[list[SegmentRef]] = []
+        for segment in group.segments:
+            if runs and segment.base_offset not in bases and runs[-1][-1].base_offset not in bases:
+                runs[-1].append(segment)
+            else:
+                runs.append([segment])
+        ends = [*(run[0].base_offset - 1 for run in runs[1:]), group.last_offset]
+        isolated.extend(SegmentGroup(tuple(run), end) for run, end in zip(runs, ends, strict=True))
+    return tuple(isolated)
 
 
 def _with_last_offsets(
@@ -119,7 +177,7 @@ class _Sizes:
 
     @classmethod
     def of(cls, segment: SegmentRef) -> _Sizes:
-        """Return the sizes of `segment`; its indexes count in whole entries, as an inactive segment's are trimmed.
+        """Return the sizes of `segment`; its indexes count in whole entries, because inactive indexes are trimmed.
 
         A missing index counts as 0; writers keep the entries that fit.
         """

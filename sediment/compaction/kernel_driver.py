@@ -22,11 +22,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sediment.compaction.chunk_reader import ByteArray, Chunk, ChunkReader, FallbackRequiredError
+from sediment.compaction.config import CompactionConfig
 from sediment.compaction.group_output import OUTPUT_PAGES, GroupOutput
 from sediment.compaction.grouping import CleaningPlan
-from sediment.compaction.kernels import sweep
+from sediment.compaction.kernels import registers, sweep
+from sediment.compaction.kernels.batches import Batches, KeyMap, Rows
+from sediment.compaction.kernels.collect_keys import RunKeys, collect_keys, digest_of
+from sediment.compaction.kernels.fill_map import fill_map
 from sediment.compaction.kernels.offset_map import TABLE_PAGES, OffsetMap
-from sediment.compaction.kernels.transactions import UNREADABLE, ActiveProducers
+from sediment.compaction.kernels.record_filter import ActiveProducers
+from sediment.compaction.kernels.transactions import UNREADABLE
 from sediment.compaction.split import SplitContents
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
@@ -46,12 +51,12 @@ from sediment.segment_io.compiled.status import (
 )
 from sediment.segment_io.errors import MemoryBudgetError, SourceChangedError
 from sediment.segment_io.format import decode
-from sediment.segment_io.format.codecs import compress
-from sediment.segment_io.format.compress import COMPRESSOR_REGISTERS, find_compressors
+from sediment.segment_io.format.compression.compress import COMPRESSOR_REGISTERS, find_compressors
+from sediment.segment_io.format.compression.streams import compress
 from sediment.segment_io.format.hashing import hash_secrets
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.rebuild import NO_HORIZON
-from sediment.segment_io.segment.reader import padded_buffer
 
 if TYPE_CHECKING:
     from sediment.compaction.exact_keys import ExactKeys
@@ -68,8 +73,13 @@ class KernelDriver:
     they count against the memory budget.
     """
 
-    def __init__(self, plan: CleaningPlan, reader: ChunkReader, seed: int, *, exact_keys: bool = False) -> None:
-        self.state = np.zeros(sweep.STATE_REGISTERS, dtype=np.int64)
+    def __init__(
+        self, plan: CleaningPlan, reader: ChunkReader, seed: int, *, filter_by: int, exact_keys: bool = False
+    ) -> None:
+        """`filter_by`: BY_OCCURRENCE; BY_OFFSET, after `fill_map`; or BY_BITMAP, after `begin_split`."""
+        self.state = np.zeros(registers.STATE_REGISTERS, dtype=np.int64)
+        self.state[registers.LAST_BASE_OFFSET] = INT64_MAX
+        self.state[registers.LATEST_OFFSET] = -1
         self.being_written_bytes = 0
         self._plan = plan
         self._config = plan.config
@@ -78,43 +88,30 @@ class KernelDriver:
         self._secrets = hash_secrets(seed)
         self._producers = _active_producers(plan)
         self._memory = WorkingMemory()
-        self._rules = np.zeros(sweep.RULE_REGISTERS, dtype=np.int64)
+        self._rules = np.zeros(registers.RULE_REGISTERS, dtype=np.int64)
+        self._set_rules(filter_by)
+        self._map = OffsetMap(with_offsets=filter_by == registers.BY_OFFSET)
         self._survivor_bits = np.zeros(0, dtype=np.uint8)
         self._digest: np.uint64 | None = None
-        self._runs: list[sweep.RunKeys] = []
+        self._runs: list[RunKeys] = []
         self._compressors = _NO_COMPRESSORS
         self._exact_keys = self._compare_keys() if exact_keys else None
 
     # ---------------------------------------------------------------------------------------------- beginning a part
-    def begin_map(self, *, with_offsets: bool) -> None:
-        """Start with an empty map."""
-        self._map = OffsetMap(with_offsets=with_offsets)
-        self.state[sweep.HEADROOM] = 0
-
-    def begin_fill(self) -> None:
-        """Prepare `fill_map`: an empty map with offsets, bounded as the config says."""
-        self.begin_map(with_offsets=True)
-        self._rules[sweep.FIRST_MAPPED_OFFSET] = self._plan.range.first_dirty_offset
-        self._rules[sweep.MAP_LIMIT] = self._map_limit()
-        self.state[sweep.LATEST_OFFSET] = -1
-        self.state[sweep.MAPPED] = 0
-
-    def begin_sweep(self, end_offset: int, filter_by: int) -> None:
-        """Prepare `sweep_chunk` below `end_offset`, filtering by BY_OCCURRENCE, BY_OFFSET or BY_BITMAP."""
-        rules, next_horizon_ms = self._rules, self._config.next_horizon_ms(self._plan.now_ms)
-        rules[sweep.FIRST_MAPPED_OFFSET] = self._plan.range.first_dirty_offset
-        rules[sweep.MAP_LATEST_OFFSET] = end_offset - 1
-        rules[sweep.UPPER_BOUND_OFFSET] = self._plan.range.first_uncleanable_offset
-        rules[sweep.NOW_MS] = self._plan.now_ms
-        rules[sweep.NEXT_HORIZON_MS] = NO_HORIZON if next_horizon_ms is None else next_horizon_ms
-        rules[sweep.FILTER] = filter_by
-        self.state[sweep.LAST_BASE_OFFSET] = INT64_MAX
+    def _set_rules(self, filter_by: int) -> None:
+        rules, plan = self._rules, self._plan
+        rules[registers.FIRST_MAPPED_OFFSET] = plan.range.first_dirty_offset
+        rules[registers.UPPER_BOUND_OFFSET] = plan.range.first_uncleanable_offset
+        rules[registers.NOW_MS] = plan.now_ms
+        rules[registers.NEXT_HORIZON_MS] = NO_HORIZON if plan.next_horizon_ms is None else plan.next_horizon_ms
+        rules[registers.FILTER] = filter_by
+        rules[registers.MAP_LIMIT] = _map_limit(plan.config)
 
     def begin_split(self, end_offset: int | None, run_limit: int) -> None:
-        """Prepare a split below `end_offset` (None: the newest) after `begin_sweep`; runs end at `run_limit` keys."""
-        self._rules[sweep.RUN_LIMIT] = run_limit
-        self.state[sweep.LAST_BASE_OFFSET] = INT64_MAX if end_offset is None else end_offset
-        self.state[sweep.RECORDS] = 0
+        """Prepare a split below `end_offset` (None: the newest); runs end at `run_limit` keys."""
+        self._rules[registers.RUN_LIMIT] = run_limit
+        self.state[registers.LAST_BASE_OFFSET] = INT64_MAX if end_offset is None else end_offset
+        self.state[registers.RECORDS] = 0
         self._digest = np.uint64(self._seed)
         self._runs.clear()
         self._begin_run()
@@ -123,14 +120,6 @@ class KernelDriver:
         """Filter the split's records by `bits`, and leave batches without survivors compressed."""
         self._survivor_bits = bits
         self._reader.skip_batches_without_survivors(bits)
-
-    def begin_group(self, output: GroupOutput) -> None:
-        """Prepare the sweep of one group into `output`."""
-        state = self.state
-        state[sweep.OUT_START] = output.buffer.size
-        state[[sweep.MESSAGES_READ, sweep.MESSAGES_WRITTEN, sweep.CHANGED]] = 0
-        state[[sweep.TOMBSTONES_WAITING, sweep.WITHOUT_HORIZON]] = 0
-        state[sweep.FIRST_HORIZON_MS], state[sweep.LAST_HORIZON_MS] = INT64_MAX, 0
 
     # -------------------------------------------------------------------------------------------- the kernels, a chunk
     def sweep_chunk(self, chunk: Chunk, output: GroupOutput) -> None:
@@ -143,33 +132,35 @@ class KernelDriver:
             HashCollisionError, MemoryBudgetError: see `sweep_log`.
         """
         self._check_keys(chunk, output)
-        self._begin_chunk(chunk)
+        self.state[registers.CURSOR] = chunk.positions.size
         self._drive(chunk, lambda batches: self._call_sweep(batches, output), output=output)
         self.check_memory(output)
+        self._note_met(chunk)
 
     def fill_map(self, chunk: Chunk) -> bool:
         """Put the keys of a chunk into the map; return False if the map is full."""
         self._check_keys(chunk)
-        self.state[sweep.CURSOR] = 0
+        self.state[registers.CURSOR] = 0
         return self._drive(chunk, self._call_fill, forward=True)
 
-    def collect_keys(self, chunk: Chunk) -> list[sweep.RunKeys]:
+    def collect_keys(self, chunk: Chunk) -> list[RunKeys]:
         """Collect the keys of a chunk; return the runs that became complete, newest first."""
-        self._begin_chunk(chunk)
+        self.state[registers.CURSOR] = chunk.positions.size
         self._drive(chunk, self._call_collect)
+        self._note_met(chunk)
         runs, self._runs = self._runs, []
         return runs
 
-    def end_run(self) -> sweep.RunKeys:
+    def end_run(self) -> RunKeys:
         """Return the keys of the current run, and start the next one."""
-        keys = self._memory.collected(int(self.state[sweep.RUN_KEYS]))
+        keys = self._memory.collected(int(self.state[registers.RUN_KEYS]))
         self._begin_run()
         return keys
 
     def met(self) -> SplitContents:
         """Return how many records the sweep of the split has met, and the digest of its batches."""
         assert self._digest is not None
-        return SplitContents(int(self.state[sweep.RECORDS]), int(self._digest))
+        return SplitContents(int(self.state[registers.RECORDS]), int(self._digest))
 
     def changed(self) -> SourceChangedError:
         """Return the error of segments that are not those of an earlier sweep."""
@@ -180,18 +171,18 @@ class KernelDriver:
         )
 
     def _begin_run(self) -> None:
-        self.begin_map(with_offsets=False)
-        self.state[sweep.RUN_KEYS] = 0
+        self._map = OffsetMap(with_offsets=False)
+        self.state[registers.HEADROOM] = 0
+        self.state[registers.RUN_KEYS] = 0
 
-    def _begin_chunk(self, chunk: Chunk) -> None:
-        self.state[sweep.CURSOR] = chunk.positions.size
+    def _note_met(self, chunk: Chunk) -> None:
         if self._digest is not None:
-            self._digest = np.uint64(sweep.digest_of(chunk.source, chunk.origins, self._digest))
+            self._digest = np.uint64(digest_of(chunk.source, chunk.origins, self._digest))
 
-    def _key_map(self) -> sweep.KeyMap:
-        return sweep.KeyMap(self._map.tables, np.uint64(self._seed), self._secrets)
+    def _key_map(self) -> KeyMap:
+        return KeyMap(self._map.tables, np.uint64(self._seed), self._secrets)
 
-    def _call_sweep(self, batches: sweep.Batches, output: GroupOutput) -> int:
+    def _call_sweep(self, batches: Batches, output: GroupOutput) -> int:
         return int(
             sweep.sweep_chunk(
                 batches,
@@ -207,36 +198,36 @@ class KernelDriver:
             )
         )
 
-    def _call_fill(self, batches: sweep.Batches) -> int:
-        return int(sweep.fill_map(batches, self._rules, self._key_map(), self._memory.rows, self.state))
+    def _call_fill(self, batches: Batches) -> int:
+        return int(fill_map(batches, self._rules, self._key_map(), self._memory.rows, self.state))
 
-    def _call_collect(self, batches: sweep.Batches) -> int:
+    def _call_collect(self, batches: Batches) -> int:
         memory = self._memory
-        return int(sweep.collect_keys(batches, self._rules, self._key_map(), memory.rows, memory.run, self.state))
+        return int(collect_keys(batches, self._rules, self._key_map(), memory.rows, memory.run, self.state))
 
     # ------------------------------------------------------------------------------------------- what the kernels need
     def _drive(
         self,
         chunk: Chunk,
-        call: Callable[[sweep.Batches], int],
+        call: Callable[[Batches], int],
         *,
         forward: bool = False,
         output: GroupOutput | None = None,
     ) -> bool:
         """Call a resumable kernel until the chunk is done, and give it what it asks for; return False at MAP_FULL."""
         state = self.state
-        batches = sweep.Batches(chunk.buffer, chunk.positions, chunk.batch_flags, chunk.payloads)
+        batches = Batches(chunk.buffer, chunk.positions, chunk.batch_flags, chunk.payloads)
         while True:
             status = call(batches)
             if status == DONE:
                 return True
             if status == MAP_FULL:
                 return False
-            needed = int(state[sweep.NEEDED])
+            needed = int(state[registers.NEEDED])
             if status == NEEDS_PAYLOAD:
                 self._decompress(chunk, forward=forward)
             elif status == NEEDS_COMPRESSION and output is not None:
-                self._compress(chunk, batches, output)
+                self._compress(batches, output)
             elif status == NEEDS_MAP_ROOM:
                 self.check_memory(output, more_keys=needed)
                 self._map.reserve(needed)
@@ -244,12 +235,6 @@ class KernelDriver:
                 self._memory.reserve_rows(needed)
             elif status == NEEDS_RAW_ROOM:
                 self._memory.reserve_raw(needed)
-            elif status == NEEDS_OUTPUT_ROOM and output is not None:
-                output.grow(state, needed)
-            elif status == NEEDS_ORIGINAL and output is not None:
-                ordinal = int(state[sweep.CURSOR]) - 1
-                is_unreadable = bool(chunk.batch_flags[ordinal] & UNREADABLE)
-                output.place_original(state, chunk.source_of(ordinal), is_unreadable=is_unreadable)
             elif status == NEEDS_SIGHT_ROOM:
                 self._memory.reserve_run(needed)
             elif status == RUN_FULL:
@@ -258,12 +243,18 @@ class KernelDriver:
                 raise FallbackRequiredError(status)
             elif status == BEYOND_SIGHTED:
                 raise self.changed()
+            elif status == NEEDS_OUTPUT_ROOM and output is not None:
+                output.grow(needed)
+            elif status == NEEDS_ORIGINAL and output is not None:
+                ordinal = int(state[registers.CURSOR]) - 1
+                is_unreadable = bool(chunk.batch_flags[ordinal] & UNREADABLE)
+                output.place_original(chunk.source_of(ordinal), is_unreadable=is_unreadable)
             else:
                 raise self._reader.error(status, chunk, int(chunk.positions[self._current(forward=forward)]))
 
     def _current(self, *, forward: bool) -> int:
         """Return the ordinal of the batch that a status is about."""
-        cursor = int(self.state[sweep.CURSOR])
+        cursor = int(self.state[registers.CURSOR])
         return cursor if forward else cursor - 1
 
     def _decompress(self, chunk: Chunk, *, forward: bool) -> None:
@@ -273,15 +264,15 @@ class KernelDriver:
             content = self._reader.decompress(chunk, ordinal)
         chunk.payloads[ordinal] = self._memory.hold_payload(content)
 
-    def _compress(self, chunk: Chunk, batches: sweep.Batches, output: GroupOutput) -> None:
+    def _compress(self, batches: Batches, output: GroupOutput) -> None:
         if self._compressors is _NO_COMPRESSORS:
             # Loaded at the first need; the sweep itself then compresses the next batches if it can.
             self._compressors = find_compressors()
-        codec, _ = chunk.payload_at(int(chunk.positions[self._current(forward=False)]))
-        raw = self._memory.raw.data[: int(self.state[sweep.RAW_BYTES])]
+        codec = int(self.state[registers.PENDING_CODEC])
+        raw = self._memory.raw.data[: int(self.state[registers.RAW_BYTES])]
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)
         while sweep.emit_compressed(batches, compressed, output.buffer, self.state) != DONE:
-            output.grow(self.state, int(self.state[sweep.NEEDED]))
+            output.grow(int(self.state[registers.NEEDED]))
 
     # --------------------------------------------------------------------------------------------- comparing whole keys
     def _compare_keys(self) -> ExactKeys:
@@ -295,7 +286,7 @@ class KernelDriver:
         if self._exact_keys is not None:
             self._exact_keys.check(
                 chunk,
-                int(self._rules[sweep.FIRST_MAPPED_OFFSET]),
+                int(self._rules[registers.FIRST_MAPPED_OFFSET]),
                 lambda keys_bytes: self.check_memory(output, keys_bytes=keys_bytes),
             )
 
@@ -312,7 +303,7 @@ class KernelDriver:
         map_bytes = self._map.size_bytes_with(more_keys) if more_keys else self._map.size_bytes()
         if self._exact_keys is not None:
             map_bytes += self._exact_keys.size_bytes() if keys_bytes is None else keys_bytes
-        swept_bytes = 0 if output is None else output.buffer.size - int(self.state[sweep.OUT_START])
+        swept_bytes = 0 if output is None else output.buffer.size - int(self.state[registers.OUT_START])
         held_bytes = swept_bytes + self.being_written_bytes
         buffer_bytes = self._memory.size_bytes() + self._reader.size_bytes() + self._survivor_bits.nbytes
         if map_bytes + held_bytes + buffer_bytes > limit_bytes:
@@ -323,12 +314,6 @@ class KernelDriver:
                 advice="raise sediment.task.memory.bytes, or bound the keys of one round with "
                 "log.cleaner.dedupe.buffer.size",
             )
-
-    def _map_limit(self) -> int:
-        """Return the keys that a bounded map may hold: Kafka's slots times the load factor, truncated."""
-        if self._config.dedupe_buffer_bytes is None:
-            return INT64_MAX
-        return int(self._config.dedupe_buffer_bytes // _MAP_SLOT_BYTES * self._config.dedupe_load_factor)
 
 
 def release_shared_memory() -> None:
@@ -349,7 +334,7 @@ class WorkingMemory:
     def reserve_rows(self, count: int) -> None:
         """Make room for the rows of `count` records."""
         count = 1 << (count - 1).bit_length()
-        self.rows = sweep.Rows(
+        self.rows = Rows(
             np.zeros((count, decode.RECORD_FIELDS), dtype=np.int64),
             np.zeros((count, 2), dtype=np.uint64),
             np.zeros(count, dtype=np.uint8),
@@ -363,10 +348,10 @@ class WorkingMemory:
         larger.numbers[:used] = self.run.numbers
         self.run = larger
 
-    def collected(self, keys: int) -> sweep.RunKeys:
+    def collected(self, keys: int) -> RunKeys:
         """Return a copy of the first `keys` keys of the run."""
         run = self.run
-        return sweep.RunKeys(run.hashes[:keys].copy(), run.mapped[:keys].copy(), run.numbers[:keys].copy())
+        return RunKeys(run.hashes[:keys].copy(), run.mapped[:keys].copy(), run.numbers[:keys].copy())
 
     def reserve_raw(self, size_bytes: int) -> None:
         """Make room for records that are to be compressed, and for twice as many at the next call."""
@@ -385,10 +370,8 @@ class WorkingMemory:
         return self.payload.nbytes + self.raw.nbytes + sum(column.nbytes for column in self.rows)
 
 
-def _run_of(keys: int) -> sweep.RunKeys:
-    return sweep.RunKeys(
-        np.zeros((keys, 2), dtype=np.uint64), np.zeros(keys, dtype=np.uint8), np.zeros(keys, dtype=np.int64)
-    )
+def _run_of(keys: int) -> RunKeys:
+    return RunKeys(np.zeros((keys, 2), dtype=np.uint64), np.zeros(keys, dtype=np.uint8), np.zeros(keys, dtype=np.int64))
 
 
 def _active_producers(plan: CleaningPlan) -> ActiveProducers:
@@ -398,3 +381,10 @@ def _active_producers(plan: CleaningPlan) -> ActiveProducers:
         np.array([entry.last_offset for entry in entries], dtype=np.int64),
         np.array([entry.producer_epoch for entry in entries], dtype=np.int64),
     )
+
+
+def _map_limit(config: CompactionConfig) -> int:
+    """Return the keys that a bounded map may hold: Kafka's slots times the load factor, truncated."""
+    if config.dedupe_buffer_bytes is None:
+        return INT64_MAX
+    return int(config.dedupe_buffer_bytes // _MAP_SLOT_BYTES * config.dedupe_load_factor)

@@ -44,10 +44,10 @@ class BlockingRule(StrEnum):
 class CleanableRange:
     """The cleanable part of a log; offsets are absolute, the last of a pair exclusive.
 
-    `first_uncleanable_offset` is a segment base.  A segment that contains `first_dirty_offset` in its middle counts in
-    `clean_bytes` and in `cleanable_bytes`.  `must_compact`: the maximum compaction lag is exceeded.  `force_checkpoint`
-    is the new cleaner checkpoint even if the log is not cleaned, None to leave it.  `unblocks_at_ms` is the first
-    moment at which time alone unblocks the log, None if it cannot.
+    `first_uncleanable_offset` is a segment base.  A segment counts in both `clean_bytes` and `cleanable_bytes` if
+    `first_dirty_offset` is in its middle.  `must_compact`: the maximum compaction lag is exceeded.  `force_checkpoint`
+    is a new cleaner checkpoint to write even if the log is not cleaned; None: write none.  `unblocks_at_ms` is the
+    first moment at which time alone unblocks the log; None: it never does.  `reason` is a sentence for an operator.
     """
 
     first_dirty_offset: int
@@ -59,6 +59,7 @@ class CleanableRange:
     force_checkpoint: int | None
     blocked_by: BlockingRule | None
     unblocks_at_ms: int | None
+    reason: str = ""
 
 
 def cleanable_range(
@@ -66,19 +67,21 @@ def cleanable_range(
 ) -> CleanableRange:
     """Return the range of `view` that may be cleaned at `now_ms`.
 
-    `force` ignores the dirty ratio, `from_start` the cleaner checkpoint.  The view needs `first_batch_timestamp_ms` if
-    `max.compaction.lag.ms` is set.
+    `force` ignores the dirty ratio; `from_start` ignores the cleaner checkpoint.  The view needs
+    `first_batch_timestamp_ms` if `max.compaction.lag.ms` is set.
 
-    Source: kafka-log 02 §2.1-§2.3; the bound after an unclean stop is ours, Kafka repairs first.
+    Source: kafka-log 02 §2.1-§2.3; the bound after an unclean stop is Sediment's own, because Kafka repairs the log
+    first.
     """
     first_dirty, force_checkpoint = _first_dirty(view, from_start=from_start)
     rules = _Rules(view, config, force, first_dirty, force_checkpoint, _Segments.of(view))
     now = rules.at(now_ms)
-    return replace(now, unblocks_at_ms=rules.first_unblocked_ms()) if now.blocked_by else now
+    unblocks_at_ms = rules.first_unblocked_ms() if now.blocked_by else None
+    return replace(now, unblocks_at_ms=unblocks_at_ms, reason=_explain(now, view, config))
 
 
 def filthiest_first(logs: Iterable[tuple[Log, CleanableRange]]) -> list[Log]:
-    """Return the logs that may be cleaned, the largest cleanable ratio first; exceeded lag gives no priority.
+    """Return the logs that may be cleaned, the largest cleanable ratio first; an exceeded lag gives no priority.
 
     Source: kafka-log 02 §2, steps 3-5.
     """
@@ -86,8 +89,8 @@ def filthiest_first(logs: Iterable[tuple[Log, CleanableRange]]) -> list[Log]:
     return [log for log, found in sorted(cleanable, key=lambda pair: -pair[1].cleanable_ratio)]
 
 
-def explain_range(cleanable: CleanableRange, view: LogView, config: CompactionConfig) -> str:
-    """Return one sentence for an operator on `blocked_by`, or on the range that can be cleaned."""
+def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig) -> str:
+    """Return one sentence for an operator: which rule blocks, or which range can be cleaned."""
     match cleanable.blocked_by:
         case None:
             return (
@@ -145,7 +148,7 @@ class _Segments:
 
     @classmethod
     def of(cls, view: LogView) -> _Segments:
-        """Return the segments of `view`; without any, the empty one that a loader would create."""
+        """Return the segments of `view`; if it has none, the empty segment that a loader would create."""
         sizes = {segment.base_offset: segment.log_bytes for segment in view.listing.segments}
         sizes = sizes or {view.log_start_offset: 0}
         return cls(list(sizes), [0, *accumulate(sizes.values())])
@@ -155,11 +158,11 @@ class _Segments:
         return len(self.bases) - 1
 
     def holding(self, offset: int) -> int:
-        """Return the index of the segment that contains `offset`, or of the first one."""
+        """Return the index of the segment that contains `offset`, or 0 if none does."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def rolled_from(self, offset: int) -> range:
-        """Return the indexes of the inactive segments, from the one that contains `offset` on."""
+        """Return the indexes of the segment that contains `offset` and of all later inactive segments."""
         return range(self.holding(offset), self.active)
 
     def bytes_between(self, offset: int, end: int) -> int:
@@ -203,9 +206,9 @@ class _Rules:
         return replace(found, blocked_by=self._blocked_by(found, bounds))
 
     def first_unblocked_ms(self) -> int | None:
-        """Return the first moment at which no rule blocks, or None if time alone brings none.
+        """Return the first moment at which no rule blocks, or None if time alone does not unblock the log.
 
-        A range changes with time only when a segment's lag ends or the maximum lag is exceeded, and only grows.
+        Over time a range only grows, and only when a segment's lag ends or the maximum lag is exceeded.
         """
         moments = {self._times(index).largest_timestamp_ms + self._min_lag_ms for index in self._dirty()}
         moments.add(self._first_overdue_ms())
@@ -214,7 +217,7 @@ class _Rules:
         return reached[found] if found < len(reached) else None
 
     def _bounds(self, now_ms: int) -> dict[BlockingRule, int]:
-        """Return the first uncleanable offset by rule; rules that time does not change come first."""
+        """Return the first uncleanable offset that each rule allows; rules that time does not change come first."""
         bounds = {}
         if self.view.unverified_from_offset is not None:
             bounds[BlockingRule.UNCLEAN] = self.view.unverified_from_offset
@@ -252,7 +255,7 @@ class _Rules:
         return self._first_overdue_ms() <= now_ms
 
     def _first_overdue_ms(self) -> int:
-        """Return the first moment at which a dirty segment's first batch exceeds the maximum lag; none: far ahead."""
+        """Return the first moment at which a dirty segment exceeds the maximum lag; a time far ahead if none can."""
         firsts = (self._times(index).first_batch_timestamp_ms for index in self._dirty())
         earliest_ms = min((first for first in firsts if first > 0), default=INT64_MAX)
         return earliest_ms + max(self.config.max_compaction_lag_ms, 0) + 1

@@ -48,11 +48,11 @@ class PartSegment:
 
 @dataclass(frozen=True, slots=True)
 class CleanStats:
-    """The counts of one group, as Kafka's cleaner counts; messages of batches dropped as a whole count as not read.
+    """The counts of one group, as Kafka's cleaner counts; it does not count messages of dropped batches as read.
 
     `tombstones_waiting` counts the tombstones kept.  Their batches lose them between `first_horizon_ms` and
-    `last_horizon_ms`; the first is the greater if no such batch has a delete horizon.  `batches_without_horizon` got
-    none because delete.retention.ms is not stated.
+    `last_horizon_ms`; if no such batch has a delete horizon, the first is greater than the last.
+    `batches_without_horizon` got none because delete.retention.ms is not stated.
     """
 
     messages_read: int = 0
@@ -81,9 +81,10 @@ class CleanStats:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Bytes of a segment that cannot be read as a batch and stay as they are; `what` says why.
+    """Bytes of a segment that cannot be read as a batch and stay unchanged; `what` says why.
 
-    `segment` is its base offset; `position` is a byte of its `.log`; `offset` is the next after the batch before.
+    `segment` is its base offset; `position` is a byte position in its `.log`; `offset` is the one after the last offset
+    of the batch before.
     """
 
     segment: int
@@ -97,7 +98,7 @@ class UnreadableBatch:
 class CleanedGroup:
     """Source segments and their replacement; without `parts` the sources stay, usually because nothing would change.
 
-    There is usually one part, and more if the result does not fit one segment file (2 GiB, or 2^31 offsets).
+    There is usually one part; there are more if the result does not fit one segment file (2 GiB, or 2^31 offsets).
     """
 
     sources: tuple[SegmentRef, ...]
@@ -147,7 +148,7 @@ def to_json(swap: PreparedSwap) -> str:
 
 
 def from_json(content: str | bytes, *, path: str | None = None) -> PreparedSwap:
-    """Parse the JSON of `to_json`, and check every name in it: a part can only become a segment file beside it.
+    """Parse the JSON of `to_json`; check that every part can only become a segment file in its directory.
 
     This cannot check that the files come from a good cleaning; `commit` compares names and sizes with the directory.
 

@@ -4,9 +4,9 @@
     split 1   run 0
     split 0   run 0 | run 1 | run 2
 
-A sweep needs one fact about a key: did it enter the map nearer to the log's end?  Inside a run the sweep's own map
-knows.  Across runs the order of the runs replaces offsets, because offsets increase; a log in which they do not is
-not split.
+For each key, a sweep needs to know if the key occurs nearer to the log's end.  Inside a run, the sweep's own map shows
+this.  Across runs, the order of the runs shows it, because offsets increase; a log whose offsets do not increase is not
+split.
 
 1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob holds the hashes of keys (16 bytes),
    a bit for each that entered the map, and the numbers of their records as steps.
@@ -51,8 +51,8 @@ from sediment.segment_io.format.rebuild import write_varlong
 # A key in the map: a slot of 16 bytes at a load of at least 3/8.
 _MAPPED_KEY_BYTES = 43
 _BLOB_HEAD = struct.Struct("<II")  # its number in its run and range, and the number of its keys
-_COUNT = struct.Struct("<Q")  # the number of records that an answer names
-_MOST_BLOB_KEYS = 1 << 16  # little more than 1 MiB
+_COUNT = struct.Struct("<Q")  # the number of records in an answer
+_MOST_BLOB_KEYS = 1 << 16  # slightly more than 1 MiB
 _PACKED_KEYS = 1 << 22  # gathered in memory by Spark's shuffle, about 70 MiB
 _ROWS_A_RANGE, _MOST_ROWS = 10, 1000  # PySpark's partitionBy gathers this many rows before it writes them
 _KEYS_AHEAD = 16
@@ -61,7 +61,7 @@ _HALF_BITS = np.uint64(32)
 
 
 class SplitNotApplicableError(Exception):
-    """The log cannot be cleaned in these splits; `needs_scan`: it can after a forward scan, otherwise only whole."""
+    """The log cannot be cleaned in these splits; if `needs_scan`, it can be after a forward scan, else only whole."""
 
     def __init__(self, needs_scan: bool) -> None:
         super().__init__(needs_scan)
@@ -72,7 +72,8 @@ class SplitNotApplicableError(Exception):
 class Split:
     """Neighbouring groups of one partition that one task sweeps.
 
-    `end_offset` is the base offset of the next newer split, None for the newest; the offsets of this one stay below.
+    `end_offset` is the base offset of the next newer split, None for the newest; all offsets of this split are below
+    it.
     """
 
     number: int
@@ -106,7 +107,8 @@ class KeyRun:
     """The latest occurrences of keys in one run, columns of n keys.
 
     `hashes` is uint64[n, 2]; `mapped`, uint8[n], is 1 if the key entered the map; `numbers`, int64[n], are those of the
-    records.  `met` is the part of the split met so far: all of it with the last run, which may be empty.
+    records.  `met` is the part of the split that was swept so far; for the last run, which may be empty, it is the
+    whole split.
     """
 
     number: RunNumber
@@ -118,7 +120,7 @@ class KeyRun:
 
 @dataclass(frozen=True, slots=True)
 class SurvivorBitmap:
-    """A bit for each record of a split, by its number, 1 if it survives; `of` is the split's contents."""
+    """A bit for each record of a split, by its number: 1 if the record survives; `of` is the split's contents."""
 
     bits: npt.NDArray[np.uint8]
     of: SplitContents
@@ -130,7 +132,7 @@ def cut_into_splits(groups: Sequence[SegmentGroup], splits: int) -> tuple[Split,
     bounds = [0]
     taken_bytes = 0
     for index, group in enumerate(groups):
-        # A group belongs to the split that its middle is in.
+        # A group belongs to the split that contains its middle.
         middle = taken_bytes + group.log_bytes / 2
         if index > bounds[-1] and len(bounds) < splits and middle * splits >= len(bounds) * total_bytes:
             bounds.append(index)
@@ -147,7 +149,7 @@ def splits_at(groups: Sequence[SegmentGroup], bounds: Sequence[int]) -> tuple[Sp
 
 
 def ranges_for(keys: int, budget_bytes: int) -> int:
-    """Return the number of hash ranges, a power of 2, with which each fold of `keys` keys stays in `budget_bytes`."""
+    """Return the number of hash ranges, a power of 2, that keeps each fold of `keys` keys within `budget_bytes`."""
     wanted = max(2, -(-keys * _MAPPED_KEY_BYTES // budget_bytes))
     return int(min(1 << (wanted - 1).bit_length(), 1 << 15))
 
@@ -191,9 +193,9 @@ def _sort_by_range(
     following: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
 ) -> None:
-    """Set `order` to the keys by range and then by age, and `edges`, int64[ranges + 1], to the starts of ranges in it.
+    """Set `order` to the keys sorted by range and age, and `edges`, int64[ranges + 1], to the starts of ranges in it.
 
-    `edges` is zeros before; `following`, int64[ranges], is working memory.
+    `edges` must be all zeros; `following`, int64[ranges], is working memory.
     """
     ranges = edges.size - 1
     for index in range(order.size):
@@ -208,7 +210,7 @@ def _sort_by_range(
 
 
 def pack_run(run: KeyRun, ranges: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (range, blob) for each range of hashes in which the run has keys; blobs keep the keys' order.
+    """Yield (range, blob) for each range of hashes that contains keys of the run; blobs keep the keys' order.
 
     A blob holds, little-endian: its number in the range and the number of its keys (uint32 each), their hashes (16
     bytes each), the mapped bits, and the steps between their records' numbers.
@@ -291,10 +293,10 @@ class _SpilledBlob:
 def fold_range(
     blobs: Iterable[tuple[RunNumber, bytes]], *, budget_bytes: int, scratch: str | None = None
 ) -> list[tuple[int, bytes]]:
-    """Fold the blobs of one range, in any order; return (splits above it, packed survivors) for each split.
+    """Fold the blobs of one range, in any order; return (number of newer splits, packed survivors) per split.
 
-    Memory stays within `budget_bytes` plus the answers.  Blobs of more than half of it spill to a file in `scratch`,
-    and keys of more than half of it are folded in several passes over that file.
+    Memory stays within `budget_bytes` plus the answers.  If the blobs need more than half of the budget, they spill to
+    a file in `scratch`.  If the keys do, they are folded in several passes over that file.
     """
     with tempfile.SpooledTemporaryFile(max_size=max(budget_bytes // 2, 1), dir=scratch) as spill:
         spilled: list[_SpilledBlob] = []
@@ -340,7 +342,7 @@ def _mark(address: int, count: int, bits: npt.NDArray[np.uint8]) -> None:
 
 
 def collect_survivors(answers: Iterable[bytes], contents: SplitContents) -> SurvivorBitmap:
-    """Return the survivors of one split, given the answers of the folds of all ranges."""
+    """Return the survivors of one split, from the answers of the folds of all ranges."""
     bits = np.zeros(-(-contents.records // 8), dtype=np.uint8)
     for answer in answers:
         (count,) = _COUNT.unpack_from(answer)

@@ -3,7 +3,7 @@
     whole    one task sweeps the partition; nothing is shuffled, and its map holds every key
     split    many tasks sweep its splits twice and exchange hashes; memory is bounded, and all slots work
 
-A partition whose whole keys are compared is always cleaned whole, because splits exchange hashes, never keys.
+If whole keys are compared, the partition is always cleaned whole, because splits exchange hashes, never keys.
 
 Invariant: pure, so that a plan predicts the choice of the run.  An estimate is made only if it decides.
 """
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from sediment.compaction.grouping import CleaningPlan
 
 MAPPED_KEY_BYTES = 48  # most memory of a worker for one key
-COMPARED_KEY_BYTES = 72  # additional memory for one compared key, beside the key itself
+COMPARED_KEY_BYTES = 72  # additional memory for one compared key, not counting the key itself
 SPLIT_FROM_BYTES = 4 << 30  # a smaller partition occupies its slot too briefly to delay the run
-_LEAST_RECORD_BYTES = 32  # batches of smaller records hardly ever fill gigabytes
+_LEAST_RECORD_BYTES = 32  # records are hardly ever smaller in logs of gigabytes
 
 
 class Strategy(StrEnum):
@@ -43,7 +43,7 @@ class KeyEquality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The facts beside the partition on which the choice depends; `asked` is the caller's strategy, None: choose.
+    """The inputs of the choice other than the partition.  `asked` is the strategy that the caller wants; None: choose.
 
     `all_bytes` is the size of all partitions of the run, `slots` the number of tasks that run at once, and
     `task_memory_bytes` the memory limit of one task.
@@ -68,9 +68,9 @@ def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable
     """Choose the strategy for `plan`; `estimate` estimates its keys from a sample.
 
     Raises:
-        MemoryBudgetError: whole keys are to be compared, and only splits would fit the memory.
+        MemoryBudgetError: whole keys are to be compared, but only splits would fit into memory.
     """
-    log_bytes = sum(group.log_bytes for group in plan.groups)
+    log_bytes = plan.log_bytes
     if plan.config.dedupe_buffer_bytes is not None:
         return StrategyChoice(Strategy.WHOLE, "a bounded offset map is filled forward, by one task")
     if resources.asked is not None:

@@ -1,12 +1,11 @@
 """The forward scan of a partition with control or transactional batches: headers and control keys only.
 
-It gives the sweep the facts that reading backwards cannot: verified chunk boundaries, flags for each batch, and the
-transaction index entries that survive (kafka-log 02 §7).
+It finds everything that a backward sweep cannot find itself: verified chunk boundaries, flags for each batch, and the
+surviving entries of the transaction index (kafka-log 02 §7).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,52 +22,41 @@ from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import HeaderScan
 
 
-def may_hold_transactions(plan: CleaningPlan) -> bool:
-    """Return True if a file beside the log mentions transactions; in the log the sweep finds them."""
-    return (
-        bool(plan.aborted)
-        or any(segment.transaction_index_bytes for segment in plan.view.listing.segments)
-        or any(entry.coordinator_epoch >= 0 or entry.current_txn_first_offset >= 0 for entry in plan.view.producers)
-    )
+def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, ChunkBoundaries]:
+    """Return chunk boundaries, batch flags and surviving transaction index entries of the plan's segments.
 
-
-def dirty_base(segments: Sequence[SegmentRef], first_dirty_offset: int) -> int:
-    """Return the base offset of the segment that contains the first dirty offset."""
-    return max((s.base_offset for s in segments if s.base_offset <= first_dirty_offset), default=0)
-
-
-def scan_segments(
-    plan: CleaningPlan, segments: Sequence[SegmentRef], fs: Fs, progress: Progress
-) -> dict[int, ChunkBoundaries]:
-    """Return chunk boundaries, batch flags and surviving transaction index entries of every segment, by base offset.
+    They are by base offset of the segment.
 
     Raises:
         CorruptBatchError: a header is malformed, or a segment ends inside a batch.
         CorruptIndexError: the transaction index contradicts a marker.
     """
-    directory, first_dirty = plan.view.listing.path, plan.range.first_dirty_offset
-    base = dirty_base(segments, first_dirty)
+    directory, log_start_offset = plan.view.listing.path, plan.view.log_start_offset
+    dirty_from = _dirty_position(plan, fs)
+    mapped = max(plan.dirty_base_offset, log_start_offset)
     filtering = TransactionScan(plan.aborted)
-    mapped = max(base, plan.view.log_start_offset)
     mapping = TransactionScan(entry for entry in plan.aborted if entry.last_offset >= mapped)
     boundaries = {}
-    for segment in segments:
-        # Kafka's second state begins where the offset index leads for the first dirty offset, not at the segment's
-        # first batch.  A transaction whose marker lies between is known to it by its index entry only.
-        mapped_from = _position_of(first_dirty, segment, directory, fs) if segment.base_offset == base else 0
-        in_map = mapping if segment.base_offset >= base else None
+    for segment in plan.segments:
+        mapped_from = dirty_from if segment.base_offset == plan.dirty_base_offset else 0
+        in_map = mapping if segment.base_offset >= plan.dirty_base_offset else None
         boundaries[segment.base_offset] = _scan_segment(
-            directory, segment, filtering, in_map, mapped_from, plan.view.log_start_offset, progress
+            directory, segment, filtering, in_map, mapped_from, log_start_offset, progress
         )
     return boundaries
 
 
-def _position_of(offset: int, segment: SegmentRef, directory: Path, fs: Fs) -> int:
-    """Return the position to which the offset index of `segment` leads for `offset`."""
-    if not segment.offset_index_bytes:
+def _dirty_position(plan: CleaningPlan, fs: Fs) -> int:
+    """Return the position that the offset index of the first dirty segment gives for the first dirty offset.
+
+    Kafka's second state begins there, not at the segment's first batch.  It knows a transaction whose marker lies
+    between the two only from the index entry.
+    """
+    base_offset = plan.dirty_base_offset
+    if not any(segment.base_offset == base_offset and segment.offset_index_bytes for segment in plan.segments):
         return 0
-    name = segment_file_name(segment.base_offset, SegmentFileKind.OFFSET_INDEX)
-    return parse_offset_index(fs.read_bytes(directory / name), segment.base_offset).lookup(offset).position
+    content = fs.read_bytes(plan.view.listing.path / segment_file_name(base_offset, SegmentFileKind.OFFSET_INDEX))
+    return parse_offset_index(content, base_offset).lookup(plan.range.first_dirty_offset).position
 
 
 def _scan_segment(
@@ -123,7 +111,7 @@ def _scan_segment(
 def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
     """Return the error of a marker that the transaction index contradicts.
 
-    A cleaning would keep aborted records as the latest values of their keys, or drop committed ones as aborted.
+    If it were ignored, a cleaning would keep aborted records as latest values, or drop committed records as aborted.
     """
     return CorruptIndexError(
         f"a transaction marker of producer {marker['producer_id']} contradicts the transaction index",

@@ -1,4 +1,4 @@
-"""Warm-up: cleaning a tiny log loads every kernel of the cleaner, so that forked workers find them loaded.
+"""Warm-up: cleaning a tiny log loads every kernel of the cleaner before workers are forked.
 
 The log is Kafka's own bytes (kafka-log 01 §3.5, §4): a transactional batch, its marker, and a compressed batch whose
 only key is written twice.
@@ -35,7 +35,7 @@ _END_OFFSET = 21
 
 
 def warm_up(*, everything: bool = False) -> None:
-    """Run each kind of pass over the tiny log; no file stays.
+    """Run each kind of pass over the tiny log, and leave no file.
 
     `everything` also compiles kernels that only an explicit option needs.
     """

@@ -1,7 +1,7 @@
 """The write-behind thread: it writes finished outputs, in order, while the next one is swept.
 
-Invariant: an output is handed over only once the one before it is written.  So a process holds at most one output being
-swept and one being written, also across partitions that share the thread.
+Invariant: an output is submitted only after the one before it is written.  So a process holds at most one output being
+swept and one being written, even if several partitions share the thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Written = TypeVar("Written")
 
 
 class WriteBehind:
-    """A thread that runs the writes of one other thread in order; the first write starts it."""
+    """A thread that does the writes of one other thread, in order; the first write starts it."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
@@ -29,7 +29,7 @@ class WriteBehind:
             self._thread.shutdown()
 
     def submit(self, write: Callable[[], Written]) -> Future[Written]:
-        """Wait for the write submitted before, then have `write` called; return its future."""
+        """Wait for the write submitted before, then submit `write`; return its future."""
         self.settle()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="sediment-write")

@@ -1,1 +1,1 @@
-"""Ownership of log directories: `directory` for stopped ones, `live` for those an engine serves.  Knows no Spark."""
+"""Ownership of log directories: `directory` for stopped ones, `live` for those in use by an engine.  No Spark here."""

@@ -1,4 +1,4 @@
-"""A topic's whole effective config, for compaction, retention and live logs.
+"""The complete effective config of a topic: for compaction, retention and live logs.
 
 Field names are Kafka's keys with underscores, defaults are Kafka's own (kafka-log 06 §1, §4).
 Invariants: `compaction` and `retention` belong to one topic, so their cleanup policies are equal; every value that a
@@ -123,7 +123,7 @@ class LogConfig:
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:
-        """Any of `compact` and `delete`, without duplicates."""
+        """A tuple of `compact`, `delete`, both or neither, without duplicates."""
         return self.compaction.cleanup_policy
 
     @property

@@ -18,7 +18,7 @@ _LOWEST = -INT64_MAX - 1
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number from `low` to `high`, or one of `also`."""
+    """An integer from `low` to `high`, or one of `also`."""
 
     low: int
     high: int = INT64_MAX
@@ -35,7 +35,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """A number from `low` to `high`; with `above_low` it is more than `low`."""
+    """A number from `low` to `high`; with `above_low` it must be greater than `low`."""
 
     low: float
     high: float
@@ -53,7 +53,7 @@ class Real:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of some words, or with `several` a tuple of them, each at most once."""
+    """One of the words; with `several`, a tuple of words, each at most once."""
 
     words: tuple[str, ...]
     several: bool = False

@@ -1,1 +1,1 @@
-"""Spark, settings, command line and reports.  Knows no byte layout."""
+"""Spark, settings, command line and reports.  No byte layouts here."""

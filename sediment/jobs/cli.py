@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 COMMANDS = {
-    "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy has compact."),
+    "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy includes compact."),
     "completion": ("sediment.jobs.completion", "Print the completion script for bash, zsh or fish."),
     "delta-jars": ("sediment.jobs.delta_jars", "Fetch the JARs for Delta tables, once per machine."),
-    "dump": ("sediment.jobs.dump", "Show the contents of segments and of the files beside them."),
+    "dump": ("sediment.jobs.dump", "Show the contents of segments and of their indexes and checkpoints."),
     "expire": ("sediment.jobs.expire", "Delete segments past their retention limits."),
     "history": ("sediment.jobs.history", "Show the runs in a ledger."),
     "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
     "recover": ("sediment.jobs.recover", "Load partitions as a broker does at its start, and repair them."),
-    "warm-up": ("sediment.jobs.warm_up", "Compile and cache what the first run on a machine would wait for."),
+    "warm-up": ("sediment.jobs.warm_up", "Compile kernels and archive Spark's classes, so the first run starts fast."),
     "verify": ("sediment.jobs.verify", "Check that one directory is a correct compaction of another."),
 }
 
 
 @contextmanager
 def _one_line_if_stopped() -> Iterator[None]:
-    """Report a signal before the command starts in one line; click would print its own message."""
+    """Report, in one line, a signal that came before the command started; click would print its own message."""
     try:
         yield
     except RunStopped as stopped:
@@ -54,7 +54,7 @@ class _Commands(click.Group):
     """Group that loads the module of a command only when it is used, so that help and completion start fast."""
 
     def main(self, args: Sequence[str] | None = None, *positional: Any, **given: Any) -> Any:
-        """Run the command line `args`, or that of this process, which ends afterwards."""
+        """Run the command line `args`; without it, run that of this process and end the process."""
         if args is None:
             occupy_standard_descriptors()
         try:

@@ -3,9 +3,9 @@
     driver    lock · list · finish_interrupted            commit (one group at a time, ascending) · checkpoint · report
     tasks                                       view · plan · clean
 
-Invariants: only the driver renames.  A partition is committed as a whole task result, its checkpoint after its last
-group.  A partition that fails stays as it was, and the others go on.  With a limit on the run, all partitions are
-surveyed first and cleaned filthiest first; partitions beyond the limit stay as they were.
+Invariants: only the driver renames.  A partition is committed after its task has finished, and its checkpoint is
+written after its last group.  A partition that fails stays unchanged, and the others continue.  If the run has a limit,
+all partitions are surveyed first and cleaned filthiest first; partitions beyond the limit stay unchanged.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-_WORTH_SYNCING_TOGETHER = 8  # swaps: fewer are synced as fast one by one
+_WORTH_SYNCING_TOGETHER = 8  # swaps; if there are fewer, syncing them one by one is as fast
 _SYNCS_AT_ONCE = 8
-_WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition is done before its progress is worth showing
+_WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition finishes before its progress is worth showing
 
 MAX_BYTES = "max-bytes"
 HANDED_OFF = "handed-off"
@@ -96,7 +96,7 @@ HANDED_OFF = "handed-off"
 def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event | None = None) -> CompactionRunReport:
     """Compact the selected partitions of `options.log_dirs`; start Spark only if there is anything to clean.
 
-    `stop`, once set, ends the run after the group in progress; partitions without a result are reported as failed.
+    Setting `stop` ends the run after the group in progress; partitions without a result are reported as failed.
 
     Raises:
         UsageError: a directory, a setting or a combination of options is wrong; nothing was changed.
@@ -213,7 +213,7 @@ class _CompactionRun(CleaningRun):
         return directories
 
     def _prepare(self, directory: SelectedDirectory) -> Iterator[CleaningTask | PartitionReport]:
-        """Yield a task for each partition to compact, and a report for each other one."""
+        """Yield a task for each partition to compact, and a report for each other partition."""
         for partition in directory.partitions:
             try:
                 yield self._prepare_partition(directory, partition)
@@ -288,7 +288,7 @@ class _CompactionRun(CleaningRun):
                 reports.append(self._logged(report))
                 progress.advance(report.bytes_before)
         if not self._own.dry_run:
-            # The tokens go first: a lost attempt on a host that was frozen for a while may still try to write.
+            # The tokens are removed first: a lost attempt on a host that was frozen for a while may still try to write.
             for path in self._options.log_dirs:
                 remove_run_token(path)
             for task in tasks:
@@ -299,7 +299,7 @@ class _CompactionRun(CleaningRun):
     def _cleaned(
         self, sc: Any, tasks: Sequence[CleaningTask], *, in_order: bool
     ) -> Iterator[list[TaskResult[CleaningTask, CleaningResult]]]:
-        """Yield the results of all tasks; partitions to split come last, one at a time, each with all slots."""
+        """Yield the results of all tasks; partitions to split come last, one at a time, and each uses all slots."""
         to_split: list[tuple[CleaningTask, CleaningResult]] = []
         for results in run_pending(
             sc,
@@ -323,7 +323,7 @@ class _CompactionRun(CleaningRun):
     def _cleaned_in_splits(
         self, sc: Any, task: CleaningTask, asked: CleaningResult
     ) -> TaskResult[CleaningTask, CleaningResult]:
-        # Imported late: it compiles kernels that a run without splits never needs on the driver.
+        # Imported late: it compiles kernels that the driver needs only for splits.
         from sediment.jobs.cleaning.splits import clean_partition_in_splits
 
         if self._stop.is_set():
@@ -418,7 +418,7 @@ class _CompactionRun(CleaningRun):
         return failure(*self._why_lost(error, "clean"))
 
     def _sync_together(self, swaps: Sequence[PreparedSwap]) -> None:
-        """Make many small swaps durable together before the first commit, so that their flushes share the disk."""
+        """Make many small swaps durable together, before the first commit, so their flushes overlap."""
         self._synced = {}
         if self._own.dry_run or self._own.hand_off is not None or len(swaps) < _WORTH_SYNCING_TOGETHER:
             return
@@ -428,7 +428,7 @@ class _CompactionRun(CleaningRun):
                     self._synced[Path(swap.directory)] = pool.submit(make_durable, swap, self._fs)
 
     def _settle(self, task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
-        """Commit one partition; return its report, and its new first dirty offset if the checkpoint gets one."""
+        """Commit one partition; return its report and, if the checkpoint has to change, its new first dirty offset."""
         if result.swap is not None and not self._own.dry_run:
             where = "before this partition"
             try:
@@ -464,13 +464,13 @@ class _CompactionRun(CleaningRun):
         return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set, is_durable=is_durable)
 
     def _keep_before(self, partition: TopicPartition, log_dir: Path) -> None:
-        """Link a partition before it changes, or after an interrupted run has changed it."""
+        """Link a partition before this run changes it, even if an interrupted run has already changed it."""
         if self._own.keep_before is not None:
             snapshot_partition(partition, log_dir, self._own.keep_before, self._fs)
 
 
 def _update_checkpoint(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set `offsets` in a checkpoint file; a malformed file counts as empty, as for a broker, and is replaced."""
+    """Set `offsets` in a checkpoint file; a malformed file counts as empty, as in a broker, and is replaced."""
     like = path.with_name(LOCK_FILE)
     try:
         update_offset_checkpoint(fs, path, offsets, like=like)
@@ -479,7 +479,7 @@ def _update_checkpoint(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
-    """Return about how many bytes of a partition were swept, judged by the parts: a sweep goes from the end."""
+    """Estimate the bytes of a partition that were swept, from its parts: a sweep begins at the end."""
     if task.weight() < _WORTH_WATCHING_BYTES:
         return 0
     try:
@@ -502,7 +502,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     type=click.Choice(["auto", *(strategy.value for strategy in Strategy)]),
     default="auto",
     show_default=True,
-    help="Clean a partition whole, by one task, or split, by many; auto chooses by its size, its keys and the slots.",
+    help="whole: one task cleans a partition.  split: many tasks clean it.  auto: choose by size, keys and slots.",
 )
 @key_equality_option
 @click.option(
@@ -514,19 +514,19 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
 )
 @click.option("--retry-quarantined", is_flag=True, help="Try quarantined partitions again.")
 @click.option(
-    "--roll-active", is_flag=True, help="Roll the active segment, so that it is cleaned too; for a stopped copy."
+    "--roll-active", is_flag=True, help="Roll the active segment and clean it too; use this only on a stopped copy."
 )
 @click.option(
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Hard-link the files to be replaced into DIR first; it must be on the same filesystem.",
+    help="First hard-link the files to be replaced into DIR, which must be on the same filesystem.",
 )
 @click.option(
     "--keep-before",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Hard-link all files of changing partitions into DIR first, as BEFORE of verify; use a new DIR for each run.",
+    help="Before a partition changes, hard-link all its files into DIR, for `verify`; use a new DIR for each run.",
 )
 @click.option(
     "--max-bytes",
@@ -538,24 +538,24 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     "--max-seconds",
     type=click.FloatRange(min=0),
     metavar="N",
-    help="After N seconds start no partition and abandon unfinished ones.",
+    help="After N seconds start no more partitions and abandon unfinished ones.",
 )
 @click.option(
     "--hand-off",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Leave the cleaned segments in DIR for the running engine that owns LOG_DIR, and commit nothing.",
+    help="Commit nothing; leave the cleaned segments in DIR for the running engine that owns LOG_DIR.",
 )
 @click.option(
     "--output",
     metavar="DIR_OR_URI",
-    help="Write a complete log directory there and leave LOG_DIR unchanged; required if LOG_DIR is a URI.",
+    help="Write a complete log directory to DIR_OR_URI and leave LOG_DIR unchanged; required if LOG_DIR is a URI.",
 )
 @click.option(
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="With --output: fetch partitions of a URI into DIR (default: $TMPDIR).",
+    help="With --output and a URI source: fetch partitions into DIR (default: $TMPDIR).",
 )
 @click.option(
     "--allow-network-fs",
@@ -563,7 +563,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
 )
 def command(options: CommonOptions, strategy: str, key_equality: str, **own_options: Any) -> None:
-    """Compact the partitions of LOG_DIR... whose cleanup.policy has compact.
+    """Compact the partitions of LOG_DIR... whose cleanup.policy includes compact.
 
     SIGINT or SIGTERM finishes the current group, commits, reports and exits 1.
     """
@@ -578,7 +578,7 @@ def command(options: CommonOptions, strategy: str, key_equality: str, **own_opti
 
 
 if __name__ == "__main__":
-    # Tasks are pickled by the name of their module, and on an executor `__main__` is another module.
+    # Tasks are pickled by the name of their module, and on an executor `__main__` is a different module.
     from sediment.jobs.compact import command as importable
 
     importable()

@@ -1,6 +1,6 @@
-"""Shell completion: the script that `sediment completion SHELL` prints, and the words that complete an argument.
+"""Shell completion: the script that `sediment completion SHELL` prints, and the candidates for arguments.
 
-The shell starts `sediment` at each Tab, so that this module imports nothing slow.
+The shell starts `sediment` at each Tab, so this module imports nothing slow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHELLS = ("bash", "fish", "zsh")
 
 def complete_partition(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the partitions in the directories on the command line that begin with `incomplete`, sorted."""
-    # click leaves the arguments unparsed while an option still lacks its value.
+    # click leaves the arguments unparsed while the value of an option is missing.
     directories = [*(context.params.get("log_dirs") or context.params.get("paths") or ()), *context.args]
     names = {name for directory in directories for name in _partitions(Path(str(directory)).expanduser())}
     return sorted(name for name in names if name.startswith(incomplete))
@@ -52,7 +52,7 @@ def _partitions(directory: Path) -> Iterator[str]:
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print the script that lets SHELL complete commands, options, directories and partitions."""
+    """Print a script with which SHELL completes commands, options, directories and partitions."""
     from click.shell_completion import get_completion_class
 
     completing = get_completion_class(shell)

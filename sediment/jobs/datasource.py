@@ -3,14 +3,14 @@
     load     options -> request, paths -> partitions, indexes -> tasks of about `task_bytes`
     tasks    slices of segments -> Arrow batches; pyarrow and kernels are loaded there, after the fork
 
-Options leave out partitions, segments and ranges of segments; filters of a query are not pushed down.  Spark 4.2 keeps
-one read plan for a frame and all its queries (`PythonDataSourceV2`), so a plan narrowed by one query would answer the
-next one too.
+Only options exclude partitions, segments and ranges of segments; filters of a query are not pushed down.  Spark 4.2
+keeps one read plan for all queries of a frame (`PythonDataSourceV2`), so a plan that one query narrows would also be
+used for the next query.
 
 Invariants
 * All queries of a frame read the tasks that `load` planned, or fail.
-* A stream's progress is only the next offset of each partition, by the name of its directory.  So it stays valid after
-  rolls, retention and compaction.
+* A stream's progress consists only of the next offset of each partition, by the name of its directory.  So it stays
+  valid after rolls, retention and compaction.
 * The end of a stream is never above the offsets that a task can read.
 """
 
@@ -115,7 +115,7 @@ def register(spark: SparkSession) -> None:
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-        # Spark looks the name up in the active session; creating a frame makes this session the active one.
+        # Spark looks up the name in the active session; creating a frame makes this session active.
         spark.createDataFrame([], "nothing int")
         spark.dataSource.register(KafkaLogSource)
 
@@ -226,7 +226,7 @@ def spark_schema(columns: Sequence[Column]) -> StructType:
 
 
 def _with_schema(request: TableRequest, schema: StructType) -> TableRequest:
-    """Return `request` with the columns of `schema`, which a user may have given.
+    """Return `request` with the columns of `schema`, if the user gave one.
 
     Raises:
         UsageError: a column is unknown or has another type.
@@ -243,7 +243,7 @@ def _with_schema(request: TableRequest, schema: StructType) -> TableRequest:
 
 # --------------------------------------------------------------------------------------------------------------- errors
 def _in_one_sentence(function: _Function) -> _Function:
-    """Wrap a function so that a SedimentError comes without a Python traceback; the error ends its process."""
+    """Wrap a function so that a SedimentError is shown without a Python traceback; the error ends its process."""
 
     @functools.wraps(function)
     def wrapped(*arguments: Any, **named: Any) -> Any:
@@ -262,7 +262,7 @@ def selected_sources(options: SourceOptions, fs: Fs) -> list[Source]:
     """Return the sources of the paths that the options `topics` and `partitions` select.
 
     Raises:
-        UsageError: a path does not exist or is not of a log, or no path has a selected topic or partition.
+        UsageError: a path does not exist or does not belong to a log, or no path has a selected topic or partition.
     """
     found, request = find_sources(options.paths, fs), options.request
     _check_selected("topic", request.topics, {source.partition.topic for source in found})
@@ -284,8 +284,8 @@ def _check_selected(kind: str, selected: Collection[Any] | None, existing: Colle
 class KafkaLogSource(DataSource):
     """Data source `kafka-log`; docs/query/tables.md describes its options and tables.
 
-    Spark makes one instance at `load` and gives every query of the frame a copy.  So the tasks are planned here: plans
-    of two queries would differ if the directory changes between them.
+    Spark makes one instance at `load` and gives every query of the frame a copy.  So the tasks are planned here;
+    otherwise the plans of two queries could differ if the directory changes in between.
     """
 
     @_in_one_sentence
@@ -371,10 +371,10 @@ def _batches(
 
 
 class KafkaLogReader(DataSourceReader):
-    """Reader of a batch query: the files as they were at `load`.
+    """Reader of a batch query; it reads the files that existed at `load`.
 
-    It has no `pushFilters`, because Spark 4.2 answers later queries of the frame with the plan that an earlier query
-    narrowed.
+    It has no `pushFilters`, because Spark 4.2 would use the plan that one query narrowed for later queries of the
+    frame.
     """
 
     def __init__(self, request: TableRequest, tasks: Sequence[TableTask]) -> None:
@@ -426,7 +426,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @_in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the next offset of each partition, reduced to `limit`, and never below `start`."""
+        """Return the next offset of each partition, limited by `limit`, but never below `start`."""
         ends = self._target if self._target is not None else self._ends.now()
         ends = {**start, **{name: max(end, start.get(name, end)) for name, end in ends.items()}}
         if not isinstance(limit, ReadMaxRows):
@@ -503,7 +503,7 @@ def _log_loss(source: Source, first_offset: int, next_offset: int) -> None:
 
 
 class _LogEnds:
-    """Next offset of each partition, read again if the files have changed."""
+    """The next offset of each partition; it is read again if the files have changed."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -531,7 +531,7 @@ class _LogEnds:
         return found
 
     def now(self) -> dict[str, int]:
-        """Return the next offset of all partitions, without those that disappear meanwhile."""
+        """Return the next offset of all partitions, except those that disappear meanwhile."""
         ends = {}
         for name, source in self.sources().items():
             with contextlib.suppress(NotALogDirectoryError):
@@ -539,12 +539,12 @@ class _LogEnds:
         return ends
 
     def first(self, source: Source | None) -> int:
-        """Return the base offset of the first segment; 0 without one."""
+        """Return the base offset of the first segment, or 0 if no segment exists."""
         segments = live_segments(source, Fs()) if source else ()
         return segments[0].base_offset if segments else 0
 
     def _end(self, name: str, source: Source) -> int:
-        # Imported late: they load compiled code, which a process that only plans does not need.
+        # Imported late: these modules load compiled code, which a process that only plans does not need.
         from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
         from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
 

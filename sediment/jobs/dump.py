@@ -1,8 +1,8 @@
 """`sediment dump PATH …`: the contents of a log's files, as a table for people, JSON lines, or Parquet.
 
-It shows everything that kafka-dump-log does, and more.  Printed rows are read in this process, without Spark, so that
-the output starts at once.  Spark writes Parquet if there is much of it, or with --master.  Either way the rows are
-those of `spark.read.format("kafka-log")`.
+It shows everything that kafka-dump-log shows, and more.  Printed rows are read in this process, without Spark, so the
+output starts at once.  Spark writes Parquet if there is much data, or with --master.  In both cases the rows are those
+of `spark.read.format("kafka-log")`.
 
 Invariants: rows go to stdout as they are read, everything else to stderr; an unfinished output leaves no directory.
 """
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 SHOWN_ROWS = 1000
 SHOWN_CHARACTERS = 60
-DIRECT_BYTES = 1 << 30  # up to this size one process writes the Parquet in less time than Spark takes to start
+DIRECT_BYTES = 1 << 30  # up to this size, one process writes Parquet files faster than Spark starts
 
 _NAMED_TABLES = {
     SegmentFileKind.LOG: "records",
@@ -76,7 +76,7 @@ _NAMED_TABLES = {
 }
 _DIRECTORY_TABLE = "segments"
 
-# Columns of the table for people without --columns; tables that are not here show all of theirs.
+# Columns that people see without --columns; tables that are not listed show all columns.
 _SHOWN = {
     "records": ("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
     "batches": (
@@ -116,7 +116,7 @@ _KEYS_ONLY = ("topic", "partition", "offset", "timestamp", "key", "size")
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """Options of the output; with `limit` None every row is printed."""
+    """Options of the output; if `limit` is None, every row is printed."""
 
     as_json: bool
     to: Path | None
@@ -206,7 +206,7 @@ def _write_with_spark(request: TableRequest, sources: Sequence[Source], options:
                 reader = reader.option(name, value)
             reader.load([_path(source) for source in sources]).write.parquet(str(to))
     except BaseException:
-        # Not the whole directory: another process may have written into it at the same moment.
+        # Not the whole directory, because another process may have written to it at the same time.
         with contextlib.suppress(OSError):
             shutil.rmtree(to / "_temporary")
             to.rmdir()
@@ -262,7 +262,7 @@ class _Checked:
             yield row
 
     def finish(self, request: TableRequest, options: DumpOptions) -> int:
-        """Return the exit status; every row of `indexes` counts, shown or not."""
+        """Return the exit status; all rows of `indexes` count, even if they are not shown."""
         if request.what != "indexes":
             return EXIT_DONE
         for _ in self:
@@ -302,7 +302,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return key and value of a record of a coordinator or of the cluster itself; empty for other records."""
+    """Return the decoded key and value of a coordinator's or the cluster's own record; empty for other records."""
     if "key" not in row:
         return {}
     key, value = row["key"], row.get("value")
@@ -316,7 +316,7 @@ def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: bytes) -> str | None:
-    """Return `value` as text if it is UTF-8 that a terminal shows unchanged, else None."""
+    """Return `value` as text if it is UTF-8 without characters that a terminal interprets, else None."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -338,7 +338,7 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
     for row in shown:
         decoded = _decoded(row)
         table.add_row(*(_cell(column.kind, decoded.get(column.name, row[column.name])) for column in columns))
-    # The content of a record is not markup, and a pipe has no width.
+    # Do not interpret the content of records as markup; a pipe has no width.
     as_is = partial(SafeConsole, highlight=False, markup=False, emoji=False)
     console = as_is() if as_is().is_terminal else as_is(width=1 << 14)
     write_result(as_text(lambda shown: shown.print(table), console))
@@ -385,21 +385,28 @@ def _short(text: str) -> str:
 @click.command("dump")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_path)
 @click.option("--what", metavar="TABLE", help=f"One of {', '.join(TABLES)} (default: by the kind of PATH).")
-@click.option("--offsets", metavar="A:B", help="Only offsets from A to below B; either side may be empty.")
-@click.option("--timestamps-ms", metavar="A:B", help="Only timestamps from A to below B.")
+@click.option(
+    "--offsets", metavar="A:B", help="Print only offsets from A up to, not including, B; either may be left out."
+)
+@click.option("--timestamps-ms", metavar="A:B", help="Print only timestamps from A up to, not including, B.")
 @click.option(
     "--partition",
     "partitions",
     multiple=True,
     metavar="TOPIC-N",
     shell_complete=complete_partition,
-    help="Only these partitions; globs allowed.  A pattern that matches nothing is an error.",
+    help="Select partitions by name or glob.  A pattern that matches nothing is an error.",
 )
-@click.option("--allow-empty-selection", is_flag=True, help="Let a --partition match nothing, for schedulers.")
-@click.option("--columns", metavar="NAME,...", help="Print these columns, in this order.")
-@click.option("--keys", is_flag=True, help="Print keys of records without their values.")
 @click.option(
-    "--isolation", type=click.Choice(ISOLATIONS), default=READ_UNCOMMITTED, help="Isolation level, as for a consumer."
+    "--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing, for schedulers."
+)
+@click.option("--columns", metavar="NAME,...", help="Print these columns, in this order.")
+@click.option("--keys", is_flag=True, help="Print the keys of records, not their values.")
+@click.option(
+    "--isolation",
+    type=click.Choice(ISOLATIONS),
+    default=READ_UNCOMMITTED,
+    help="Read with this isolation level, like a consumer.",
 )
 @click.option(
     "--on-corruption",
@@ -413,12 +420,12 @@ def _short(text: str) -> str:
     type=click.IntRange(min=0),
     help=f"Print at most N rows (default for a table: {SHOWN_ROWS}; 0: all).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row instead of a table.")
 @click.option("--to", type=click.Path(path_type=Path), help="Write Parquet into this new directory instead.")
 @click.option("--master", metavar="URL", help="Write with Spark on this master; only with --to.")
 @click.option("--quiet", is_flag=True, help="Print no messages on stderr.")
 def command(**given: Any) -> None:
-    """Print the contents of segments and of the files beside them.
+    """Print the contents of segments and of their indexes and checkpoints.
 
     PATH is a log directory, a partition's directory, a segment's file, or a glob of them.
     """
@@ -429,7 +436,7 @@ def command(**given: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Arguments:
-    """Arguments of the command as given; the texts of --offsets, --timestamps-ms and --columns are not parsed yet."""
+    """The given arguments of the command; --offsets, --timestamps-ms and --columns are not parsed yet."""
 
     paths: tuple[str, ...]
     what: str | None
@@ -464,7 +471,7 @@ class _Arguments:
         return DumpOptions(self.as_json, self.to, limit or None, self.quiet, self.master)
 
     def select(self, sources: Sequence[Source]) -> list[Source]:
-        """Return the sources whose partition matches a --partition, all without one.
+        """Return the sources whose partition matches a --partition; all if none was given.
 
         Raises:
             UsageError: a pattern matches nothing.
@@ -481,7 +488,8 @@ class _Arguments:
         """Return the request for the rows.
 
         Raises:
-            UsageError: an unknown table or column, a malformed range, or --keys for another table than `records`.
+            UsageError: a table or column is unknown, a range is malformed, or --keys is given for a table other than
+                `records`.
         """
         request = TableRequest(
             what=self.what or default_table,

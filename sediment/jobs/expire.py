@@ -6,11 +6,11 @@
     per group         originals linked · roll · log starts moved · segments deleted · log starts settled
     catalogue         done
 
-Invariants: a segment is deleted only after the log start offset above it is durable.  With --archive the table was
-read back and holds all of its records; with --keep-originals its files have durable links and are in the catalogue.
-Log start entries stay as a broker leaves them: only for a log that starts inside its first segment.  A partition that
-fails does not affect the others.  A run that asks changes nothing before the answer, and then deletes exactly the
-segments that it showed.
+Invariants: a segment is deleted only after the log start offset above it is durable.  With --archive, the table was
+read back first and contains all records of the segment; with --keep-originals, its files have durable links and are in
+the catalogue.  As in a broker, a log start entry remains only for a log that starts inside its first segment.  A
+partition that fails does not affect the others.  A run that asks changes nothing before the answer, and then deletes
+exactly the segments that it showed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ from sediment.jobs.reporting.run_report import (
     counted,
     human_bytes,
     in_order,
-    new_run_id,
     print_failures,
     report_json,
     report_table,
@@ -81,7 +80,7 @@ from sediment.segment_io.errors import (
     SettingsError,
     SourceChangedError,
 )
-from sediment.segment_io.format.names import LEADER_EPOCH_FILE, LOCK_FILE, LOG_START_FILE, TopicPartition
+from sediment.segment_io.format.names import LEADER_EPOCH_FILE, LOCK_FILE, LOG_START_FILE, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, update_offset_checkpoint
 from sediment.segment_io.partition.listing import LogListing, list_log
@@ -235,7 +234,7 @@ def _listed(listing: LogListing, status: str, code: str | None, reason: str | No
 # -------------------------------------------------------------------------------------------------------------- the run
 @dataclass(frozen=True, slots=True)
 class ExpireOptions:
-    """Options of `expire` besides the common ones.
+    """Options of `expire` in addition to the common ones.
 
     `archive` is the path or URI of a Delta table that first receives the records of the segments to delete.
     `keep_originals` is a directory on the same filesystem that first receives links to their files.
@@ -257,8 +256,8 @@ def expire(
 ) -> ExpiryRunReport:
     """Delete the segments of the selected partitions of `options.log_dirs` that are past their retention limits.
 
-    `confirm` is called once, if there is anything to delete, with the report that a dry run would return.  `stop`, once
-    set, ends the run after the partitions in progress; the others are reported as failed.
+    If there is anything to delete, `confirm` is called once, with the report that a dry run would return.  Setting
+    `stop` ends the run after the partitions in progress; the others are reported as failed.
 
     Raises:
         UsageError: a directory or setting is wrong, or the archive or the directory of originals cannot be used;
@@ -391,7 +390,7 @@ class _ExpiryRun:
             return failed(*describe(error))
 
     def _decide(self, directory: SelectedDirectory, partition: TopicPartition) -> ExpiryTask | ExpiryReport:
-        # Imported late: it compiles kernels, for which a wrong command line should not wait.
+        # Imported late: it compiles kernels, and a wrong command line should be reported before that.
         from sediment.segment_io.partition.log_view import open_view
 
         path = directory.path / str(partition)
@@ -422,10 +421,10 @@ class _ExpiryRun:
         _check_log_start(view, checkpoints)
         read_leader_epochs(
             self._fs, path / LEADER_EPOCH_FILE
-        )  # a malformed file must fail the partition before the log start moves
+        )  # if the file is malformed, the partition must fail before its log start moves
         found = self._planned(view, config, checkpoints, keep_deleted=asked and config.file_delete_delay_ms > 0)
         if isinstance(found, ExpiryReport) and not self._only_looks:
-            # An error here is left to the next run.
+            # After an error here, the next run does this.
             with suppress(SedimentError, OSError):
                 settle_epochs(view, self._fs)
         return found
@@ -557,7 +556,7 @@ class _ExpiryRun:
     def _drop_redundant_starts(self, directories: Sequence[SelectedDirectory], reports: Sequence[ExpiryReport]) -> None:
         """Remove log start entries of logs that start with their first segment, as a broker does.
 
-        An interrupted run leaves such entries; an error here leaves them to the next run.
+        An interrupted run leaves such entries.  After an error here, the next run removes them.
         """
         first = {
             (report.log_dir, report.partition): report.segments[0]
@@ -592,8 +591,8 @@ def delete_group(
     4. Keep a checkpoint entry only for a log that starts inside its first segment, as a broker does.
        Crash after this step: the broker finds a log that starts with its first segment, or at its checkpoint entry.
 
-    On a full disk: without space for step 1 the active segment stays.  Without space for step 2 the segments are
-    deleted in an order that is correct without the checkpoint.
+    On a full disk: if step 1 finds too little space, the active segment stays.  If step 2 does, the segments are
+    deleted in an order that is safe without the checkpoint.
     """
     reports: list[ExpiryReport] = []
     ready: list[ExpiryTask] = []
@@ -653,7 +652,7 @@ def delete_group(
 
 
 def _check_log_start(view: LogView, checkpoints: PartitionCheckpoints) -> None:
-    """Check that the log start is not above the log end; otherwise checkpoint and segments differ in age.
+    """Check that the log start is not above the log end; if it is, checkpoint and segments are of different times.
 
     Raises:
         CorruptCheckpointError: the log start offset would expire every segment.
@@ -673,7 +672,7 @@ def _is_full(error: Exception) -> bool:
 
 
 def _carried_out(report: ExpiryReport, view: LogView, plan: RetentionPlan) -> ExpiryReport:
-    """Return `report` with the segments left and deleted once `plan` is carried out."""
+    """Return `report` with the remaining and the deleted segments after `plan` was carried out."""
     return replace(
         report,
         log_start_offset=plan.log_start_offset,
@@ -729,15 +728,15 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
 @click.option(
     "--archive",
     metavar="DELTA_PATH",
-    help="First copy the records of the expired segments to this Delta table, and count them there.",
+    help="First copy the records of the expired segments to this Delta table, and check their number there.",
 )
 @click.option(
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Hard-link the files to be deleted into DIR first, with a catalogue; it must be on the same filesystem.",
+    help="First hard-link the files to be deleted into DIR, on the same filesystem, and write a catalogue there.",
 )
-@click.option("--yes", is_flag=True, help="Delete without asking; without it a run on a terminal asks first.")
+@click.option("--yes", is_flag=True, help="Delete without asking; otherwise a run on a terminal asks first.")
 @click.option(
     "--allow-network-fs",
     is_flag=True,

@@ -1,6 +1,6 @@
 """`sediment history LEDGER`: the runs in a ledger, the partitions of one run, or one partition in all runs.
 
-The ledger is read without Spark, newest runs first, and of the partitions only the rows to show.
+The ledger is read without Spark, newest runs first; only those rows of `partitions` are read that are shown.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_runs(path: str, last: int | None) -> list[dict[str, Any]]:
 
 
 def read_partitions(path: str, run_ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return rows of `partitions` of these runs as dicts by column, ordered by log directory and partition.
+    """Return the rows of `partitions` for these runs as dicts by column, ordered by log directory and partition.
 
     Raises:
         UsageError: `path` is not a ledger, or the package that reads ledgers is missing.
@@ -184,7 +184,7 @@ def _change(row: dict[str, Any], before: str, after: str, text: Any) -> str:
     "--replay",
     multiple=True,
     metavar="FILE",
-    help="First add the run of the --json report in FILE (- is stdin), unless the ledger has it.",
+    help="First add the run that the --json report in FILE (- is stdin) describes, unless the ledger has it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(

@@ -3,8 +3,8 @@
     driver    list · select                                            table or JSON
     tasks                     view · rules · sample (or --exact: clean in memory)
 
-Invariants: nothing is written and no lock is taken; the segments are checked to be unchanged at the end.  The text on a
-rule comes from the rule itself.  With --exact every figure of the cleaning is that of `compact`.
+Invariants: nothing is written and no lock is taken; the segments are checked to be unchanged at the end.  The rules
+themselves explain why they block.  With --exact, every figure on the cleaning equals that of `compact`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rich.console import Console
 
 from sediment.compaction.strategy import KeyEquality
 from sediment.engine.directory.uncleanable import read_uncleanable
-from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, estimate_segments, find_resources, strategy_for
+from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, find_resources, strategy_for
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import quarantined, settled
 from sediment.jobs.cleaning.result import CleaningResult
@@ -38,9 +38,9 @@ from sediment.jobs.reporting.run_report import (
     QUARANTINED,
     PartitionReport,
     RunReport,
+    counted,
     human_bytes,
     in_order,
-    new_run_id,
     report_json,
     report_table,
     utc_time,
@@ -51,6 +51,7 @@ from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.retention.config import RetentionConfig
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError, SourceChangedError
+from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, list_log
 
@@ -88,8 +89,8 @@ class PartitionPlan:
     `status` is cleanable, blocked (by the rule `reason_code`), failed or quarantined.  `unblocks_at_ms` is the time at
     which the partition becomes cleanable without another record.  `clean_bytes`, `cleanable_bytes` and `dirty_ratio`
     are Kafka's.  `bytes_after`, `messages_written` and the tombstones are estimated from a sample unless `is_exact`;
-    `segments`, `groups_rewritten` and `messages_read` are known only then.  `tombstones_waiting` counts the tombstones
-    left; their delete horizons lie between `first_delete_horizon_ms` and `last_delete_horizon_ms`.
+    `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.  `tombstones_waiting` counts the
+    tombstones left; their delete horizons lie between `first_delete_horizon_ms` and `last_delete_horizon_ms`.
     """
 
     partition: str
@@ -137,8 +138,8 @@ class PlanningTask:
     """One partition to plan; `cleaning` is the dry run that --exact makes.
 
     `quarantine` is the report with which `compact` skips a quarantined partition.  `compaction_held` and
-    `retention_held` (reason code, text) are the settings that keep `compact` and `expire` from it.  `at_work` is the
-    reason for an unclean log with a running broker.
+    `retention_held` (reason code, text) say which setting makes `compact` or `expire` leave it alone.  `at_work` is the
+    reason why a log counts as unclean while a broker runs.
     """
 
     cleaning: CleaningTask
@@ -150,7 +151,7 @@ class PlanningTask:
     at_work: str | None
 
     def is_cleaned(self) -> bool:
-        """Return True if `compact` would have a task for the partition, cleanable or not."""
+        """Return True if `compact` would start a task for the partition, even if nothing is cleanable."""
         return self.cleaning.config.compacts and self.quarantine is None
 
     def weight(self) -> int:
@@ -200,8 +201,6 @@ def _start(listing: LogListing, cleanup_policy: tuple[str, ...]) -> PartitionPla
 
 
 def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> PartitionPlan | SplitsToClean:
-    from sediment.compaction.policy import explain_range
-
     cleaning = task.cleaning
     listing, config, fs = cleaning.listing, cleaning.config, Fs()
     if listing.is_replacement_open():
@@ -216,7 +215,7 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
         log_end_offset=view.log_end_offset,
         retention=_retention(task, view),
         reason_code=None if cleanable.blocked_by is None else cleanable.blocked_by.value,
-        reason=explain_range(cleanable, view, config),
+        reason=cleanable.reason,
         unblocks_at_ms=cleanable.unblocks_at_ms,
     )
     if task.at_work is not None and found.reason_code == UNCLEAN:
@@ -263,6 +262,7 @@ def _with_cleaning(
     task: PlanningTask, found: PartitionPlan, view: LogView, cleanable: CleanableRange, attempt: str
 ) -> PartitionPlan | SplitsToClean:
     """Return the plan with the fields of the compaction."""
+    from sediment.compaction.estimate import estimate_plan
     from sediment.compaction.grouping import plan_cleaning
 
     cleaning = task.cleaning
@@ -278,7 +278,7 @@ def _with_cleaning(
     if cleanable.blocked_by is not None or task.quarantine is not None:
         return _with_tombstones(found, _estimate(task, view, cleanable.first_dirty_offset))
     plan = plan_cleaning(view, cleanable, cleaning.config, now_ms=cleaning.now_ms)
-    choice = strategy_for(cleaning, plan, Fs())
+    choice = strategy_for(cleaning, plan, lambda: estimate_plan(plan, Fs(), sample_bytes=SAMPLE_BYTES))
     found = replace(
         found,
         status=CLEANABLE,
@@ -291,8 +291,7 @@ def _with_cleaning(
         result = clean_partition(cleaning, attempt)
         return SplitsToClean(found, result) if result.to_split is not None else _exactly(cleaning, found, result)
     estimate = _estimate(task, view, cleanable.first_uncleanable_offset)
-    cleaned_bytes = sum(group.log_bytes for group in plan.groups)
-    back = cleaned_bytes - estimate.log_bytes
+    back = plan.log_bytes - estimate.log_bytes
     return replace(
         _with_tombstones(found, estimate),
         keys=estimate.keys,
@@ -304,9 +303,18 @@ def _with_cleaning(
 
 def _estimate(task: PlanningTask, view: LogView, end_offset: int) -> Estimate:
     """Return an estimate of what cleaning the rolled segments below `end_offset` leaves."""
+    from sediment.compaction.estimate import estimate_segments
+
     cleaning = task.cleaning
     segments = [segment for segment in view.listing.segments[:-1] if segment.base_offset < end_offset]
-    return estimate_segments(view.listing.path, segments, cleaning.config, Fs(), now_ms=cleaning.now_ms)
+    return estimate_segments(
+        view.listing.path,
+        segments,
+        Fs(),
+        now_ms=cleaning.now_ms,
+        next_horizon_ms=cleaning.config.next_horizon_ms(cleaning.now_ms),
+        sample_bytes=SAMPLE_BYTES,
+    )
 
 
 def _with_tombstones(found: PartitionPlan, estimate: Estimate) -> PartitionPlan:
@@ -425,7 +433,7 @@ def _prepare(
 
 
 def _exactly_in_splits(sc: Any, task: PlanningTask, in_splits: SplitsToClean) -> PartitionPlan:
-    # Imported late: it compiles kernels that a plan without splits never needs on the driver.
+    # Imported late: it compiles kernels that the driver needs only for splits.
     from sediment.jobs.cleaning.splits import clean_partition_in_splits
 
     try:
@@ -492,8 +500,8 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     if retention is not None and retention.reason is not None:
         texts.append(f"retention skips it: {retention.reason}")
     elif retention is not None and retention.segments:
-        count = len(retention.segments)
-        texts.append(f"retention deletes {count} segments, {human_bytes(retention.bytes)}")
+        segments = counted(len(retention.segments), "segment")
+        texts.append(f"retention deletes {segments}, {human_bytes(retention.bytes)}")
     elif retention is not None and retention.next_at_ms is not None:
         texts.append(f"retention deletes the next segment at {utc_time(retention.next_at_ms)}")
     return texts

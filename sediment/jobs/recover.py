@@ -4,8 +4,8 @@
     per directory     recovery points and log starts · the marker of a clean stop  when its partitions are done
 
 Invariants: a directory is marked as cleanly stopped only if it was so before, or if every log that a broker would open
-was loaded without an error.  Recovery points are written only for logs that are durable up to them.  A partition that
-fails does not affect the others.
+was loaded without an error.  Recovery points are written only for logs that are durable up to them.  If a partition
+fails, the others are not affected.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import (
     FAILED,
     RunReport,
+    counted,
     human_bytes,
     in_order,
-    new_run_id,
     print_failures,
     report_json,
     report_table,
@@ -58,6 +58,7 @@ from sediment.segment_io.format.names import (
     RECOVERY_POINT_FILE,
     DirectoryState,
     TopicPartition,
+    new_run_id,
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
@@ -86,11 +87,11 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """Report of one partition in the state after a broker's start; offsets are None if it did not load.
+    """Report of one partition, as it is after a broker's start; offsets are None if it did not load.
 
     `producers` are (id, last sequence), `aborted` are (producer id, first, last, last stable offset).  `damage` lists
-    corruption in parts that a broker trusts; it is left unchanged.  `housekeeping` lists the silent work of a broker at
-    the start of a healthy log.  Every batch from `verified_from_offset` on was verified.
+    corruption in parts that a broker trusts; it is left unchanged.  `housekeeping` lists changes that a broker makes
+    silently when it loads a healthy log.  Every batch at or after `verified_from_offset` was verified.
 
     Source: docs/reference/commands.md, JSON.
     """
@@ -117,7 +118,7 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRunReport(RunReport[RecoveryReport]):
-    """Report of a run of `recover`; a broker would start on `clean_directories` as after a clean stop."""
+    """Report of a run of `recover`; for a broker, `clean_directories` had a clean stop."""
 
     dry_run: bool
     clean_directories: tuple[str, ...]
@@ -170,7 +171,7 @@ def _damage_reason(log: LoadedLog) -> str:
 # ---------------------------------------------------------------------------------------------------------- a partition
 @dataclass(frozen=True, slots=True)
 class _LogToLoad:
-    """Log to load; `name` is that of its directory, live or of a future replica."""
+    """Log to load; `name` is that of its directory, which may be of a live log or of a future replica."""
 
     name: str
     partition: TopicPartition
@@ -293,7 +294,7 @@ def _logs_to_load(directory: SelectedDirectory, options: CommonOptions, fs: Fs) 
 
 
 def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome], is_whole: bool, fs: Fs) -> bool:
-    """Write the files of a broker's stop; return True if the directory now counts as cleanly stopped.
+    """Write the files that a broker writes when it stops; return True if the directory now counts as cleanly stopped.
 
     Source: kafka-log 04 §14 step 3.
     """
@@ -315,7 +316,7 @@ def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome]
         return True
     if not is_whole or len(loaded) < len(outcomes):
         return False
-    # No broker epoch: a controller must not take a replica that lost its tail for one that stopped cleanly.
+    # No broker epoch: a controller must not treat a replica that lost its tail as one that stopped cleanly.
     fs.replace_file(directory.path / CLEAN_SHUTDOWN_FILE, b"", like=like)
     return True
 
@@ -340,7 +341,7 @@ def recover(
 ) -> RecoveryRunReport:
     """Load and repair the selected partitions of `options.log_dirs`, `threads` at a time in each directory.
 
-    `stop`, once set, ends the run after the partitions in progress; the others are reported as failed.
+    Setting `stop` ends the run after the partitions in progress; the others are reported as failed.
 
     Raises:
         UsageError: a directory or setting is wrong; nothing was changed.
@@ -402,7 +403,7 @@ def _outcomes(
     options: CommonOptions,
     progress: Progress,
 ) -> Iterator[tuple[SelectedDirectory, list[_Outcome], bool]]:
-    """Yield each directory with the outcomes of its partitions when the last of them is done; largest logs first."""
+    """Yield each directory with its partitions' outcomes when the last one is done; load the largest logs first."""
     left = {directory.path: len(logs) for directory, logs, _ in per_directory}
     done: dict[Path, list[_Outcome]] = {path: [] for path in left}
     by_path = {directory.path: (directory, is_whole) for directory, _, is_whole in per_directory}
@@ -450,7 +451,7 @@ def _summary(report: RecoveryRunReport) -> str:
     repairs = sum(len(partition.repairs) for partition in report.partitions)
     if repairs or failed:
         verb = "would be recovered" if report.dry_run else "recovered"
-        counts = f"{len(report.partitions) - failed} {verb} with {repairs} repairs, {failed} failed"
+        counts = f"{len(report.partitions) - failed} {verb} with {counted(repairs, 'repair')}, {failed} failed"
     else:
         where = "" if all(map(_is_verified, report.partitions)) else " from their recovery points on"
         counts = f"{len(report.partitions)} checked{where}, nothing to repair"
@@ -458,7 +459,7 @@ def _summary(report: RecoveryRunReport) -> str:
 
 
 def _is_verified(partition: RecoveryReport) -> bool:
-    """True if every batch of a loaded partition was verified."""
+    """Return True if every batch of a loaded partition was verified."""
     verified_from = partition.verified_from_offset
     return verified_from is not None and verified_from <= partition.segments[0].base_offset
 

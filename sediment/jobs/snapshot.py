@@ -4,13 +4,13 @@
     2. tasks     read the latest record of each key
     3. driver    check that the files are unchanged, and merge: rows and progress in one commit
 
-A refresh happens exactly once.  One MERGE writes the rows, and the metadata of its commit hold the offset reached in
-each partition.  A killed run is either complete or not done, and the next one continues from the committed progress.
-Two runs from the same progress commit the same numbered refresh, a Delta application transaction, so Delta refuses the
-second.
+A refresh happens exactly once.  One MERGE writes the rows, and the metadata of its commit record the offset reached in
+each partition.  A killed run has either committed everything or nothing, and the next run continues from the committed
+progress.  If two runs start from the same progress, both commit a refresh of the same number, as a Delta application
+transaction, and Delta refuses the second.
 
-Invariants: only the table is written; it holds only records that READ_COMMITTED gives to a consumer; a partition that
-cannot be read keeps its rows and its progress, and the others are refreshed.
+Invariants: only the table is written; it contains only records that a READ_COMMITTED consumer gets; a partition that
+cannot be read keeps its rows and its progress, while the others are refreshed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ if __name__ == "__main__":
 
 import json
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -62,7 +61,13 @@ from sediment.jobs.reporting.run_report import FAILED, SCHEMA, SKIPPED
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
-from sediment.segment_io.format.names import INTERNAL_TOPICS, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, TopicPartition
+from sediment.segment_io.format.names import (
+    INTERNAL_TOPICS,
+    LEADER_EPOCH_FILE,
+    PARTITION_METADATA_FILE,
+    TopicPartition,
+    new_run_id,
+)
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.packing import pack_by_weight, pack_in_order
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, read_partition_metadata
@@ -108,7 +113,7 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOptions:
-    """Options of `snapshot` alone; `as_of` None is the latest state."""
+    """Options that only `snapshot` has; if `as_of` is None, the latest state is written."""
 
     to: str
     as_of: AsOf | None
@@ -135,7 +140,7 @@ class PartitionSnapshot:
 class SnapshotReport:
     """Report of one run.
 
-    `version` is that of the table afterwards.  The numbers of rows are those of the table; None if Delta gave none.
+    `version` is that of the table after the run.  The numbers of rows come from Delta; None if it reported none.
     """
 
     run_id: str
@@ -242,7 +247,7 @@ def _log(directory: SelectedDirectory, partition: TopicPartition, fs: Fs) -> _Lo
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """Partition and the records of it to read."""
+    """Partition, and its records to read."""
 
     log: _Log
     facts: LogState
@@ -318,7 +323,7 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
-    """Return the condition of the table's rows to delete unless their key was read; None without such rows."""
+    """Return the condition for rows of the table to delete unless their key was read; None if there can be none."""
     from pyspark.sql import functions as f
 
     rebuilt: dict[str, list[int]] = {}
@@ -344,14 +349,14 @@ def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Result of the tasks: `rows` of all partitions, held by Spark, and the summaries of each partition's parts."""
+    """Result of the tasks: `rows` of all partitions, stored by Spark, and the summaries of each partition's parts."""
 
     rows: DataFrame
     summaries: tuple[tuple[ReadSummary, ...], ...]
 
 
 def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
-    """Read the planned records; the rows of a partition with an error are incomplete."""
+    """Read the planned records; if a partition has an error, its rows are incomplete."""
     from pyspark.sql import functions as f
 
     slots = spark.sparkContext.defaultParallelism
@@ -362,7 +367,7 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
         owners.append(owner)
     tasks = pack_by_weight(parts, Part.size_bytes, slots * _TASKS_PER_SLOT)
     rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
-    # Checkpointed, so that Spark cannot compute the rows again: the summaries describe exactly the rows of the table.
+    # Checkpointed, so that Spark cannot compute the rows again: the summaries must describe exactly these rows.
     held = rows.localCheckpoint()
     summaries: list[list[ReadSummary]] = [[] for _ in planned]
     for row in held.where(f.col("topic") == SUMMARY_TOPIC).select("partition", "value").collect():
@@ -371,9 +376,9 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
 
 
 def _cut(planned: Sequence[_Planned], slots: int) -> Iterator[tuple[int, tuple[ScanTask, ...]]]:
-    """Yield the index of a partition and the slices that one task reads together.
+    """Yield (index of a partition, slices that one task reads together).
 
-    The groups are few, because each of them gives a row for a key.
+    There are few such groups, because a key can have a row in each of them.
     """
     total_bytes = sum(map(_size_bytes, planned))
     part_bytes = max(total_bytes // slots, _PART_BYTES)
@@ -399,7 +404,7 @@ def _latest(read: _Read, planned: Sequence[_Planned]) -> DataFrame:
 
 
 def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
-    """Set as many shuffle partitions as the bytes to read need; Spark's default suits other sizes."""
+    """Set the number of shuffle partitions by the bytes to read; Spark's default suits other sizes."""
     size_bytes = sum(map(_size_bytes, planned))
     slots = spark.sparkContext.defaultParallelism
     spark.conf.set(_SHUFFLE_PARTITIONS, str(max(slots, size_bytes // _SHUFFLED_BYTES)))
@@ -432,7 +437,7 @@ class _Run:
         self._options = options
         self._own = own
         self._spark = spark
-        self._run_id = uuid.uuid4().hex[:12]
+        self._run_id = new_run_id()
         self._started = time.monotonic()
         self._fs = Fs()
         self._table = SnapshotTable(spark, own.to, own.deletion_vectors)
@@ -464,7 +469,7 @@ class _Run:
                 if partition in good:
                     reports.append(_refreshed(partition, sum(a.messages_read for a in summaries), self._own))
             if good:
-                with stop_on_signals():  # so that a committed refresh is reported; a second signal does not wait
+                with stop_on_signals():  # so that a committed refresh is reported
                     outcome = self._commit(_latest(read, good), good, [*idle, *good], before, known)
         return self._report(reports, outcome)
 
@@ -558,7 +563,7 @@ def _refreshed(partition: _Planned, messages_read: int, own: SnapshotOptions) ->
 
 
 def _with_compacted_reason(report: PartitionSnapshot, partition: _Planned) -> PartitionSnapshot:
-    """Add a reason to the report if compaction removed values of that point in time."""
+    """Add a reason to the report if compaction has removed values that existed at that point in time."""
     cleaned_to = partition.facts.first_dirty_offset or 0
     if partition.refresh.end_offset >= cleaned_to:
         return report
@@ -601,7 +606,8 @@ def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Se
     """Return the point in time of `--as-of-offset [TOPIC-N:]OFFSET …` and `--as-of-ms`; None without both.
 
     Raises:
-        UsageError: an option is malformed, or has a bare offset while not exactly one of `partitions` is selected.
+        UsageError: an option is malformed, or gives an offset without a partition although `partitions` has not exactly
+            one.
     """
     if not offsets and timestamp_ms is None:
         return None
@@ -647,12 +653,12 @@ def _check_output(to: str, log_dirs: Sequence[Path]) -> None:
     "as_of_offsets",
     multiple=True,
     metavar="[TOPIC-N:]OFFSET",
-    help="Write the state after this offset, to a table of its own.",
+    help="Write the state after this offset, to a separate table.",
 )
 @click.option(
     "--as-of-ms",
     type=click.IntRange(min=0),
-    help="Write the state of the records up to this timestamp, to a table of its own.",
+    help="Write the state of the records up to this timestamp, to a separate table.",
 )
 @click.option("--from-start", is_flag=True, help="Read the selected partitions from their start again.")
 @click.option(
@@ -669,7 +675,7 @@ def command(
     from_start: bool,
     enable_deletion_vectors: bool,
 ) -> None:
-    """Keep the latest value of each key in the log directories LOG_DIR... as a Delta table."""
+    """Write the latest value of each key in LOG_DIR... to a Delta table, and keep it up to date."""
     if to.startswith("file:///"):
         to = to.removeprefix("file://")
     _check_output(to, options.log_dirs)

@@ -3,8 +3,9 @@
     driver    pair up · slices                    · range of each pair  · bytes and files · count and first differences
     tasks                      batches -> segments                        records, batches
 
-The cleaner's code is not used: `verification.cleaned_range` states its rules again over segments, `verification.rules`
-as queries.  Neither directory is changed or locked; a directory that changes while it is read is an error.
+The cleaner's code is not used: `verification.cleaned_range` defines its rules again for segments, and
+`verification.rules` as queries.  Neither directory is changed or locked; a directory that changes while it is read is
+an error.
 
 Invariant: a partition is CORRECT only if every check was made and found no difference.
 """
@@ -34,7 +35,7 @@ from sediment.engine.directory.before_mark import BeforeMark, fingerprint, read_
 from sediment.jobs.command_line.options import CommonOptions, options_of_two_directories
 from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG, RunReport, new_run_id, report_json
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG, RunReport, report_json
 from sediment.jobs.settings.cluster_settings import check_patterns, settings_of_logs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import create_session, spark_context
@@ -60,7 +61,7 @@ from sediment.jobs.verification.report import (
 from sediment.jobs.verification.rows import AFTER, BEFORE, load_aborted, load_batches, load_records
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
-from sediment.segment_io.format.names import CLEANER_FILE, parse_segment_file
+from sediment.segment_io.format.names import CLEANER_FILE, new_run_id, parse_segment_file
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
@@ -90,11 +91,11 @@ class _Side:
 
     @property
     def readable_bytes(self) -> int:
-        """Upper bound of the bytes to read: positions in a segment have 32 bits, and a larger file may be sparse."""
+        """Upper bound of the bytes to read; positions in a segment have 32 bits, so a larger file must be sparse."""
         return sum(min(segment.ref.log_bytes, INT32_MAX) for segment in self.segments)
 
     def facts(self, found: Mapping[int, Row], first_open: int | None) -> LogFacts:
-        """Return the facts of the log from its listing, and from the rows `found` of its segments."""
+        """Return the facts of the log from its listing and from `found`, the rows of its segments."""
         return LogFacts(
             tuple(_segment_facts(segment, found.get(segment.base_offset)) for segment in self.segments),
             first_open,
@@ -183,7 +184,7 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
 
 
 def _check_cleaner_checkpoint(before: Path, after: Path, fs: Fs) -> None:
-    """Check a cleaner checkpoint that differs from BEFORE: readers here take a malformed file as empty, brokers do not.
+    """Check a cleaner checkpoint that differs from BEFORE; readers here treat a malformed one as empty, brokers do not.
 
     Raises:
         CorruptCheckpointError: the file is malformed.
@@ -208,7 +209,7 @@ def _side(source: Source, fs: Fs, checkpoints: LogDirCheckpoints | None = None) 
 
 
 def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
-    """Return the partitions of BEFORE; a run without changes left only its mark there."""
+    """Return the partitions of BEFORE; after a run without changes, it contains only the run's mark."""
     try:
         return find_sources([before], fs)
     except NotALogDirectoryError:
@@ -234,7 +235,7 @@ def _selected(names: Sequence[str], options: CommonOptions) -> list[str]:
 
 
 def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirCheckpoints], fs: Fs) -> PairReport:
-    """Return the report of a partition that --keep-before did not link: it must be unchanged since the run started."""
+    """Return the report of a partition that --keep-before did not link; it must be unchanged since the run started."""
     name = after.directory.name
     old, new = (known.of(after.partition).log_start or 0 for known in checkpoints)
     differences = []
@@ -275,7 +276,7 @@ def _wrong(name: str, before: str | None, after: str | None, differences: Sequen
 
 # ------------------------------------------------------------------------------------------------------------ verifying
 def _settings_of(sources: Sequence[tuple[Source, Source]], settings: Settings) -> dict[Source, Settings]:
-    """Return the settings of each pair by its log before: from the metadata beside it, or else beside the other log."""
+    """Return the settings of each pair, from the metadata log next to BEFORE's log, or else next to AFTER's."""
     before, after = (
         settings_of_logs([(pair[side].partition, pair[side].directory) for pair in sources], settings, Fs())
         for side in (0, 1)
@@ -360,7 +361,7 @@ class _VerifyRun:
             min((row.first_open for row in rows.values() if row.first_open is not None), default=None) for rows in found
         ]
         if first_corrupt is not None:
-            # The marker of a seemingly open transaction may be in an unreadable batch.
+            # If a transaction seems open, its marker may be in an unreadable batch.
             opened = [None, None]
         before = replace(pair.before.facts(found[0], opened[0]), first_corrupt=first_corrupt)
         after = pair.after.facts(found[1], opened[1])
@@ -491,12 +492,12 @@ def _readable_bytes(pairs: Sequence[_Pair]) -> int:
 
 
 def _slots(spark: SparkSession, size_bytes: int) -> int:
-    """Return the least number of tasks of an exchange: one for a tiny size."""
+    """Return the number of tasks of a shuffle; one for tiny data."""
     return 1 if size_bytes < _TINY_BYTES else max(1, int(spark.sparkContext.defaultParallelism))
 
 
 def _unreadable(batches: DataFrame) -> list[Row]:
-    """Return a row for each pair and side with unreadable batches: the `segments` that hold them.
+    """Return a row for each side of a pair that has unreadable batches, with the `segments` that contain them.
 
     Raises:
         SedimentError: a log could not be read at all.
@@ -519,7 +520,7 @@ def _unreadable(batches: DataFrame) -> list[Row]:
 
 
 def _counted(found: DataFrame) -> tuple[dict[int, Counter[str]], dict[int, list[Difference]]]:
-    """Return the number of differences of each check of each pair, and the first ones; few rows in any case."""
+    """Return, for each check of each pair, the number of differences and the first ones; few rows in any case."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -596,7 +597,7 @@ def _quick_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
 
 
 def _over_tcp(given: Mapping[str, str]) -> dict[str, str]:
-    """Return a setting for TCP: over Unix domain sockets, Python processes of DataFrames end with a traceback."""
+    """Return a setting for TCP, because with Unix domain sockets DataFrames' Python processes end with a traceback."""
     name = "spark.python.unix.domain.socket.enabled"
     return {name: given.get(name, "false")}
 
@@ -609,7 +610,7 @@ def _session(options: CommonOptions, pairs: Sequence[_Pair]) -> Iterator[SparkSe
     with start(options.master, "sediment verify") as spark:
         wanted = {_SHUFFLE_PARTITIONS: str(_slots(spark, size_bytes))}
         if size_bytes <= _SMALL_BYTES:
-            wanted["spark.sql.codegen.wholeStage"] = "false"  # compiling queries would take longer than running them
+            wanted["spark.sql.codegen.wholeStage"] = "false"  # compiling takes longer than running
         before = {name: spark.conf.get(name, None) for name in wanted}
         try:
             for name, value in wanted.items():
@@ -657,7 +658,7 @@ def verify(options: CommonOptions, *, now_is_exact: bool, since_ms: int | None) 
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),
-    help="Set the clock of the first of several cleanings (default: one cleaning, at --now-ms if given).",
+    help="Accept several cleanings, the first at this time (default: one cleaning, at --now-ms if given).",
 )
 def command(options: CommonOptions, since_ms: int | None) -> None:
     """Check that AFTER is a correct compaction of BEFORE.

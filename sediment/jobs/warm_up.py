@@ -1,4 +1,4 @@
-"""`sediment warm-up`: compile kernels and archive Spark's classes once, so that no run waits for it."""
+"""`sediment warm-up`: compile kernels and archive Spark's classes once, so no run has to wait for this."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sediment.segment_io.errors import UsageError
 
 @click.command("warm-up")
 def command() -> None:
-    """Compile the code that is compiled at first use, and archive the classes that Spark loads when it starts.
+    """Compile the kernels in advance, and archive the classes that Spark loads when it starts.
 
-    Both stay in this user's cache folder; repeat it after an update of Sediment, Spark or Java.
+    Both results stay in your cache folder.  Repeat this after an update of Sediment, Spark or Java.
     """
     from sediment.compaction.warm_up import warm_up
 

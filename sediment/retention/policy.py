@@ -1,14 +1,14 @@
 """The retention policy: the segments of a log that expire, and the reason why each other segment stays.
 
     A   log start offset    every cleanup policy       the next segment begins at or below the log start offset
-    B   retention.bytes     policies with delete       the segments left still hold that much
+    B   retention.bytes     policies with delete       the remaining segments have at least that size
     C   retention.ms        policies with delete       the newest record is older than that
 
 Invariants
 * Pure: values in, values out.
 * Expired segments are a prefix of the log below the high watermark.
-* The rules run in this order, each on the segments that the one before left.
-* One segment is always left.  If every segment expires, an empty one is rolled first, at the log end offset.
+* The rules run in this order, each on the segments that the previous rule kept.
+* One segment always remains.  If every segment expires, an empty one is rolled first, at the log end offset.
 * An empty active segment stays.
 
 Source: kafka-log 03 §2, §3, §6.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """The facts on a segment that rules read; without record timestamps, the largest is the modification time."""
+    """The data on a segment that the rules need; without record timestamps, the modification time is the largest."""
 
     base_offset: int
     log_bytes: int
@@ -64,8 +64,8 @@ class KeepReason(StrEnum):
 class SegmentDecision:
     """The decision on one segment: exactly one of `rule` and `kept` is set.
 
-    `goes_at_ms` is the time at which retention.ms expires the segment if nothing is appended.  It is None if no time
-    does, if the segment expires now, and if anything but time keeps it.
+    `goes_at_ms` is the time at which retention.ms expires the segment if nothing is appended.  It is None if the
+    segment expires now, if time never expires it, and if something other than time keeps it.
     """
 
     segment: SegmentState
@@ -88,7 +88,7 @@ class RetentionPlan:
     rolls_active: bool
 
     def keeping_active(self) -> RetentionPlan:
-        """Return the plan that keeps the active segment, because the disk is too full to roll the next one."""
+        """Return the plan that keeps the active segment; for a disk that is too full to roll the next one."""
         if not self.rolls_active:
             return self
         *others, active = self.fates
@@ -124,8 +124,8 @@ def plan_retention(
 ) -> RetentionPlan:
     """Decide about `segments`, ascending, the last one active; offsets are absolute, ends exclusive.
 
-    After an unclean stop, segments from `unverified_from_offset` (a segment base) on are not verified and stay.  Every
-    segment of a tiered log stays, because no file says which segments remote storage holds.
+    After an unclean stop, the segment at `unverified_from_offset` (a segment base) and all later ones are not verified
+    and stay.  Every segment of a tiered log stays, because no file shows which segments are in remote storage.
     """
     if config.is_tiered or not segments:
         fates = [SegmentDecision(segment, None, KeepReason.TIERED) for segment in segments]
@@ -155,7 +155,7 @@ def plan_retention(
 
 
 def plan_view(view: LogView, config: RetentionConfig, *, now_ms: int) -> RetentionPlan:
-    """Run `plan_retention` on a log as its files show it; an unknown high watermark is the log start offset."""
+    """Run `plan_retention` on the view of a log; an unknown high watermark counts as the log start offset."""
     return plan_retention(
         segment_states(view),
         config,
@@ -168,7 +168,7 @@ def plan_view(view: LogView, config: RetentionConfig, *, now_ms: int) -> Retenti
 
 
 def segment_states(view: LogView) -> tuple[SegmentState, ...]:
-    """Return the segments of a view in the form that the rules read."""
+    """Return the segments of a view in the form that the rules need."""
     return tuple(
         SegmentState(ref.base_offset, ref.log_bytes, times.largest_timestamp_ms)
         for ref, times in zip(view.listing.segments, view.segment_times, strict=True)

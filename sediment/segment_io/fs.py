@@ -27,7 +27,7 @@ from sediment.segment_io.errors import OwnerNotKeptError
 _MAX_READ_BYTES = (1 << 31) - 1  # Kafka's largest file
 _READ_AND_WRITE = 0o666
 _PAST_CACHE: int = getattr(os, "O_DIRECT", 0)  # not on every system
-_BLOCK_BYTES = 4096  # addresses, positions and sizes of direct writes are multiples of it
+_BLOCK_BYTES = 4096  # addresses, positions and sizes of direct writes are multiples of this
 _DIRECT_WRITE_BYTES = 4 << 20
 _LARGE_WRITE_BYTES = 1 << 20
 _ZEROS = bytes(1 << 20)
@@ -37,7 +37,7 @@ _ZEROS = bytes(1 << 20)
 class FileEntry:
     """One directory entry; `mtime_ns` is the modification time in nanoseconds since the epoch.
 
-    Pipes, sockets, devices and dangling links are neither directories nor files, whatever their names.
+    Pipes, sockets, devices and dangling links are neither directories nor files.
     """
 
     name: str
@@ -59,7 +59,7 @@ _TO_READ = 0x100  # PyBUF_READ
 
 
 class FileMapping:
-    """The first bytes of a file as readable memory at `address`; it lasts as long as this object.
+    """The first bytes of a file as readable memory at `address`, as long as this object exists.
 
     It holds no descriptor, unlike `mmap.mmap`, which duplicates its descriptor.
     """
@@ -80,16 +80,16 @@ class FileMapping:
         return self._size_bytes
 
     def __del__(self, unmap: Callable[[int, int], int] = _LIBC.munmap) -> None:
-        # A default value, because globals may be gone at the end of the interpreter.
+        # A default value, because globals may no longer exist when the interpreter ends.
         if self.address:
             unmap(self.address, self._size_bytes)
             self.address = 0
 
 
 class OpenFile:
-    """An open file of a live log, independent of later names.
+    """An open file of a live log; it stays usable if the file is renamed or deleted.
 
-    Closed by `close` or with the last reference, so that readers of a deleted segment can finish.
+    It is closed by `close`, or with the last reference to it, so readers of a deleted segment can finish.
     """
 
     __slots__ = ("descriptor", "path")
@@ -119,7 +119,7 @@ class OpenFile:
         return b"".join(parts)
 
     def read_into(self, target: memoryview, position: int) -> int:
-        """Fill `target` from `position` on; return the bytes read, fewer at the end of the file."""
+        """Fill `target` with the bytes at `position`; return the number of bytes read, fewer at the end of the file."""
         read = 0
         while read < len(target):
             got = os.preadv(self.descriptor, [target[read:]], position + read)
@@ -203,9 +203,9 @@ class Fs:
         return _entry(path.name, status)
 
     def change_stamp(self, path: Path) -> tuple[int, int, int] | None:
-        """Return size in bytes, mtime and ctime in ns of one path, links followed; None if nothing is there.
+        """Return (size in bytes, mtime in ns, ctime in ns) of one path, links followed; None if it does not exist.
 
-        The ctime also shows a change that restored size and mtime, and a file that was renamed into place.
+        The ctime also shows changes after which size and mtime were restored, and a file that was renamed to this path.
         """
         try:
             status = path.stat()
@@ -233,7 +233,7 @@ class Fs:
             os.close(descriptor)
 
     def ends_in_zeros(self, path: Path, position: int) -> bool:
-        """Return True if every byte from `position` on is zero, or there are none; holes are not read."""
+        """Return True if there is nothing but zeros after `position`; do not read holes."""
         descriptor = self.open_to_read(path)
         try:
             return only_zeros(descriptor, position, os.fstat(descriptor).st_size)
@@ -259,8 +259,8 @@ class Fs:
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         """Create `path` (it must not exist), write `chunks`, return the bytes written.  Not yet durable.
 
-        Large chunks bypass the page cache if the filesystem supports that.  Cleaning a directory reads hundreds of
-        times the size of the cache, and the pages of a broker should stay in it.
+        Large chunks bypass the page cache if the filesystem supports that.  A cleaning reads and writes much more than
+        the cache can hold, and a broker's pages should stay in it.
         """
         written = 0
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -297,8 +297,9 @@ class Fs:
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Cut a file down to its first `size_bytes`, in place; not yet durable.
 
-        It changes an existing inode, to remove the torn end of a segment after a crash: a copy of the rest could need a
-        gigabyte that a full disk does not have.  The caller copies a file that has several names instead.
+        This changes an existing inode.  It removes the torn end of a segment after a crash, because a copy of the rest
+        could need a gigabyte that a full disk does not have.  If a file has several names, the caller copies it
+        instead.
         """
         os.truncate(path, size_bytes)
 
@@ -340,7 +341,7 @@ class Fs:
         os.utime(path, ns=(mtime_ns, mtime_ns))
 
     def adopt_owner(self, path: Path, like: Path) -> None:
-        """Give `path` the owner, group and mode of `like`; from a directory a file takes the read and write bits only.
+        """Give `path` the owner, group and mode of `like`; a file gets only the read and write bits of a directory.
 
         Raises:
             OwnerNotKeptError: this process may not change them.
@@ -366,7 +367,7 @@ class Fs:
         """Check that this process may open `count` more files.
 
         Raises:
-            OSError: EMFILE or ENFILE, if it may not.
+            OSError: EMFILE or ENFILE; this process may not.
         """
         opened: list[int] = []
         try:
@@ -382,7 +383,7 @@ class Fs:
 
 
 class DryRunFs(Fs):
-    """A filesystem for dry runs: it reads files, and only counts the bytes that it would write."""
+    """A filesystem for dry runs: it reads files, but only counts the bytes that it would write."""
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         return sum(memoryview(chunk).nbytes for chunk in chunks)
@@ -426,7 +427,7 @@ def is_out_of_descriptors(error: BaseException) -> bool:
 def open_to_read(path: Path) -> int:
     """Open a regular file for reading; the caller closes the descriptor returned.
 
-    Other files are refused: a pipe would block, and a device need not have an end.
+    Other files are refused: a pipe would block, and a device may have no end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
@@ -441,7 +442,7 @@ def open_to_read(path: Path) -> int:
 def only_zeros(descriptor: int, position: int, end: int) -> bool:
     """Return True if the bytes of an open file in [position, end) are zeros.
 
-    Holes are not read: a file may be preallocated, or be sparse and huge.
+    Holes are not read, because a file may be preallocated, or sparse and huge.
     """
     while position < end:
         try:
@@ -461,8 +462,8 @@ def only_zeros(descriptor: int, position: int, end: int) -> bool:
 def _write_past_cache(descriptor: int, content: memoryview) -> int:
     """Write the whole blocks at the start of `content` directly to the device.
 
-    Returns the bytes written, fewer or none if the filesystem does not support it; the caller writes the rest as usual.
-    The file's position must be at a block.
+    Returns the number of bytes written, which is lower or 0 if the filesystem does not support this; the caller then
+    writes the rest as usual. The file's position must be a multiple of a block.
     """
     whole_bytes = len(content) - len(content) % _BLOCK_BYTES
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)

@@ -1,7 +1,7 @@
 """Filesystem type of a path, and the types of network filesystems.
 
-Another host may use a log directory on a network filesystem, and `.lock` does not reach it.  The guarantees of a sync
-or a rename there depend on the server.
+Another host may use a log directory on a network filesystem, where `.lock` does not exclude it.  There, the guarantees
+of a sync or a rename depend on the server.
 
 Source: proc(5), /proc/pid/mountinfo.
 """

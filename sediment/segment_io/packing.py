@@ -1,4 +1,4 @@
-"""Packing of weighted items into lists, one list a task: greedy, and without knowledge of the items.
+"""Greedy packing of weighted items into lists, one list per task; it knows only the items' weights.
 
 Invariant: every item is in exactly one list, and no list is empty.
 """
@@ -33,9 +33,9 @@ def pack_in_order(
 ) -> list[list[_Item]]:
     """Return lists of neighbours, in the order of `items`.
 
-    A list takes the next item as long as its weight then stays within `capacity`; an item above it has a list of its
-    own.  With `overfill`, a list takes items until it reaches `capacity`, so that only the last list can be lighter.
-    `most_items` limits the items of a list.
+    A list takes the next item if its weight then stays within `capacity`; a heavier item gets its own list.  With
+    `overfill`, a list takes items until it reaches `capacity`, so only the last list can be lighter.  `most_items`
+    limits the items of a list.
     """
     packed: list[list[_Item]] = []
     total = 0

@@ -1,7 +1,7 @@
 """Escaping of text from disk for printing and encoding: names, paths and contents of files may hold any bytes.
 
-A terminal takes control characters for commands.  Bytes of a file name that are not UTF-8 are surrogates in Python, and
-UTF-8 cannot encode those.
+A terminal executes control characters as commands.  Bytes of a file name that are not UTF-8 are surrogates in Python,
+and UTF-8 cannot encode those.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Names are relative to the directory of a store, with `/` between folders.
 
 Invariants
-* A file under its final name is whole.  A store that shows incomplete files gets it under another name first.
+* A file under its final name is complete.  If a store shows incomplete files, the file first has another name.
 * On a local store the results of `write` and `move` are durable after `sync` of their folder.
 * Errors are OSError with the file's full name, without the credentials of a URI.
 """
@@ -47,7 +47,7 @@ class StoredFile:
 
 
 class Store:
-    """One directory, by its path or URI; it connects at the first use, and again after unpickling."""
+    """One directory, given by its path or URI; it connects at its first use, and again after it is unpickled."""
 
     def __init__(self, where: str) -> None:
         self.where = where if _SCHEME in where else str(Path(where).absolute())
@@ -117,7 +117,7 @@ class Store:
         }
 
     def folders(self) -> list[str]:
-        """Return the folders directly in this one; an object store has those with an object."""
+        """Return the direct subfolders; in an object store, only those that contain an object exist."""
         from pyarrow.fs import FileSelector, FileType
 
         filesystem, _ = self._opened
@@ -155,7 +155,7 @@ class Store:
         return filesystem.type_name not in _ATOMIC
 
     def make_folder(self, folder: str) -> None:
-        """Create a folder and its parents; without effect in an object store, where folders are only parts of names."""
+        """Create a folder and its parents; do nothing in an object store, where folders are only parts of names."""
         filesystem, _ = self._opened
         if self.shows_incomplete_files:
             with self._named_errors(folder):
@@ -173,7 +173,7 @@ class Store:
         return written
 
     def put(self, name: str, chunks: Iterable[Buffer], *, part: str) -> int:
-        """Write a file that gets its name only when it is whole; `part` is its name until then."""
+        """Write a file that gets its name only when it is complete; until then its name is `part`."""
         if not self.shows_incomplete_files:
             return self.write(name, chunks)
         written = self.write(part, chunks)
@@ -197,7 +197,7 @@ class Store:
             self._fs.set_mtime_ns(self.local_path / name, mtime_ns)
 
     def delete(self, name: str) -> None:
-        """Remove a file; without effect if it does not exist."""
+        """Remove a file; do nothing if it does not exist."""
         filesystem, _ = self._opened
         try:
             with self._named_errors(name):
@@ -216,7 +216,7 @@ class Store:
                 continue
 
     def sync(self, folder: str = "") -> None:
-        """Make the names in a folder of a local store durable; other stores do so by themselves."""
+        """Make the names in a folder of a local store durable; other stores do this by themselves."""
         if self.local_path is not None:
             self._fs.sync_directory(self.local_path / folder)
 
@@ -260,7 +260,7 @@ class ListedFs(Fs):
 
 
 def _with_single_puts(where: str) -> str:
-    """Return `where` with an option for one request, not three, per small object and no empty part of an upload."""
+    """Return `where` with an option: one request instead of three per small object, and no empty part of an upload."""
     if not where.startswith("s3://") or _SINGLE_PUTS in where:
         return where
     return f"{where}{'&' if '?' in where else '?'}{_SINGLE_PUTS}=true"
@@ -269,7 +269,7 @@ def _with_single_puts(where: str) -> str:
 def _with_retries(filesystem: FileSystem) -> FileSystem:
     """Return the filesystem; for S3 one that retries with growing waits if a server is busy or drops connections.
 
-    By default pyarrow gives up on a filesystem of a URI after about six seconds.
+    Without this, pyarrow gives up after about six seconds.
     """
     if filesystem.type_name != "s3":
         return filesystem

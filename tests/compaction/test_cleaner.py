@@ -15,12 +15,12 @@ from sediment.compaction import chunk_reader
 from sediment.compaction.cleaner import clean_log, sweep_log
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
-from sediment.compaction.kernels import sweep
 from sediment.compaction.policy import cleanable_range
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.compaction.write_behind import WriteBehind
-from sediment.segment_io.compiled import native
+from sediment.segment_io.compiled import native, status
 from sediment.segment_io.errors import CorruptBatchError, MapFullError, SourceChangedError, UnsupportedDataError
+from sediment.segment_io.format.decode import STATUS_TEXT
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import DryRunFs, Fs
@@ -579,10 +579,8 @@ def test_a_partition_whose_write_fails_frees_its_disk_space_at_once(two_logs):
 
 
 def test_every_status_of_the_sweep_that_is_an_error_has_a_text():
-    statuses = {value for name, value in vars(sweep).items() if name.startswith("BAD_")}
-    from sediment.segment_io.format import decode
-
-    assert statuses <= set(decode.STATUS_TEXT)
+    statuses = {value for name, value in vars(status).items() if name.startswith("BAD_")}
+    assert statuses <= set(STATUS_TEXT)
 
 
 @pytest.mark.parametrize("codecs", [(0,), (3,)])

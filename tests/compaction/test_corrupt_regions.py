@@ -1,4 +1,4 @@
-"""Unreadable batches that are kept: whatever they hold, no value that a reader sees is made wrong by the cleaning.
+"""Unreadable batches that are kept: for any content of them, readers see the same values after the cleaning.
 
 A log is corrupted and cleaned, and then the corrupt batches are assumed to have been anything: the original batches,
 other keys and values, markers.  For each of these the log before and the log after must show the same latest values,

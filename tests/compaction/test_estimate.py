@@ -1,4 +1,4 @@
-"""Estimates from samples: exact where the sample is the whole, right at both ends, near in between."""
+"""Estimates from samples: exact for a complete sample, right if keys never or always repeat, close otherwise."""
 
 from __future__ import annotations
 

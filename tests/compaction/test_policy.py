@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.policy import BlockingRule, cleanable_range, explain_range, filthiest_first
+from sediment.compaction.policy import BlockingRule, cleanable_range, filthiest_first
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.fs import Fs
@@ -271,17 +271,17 @@ def test_the_maximum_lag_can_come_before_the_ratio():
     ],
 )
 def test_the_reason_is_one_sentence_with_its_numbers(view, words):
-    assert words in explain_range(range_of(view), view, config())
+    assert words in range_of(view).reason
 
 
 def test_the_lag_and_the_policy_are_explained_too():
     view = log_view([(0, 100, NOW_MS), (10, 0)], end=10)
     lag = config(min_compaction_lag_ms=1000)
-    sentence = explain_range(cleanable_range(view, lag, now_ms=NOW_MS), view, lag)
+    sentence = cleanable_range(view, lag, now_ms=NOW_MS).reason
     assert sentence == "segment 0 holds records younger than min.compaction.lag.ms 1000"
     delete = CompactionConfig()
     found = cleanable_range(view, delete, now_ms=NOW_MS)
-    assert explain_range(found, view, delete) == "cleanup.policy does not contain compact"
+    assert found.reason == "cleanup.policy does not contain compact"
 
 
 # ------------------------------------------------------------------------------------------------ Kafka's own rounds

@@ -1,4 +1,4 @@
-"""A prepared swap as JSON: it comes back as it was, and nothing else is taken for one."""
+"""A prepared swap as JSON: parsing restores the same swap, and rejects everything else."""
 
 from __future__ import annotations
 

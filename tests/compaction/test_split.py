@@ -1,4 +1,4 @@
-"""Splits of a partition against the whole: the same parts for all bounds, runs, ranges and budgets."""
+"""Splits of a partition compared with a whole cleaning: the same parts for all bounds, runs, ranges and budgets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sediment.compaction.split import (
     splits_at,
 )
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
-from sediment.segment_io.format.decompress import NOT_DECOMPRESSED
+from sediment.segment_io.format.compression.decompress import NOT_DECOMPRESSED
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef, list_log
@@ -266,7 +266,7 @@ def test_compressed_batches_without_a_survivor_are_not_decompressed_ahead(tmp_pa
     survivors = survivors_of(work, split)
     assert np.unpackbits(survivors.bits, bitorder="little").tolist() == [1, 0, 1, 1, 1, 0, 1, 0]
     with ExitStack() as stack:
-        reader = ChunkReader(directory, plan.view.listing.segments, Fs(), 1 << 20, 0, stack)
+        reader = ChunkReader(directory, plan.view.listing.segments, Fs(), 1 << 20, 0, lambda _: None, stack)
         reader.skip_batches_without_survivors(np.packbits([1, 0, 0, 1, 0, 0, 1, 0], bitorder="little"))
         (chunk,) = reader.chunks(split.groups[0].segments, {}, newest_first=True)
         assert (chunk.payloads[:, 1] != NOT_DECOMPRESSED).tolist() == [True, False, False, False, True]

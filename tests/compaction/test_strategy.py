@@ -1,4 +1,4 @@
-"""The choice of a strategy: by the caller's wish, size, keys, memory and slots."""
+"""The choice of a strategy by the caller's option, size, keys, memory and slots."""
 
 from __future__ import annotations
 

@@ -2,13 +2,15 @@ import subprocess
 import sys
 
 from sediment.compaction import exact_keys
-from sediment.compaction.kernels import sweep
+from sediment.compaction.kernels.fill_map import fill_map
+from sediment.compaction.kernels.scan_chunk import scan_chunk
+from sediment.compaction.kernels.sweep import emit_compressed, sweep_chunk
 from sediment.compaction.warm_up import warm_up
 
 
 def test_warming_up_compiles_every_kernel_of_the_sweep():
     warm_up()
-    for kernel in (sweep.scan_chunk, sweep.sweep_chunk, sweep.fill_map, sweep.emit_compressed):
+    for kernel in (scan_chunk, sweep_chunk, fill_map, emit_compressed):
         assert kernel.signatures, kernel
     warm_up(everything=True)
     assert exact_keys.prove_chunk.signatures

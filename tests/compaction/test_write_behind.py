@@ -1,4 +1,4 @@
-"""Writes during a sweep: in order, one output at a time, errors in the futures."""
+"""Writes during a sweep: they are in order, one output at a time, and errors are in the futures."""
 
 import threading
 import weakref

@@ -1,4 +1,4 @@
-"""Cases as plain JSON: a random case from a seed, smaller cases that fail alike, and saved cases.
+"""Cases as plain JSON: random cases from a seed, smaller cases that fail in the same way, and saved cases.
 
 A case is {"spec": …, "rounds": […]} (see logs.py); cases of other commands have other fields.  A case that differs
 from Kafka is made as small as possible and saved in `KEPT`; every later run replays it.

@@ -1,4 +1,4 @@
-"""Kafka with a delete.retention.ms so large that delete horizons overflow the largest timestamp."""
+"""Kafka's cleaner if delete.retention.ms is so large that delete horizons exceed the largest timestamp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random damage: what Kafka 4.2.0's loader makes of a directory and what ours makes of a copy must be the same.
+"""Random damage: Kafka 4.2.0's loader and Sediment's loader must repair copies of a directory in the same way.
 
 SEDIMENT_CONFORMANCE_LOADS is how many (300), SEDIMENT_CONFORMANCE_SEED the first seed (0).  Left out are logs that ours
 refuses, or cuts or reports after a clean stop, as docs/reference/differences.md says, and those that Kafka does not
@@ -30,7 +30,7 @@ from sediment.segment_io.format.layout import MAGIC_PREFIX_BYTES
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
-from sediment.segment_io.partition.producer_state import encode_snapshot
+from sediment.segment_io.partition.snapshots import encode_snapshot
 from tests.conformance.cases import Case, Fails, keep, kept, read_kept, shrunk
 from tests.conformance.oracle import KafkaFailedError, KafkaOracle, LogState
 from tests.corpus import assert_same_log

@@ -1,4 +1,4 @@
-"""Random logs of which Kafka 4.2.0's UnifiedLog.deleteOldSegments and `sediment expire` must leave the same.
+"""Random logs: Kafka 4.2.0's UnifiedLog.deleteOldSegments and `sediment expire` must keep the same segments.
 
 SEDIMENT_CONFORMANCE_RETENTIONS is how many (200), SEDIMENT_CONFORMANCE_SEED the first seed (0).  Compared are the
 segments that go, log start and end offsets, and every file that is left, byte by byte.  A log that comes out otherwise

@@ -1,4 +1,4 @@
-"""A Kafka 4.2.0 broker and controller in one process (KRaft), on loopback, out of the oracle's JARs.
+"""A Kafka 4.2.0 broker and controller in one process (KRaft), on loopback, from the oracle's JARs.
 
 A `KafkaNode` owns its data directory and survives its broker: `start`, `stop` (as an operator stops it) and `kill` (-9)
 may be called in turn.  Every start has its own log file, because tests read the messages of a start.

@@ -30,8 +30,8 @@ from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoin
 from tests.corpus import load_loading_case
 from tests.faults.fs_trace import Tree, contents, read_tree, write_tree
 from tests.faults.inline_spark import inline_spark
+from tests.jobs.expire.test_expire import make_log
 from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, write_checkpoint
-from tests.jobs.test_expire import make_log
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.segments import NOW_MS
 from tests.twin.batches import crc32c_of

@@ -1,7 +1,7 @@
-"""Faults at every step of every command that commits, and our own start after each.
+"""Faults at every step of every command that commits, and Sediment's own start after each fault.
 
 `tests.faults.matrix` has the faults, `tests.faults.crash_scenarios` the commands; Kafka's loader sees the same in
-tests/conformance/test_crash_matrix.py.
+tests/conformance/crashes/test_crash_matrix.py.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
 from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Image, Kill, Killed, read_image, write_image
-from tests.jobs.test_expire import NAME, make_log
+from tests.jobs.expire.test_expire import NAME, make_log
 from tests.segments import NOW_MS
 from tests.twin.segments import list_segments
 

@@ -1,4 +1,4 @@
-"""A live log whose disk fails, whose process is killed and whose machine loses power, again and again.
+"""A live log after repeated disk failures, kills of its process and power losses of its machine.
 
 SEDIMENT_CRASHES is how many crashes the long run has (60; the target `crash` has 500), SEDIMENT_CRASH_SEED its seed.
 

@@ -1,4 +1,4 @@
-"""A fuzzing campaign, coverage guided: many mutated batches through every decoder, in a child process that may die.
+"""A coverage-guided fuzzing campaign: a child process, which may crash, runs mutated batches through every decoder.
 
     python -m tests.fuzz.campaign --batches 10000000 --seed 1
 

@@ -1,4 +1,4 @@
-"""Memory between guard pages: a decoder that reads or writes one byte too far dies at once.
+"""Memory between guard pages: a decoder that reads or writes one byte too far crashes at once.
 
 The memory may be that of a file, in which the parent of a dead process finds the batch that killed it.
 """

@@ -13,6 +13,7 @@ from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes
 from sediment.segment_io.compiled.status import LEGACY_MAGIC, OK
 from sediment.segment_io.format import decode, legacy, rebuild
+from sediment.segment_io.format.checksum import check_crc
 from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, RECORD_FIELDS
 from sediment.segment_io.format.hashing import hash_key, hash_secrets
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CODEC_MASK, MIN_RECORD_BYTES
@@ -74,7 +75,7 @@ def _probe_rebuild(
     if end != start + size:
         return BROKEN_REBUILD
     rebuild.write_header(start, base, size, left, first, largest, False)
-    if decode.check_crc(start, size) != OK or decode.check_header(start, size) != OK:
+    if check_crc(start, size) != OK or decode.check_header(start, size) != OK:
         return BROKEN_REBUILD
     if decode.decode_records(start, BATCH_HEADER_BYTES, size, left, again[again.shape[0] - left :]) != OK:
         return BROKEN_REBUILD
@@ -118,7 +119,7 @@ def probe(
         else:
             if row["last_offset"] < row["base_offset"] and row["base_offset"] < 2**62:
                 return BROKEN_HEADER
-            if (decode.check_crc(base, batch_bytes) == OK) != (verified == OK):
+            if (check_crc(base, batch_bytes) == OK) != (verified == OK):
                 return BROKEN_CHECKSUM
             if row["attributes"] & CODEC_MASK == 0:
                 if count < 0 or count * MIN_RECORD_BYTES > batch_bytes:

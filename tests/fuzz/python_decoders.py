@@ -19,6 +19,7 @@ from sediment.engine.live.log.validation import AppendBuffers, AppendOrigin, rea
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.decode import BATCH_ROW, read_headers
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.upgrade import upgrade_wrapper
 from sediment.segment_io.internal_topics.coordinator_records import (
     COORDINATOR_TOPICS,
@@ -35,7 +36,7 @@ from sediment.segment_io.segment.columns import (
     BadBatchError,
     RecordColumns,
 )
-from sediment.segment_io.segment.reader import BatchSpan, padded_buffer
+from sediment.segment_io.segment.reader import BatchSpan
 from tests.twin import framing
 from tests.twin.batches import Batch, Record, sign_batch
 from tests.twin.errors import TwinError

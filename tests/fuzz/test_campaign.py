@@ -1,4 +1,4 @@
-"""Fuzzing at the size that every test run affords; `make fuzz` does a hundred times as much."""
+"""Fuzzing that is small enough for every test run; `make fuzz` runs a hundred times as many batches."""
 
 from __future__ import annotations
 

@@ -16,13 +16,14 @@ import zstandard
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.validation import AppendBuffers, AppendOrigin, read_batches, validate
 from sediment.segment_io.errors import CorruptBatchError, InvalidRecordError
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import BATCH_ROW, read_headers
 from sediment.segment_io.format.legacy import unwrap
 from sediment.segment_io.format.names import parse_segment_file
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.segment.columns import WANT_KEY, RecordColumns
-from sediment.segment_io.segment.reader import BatchSpan, padded_buffer
+from sediment.segment_io.segment.reader import BatchSpan
 from tests.segments import NOW_MS, batch_bytes
 from tests.twin import framing
 from tests.twin.batches import Record, encode_batch, sign_batch

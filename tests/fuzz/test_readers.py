@@ -1,4 +1,4 @@
-"""Readers of logs on directories changed at random, and of every small file that is read back.
+"""Readers of logs and of small files, on directories that were changed at random.
 
 For any bytes the answer is a result or a SedimentError.  SEDIMENT_FUZZ_LOGS is the number of directories.
 """
@@ -49,7 +49,8 @@ from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.read_committed import committed_range
 from sediment.segment_io.partition.sample import sampled_batches
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, MappedTimeIndex, OpenTransactionIndex
+from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, MappedTimeIndex
+from sediment.segment_io.segment.transaction_index import OpenTransactionIndex
 from sediment.segment_io.stores import Store
 from sediment.segment_io.tables.planning import plan_table
 from sediment.segment_io.tables.readers import read_table

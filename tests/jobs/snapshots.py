@@ -1,4 +1,4 @@
-"""Snapshot tables for tests: what one must hold, in plain Python over the twin, and a Spark session that has Delta.
+"""Snapshot tables for tests: the expected rows, in plain Python with the twin, and a Spark session with Delta.
 
 The session is on the context of the tests.  Where Delta's JARs are not on the machine they are fetched, once for all
 workers, and where that fails the test is skipped with what the command said.

@@ -1,4 +1,4 @@
-"""`sediment compact` as people and scripts meet it: what it refuses, how it says so, and that nothing changes then."""
+"""`sediment compact` for people and scripts: what it refuses, with which message, and that nothing changes then."""
 
 from __future__ import annotations
 

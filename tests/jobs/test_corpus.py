@@ -1,4 +1,4 @@
-"""Every round of every cleaning case that Kafka 4.2.0 ran, through the command line, compared with what Kafka left."""
+"""Every round of every cleaning case of Kafka 4.2.0, repeated from the command line, compared with Kafka's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafka-log` under Spark: schemas, every table, pushed filters, tasks, streams, and the sentences for wrong use."""
+"""`kafka-log` under Spark: schemas, every table, filters, tasks, streams, and the error texts for wrong use."""
 
 from __future__ import annotations
 

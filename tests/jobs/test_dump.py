@@ -1,4 +1,4 @@
-"""`sediment dump`: what people, programs and Parquet readers are given, and its sentences and exit statuses."""
+"""`sediment dump`: its output for people, programs and Parquet readers, its messages and its exit statuses."""
 
 import json
 import struct

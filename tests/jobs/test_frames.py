@@ -1,4 +1,4 @@
-"""One frame of `kafka-log` under many queries: each answers as a fresh frame would, whatever ran before it.
+"""Many queries of one `kafka-log` frame: each returns the rows of a new frame, even after other queries.
 
 Spark 4.2 keeps one read plan for a frame and all its queries.  The session setting that hands filters to Python sources
 is off in these tests as it is by default, and on as another library of the session may leave it.

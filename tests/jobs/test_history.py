@@ -1,4 +1,4 @@
-"""`sediment history`: what a ledger holds, for people and for programs."""
+"""`sediment history`: the content of a ledger, for people and for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command lines that worked before settings had to be stated: what each does now, and what its message says to add."""
+"""Older command lines without the settings that are needed now: what each does, and what its message says to add."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.archives import unpack
+from tests.jobs.expire.test_expire import make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree
-from tests.jobs.test_expire import make_log
 from tests.segments import NOW_MS
 
 KRAFT = Path(__file__).parents[1] / "data" / "kraft" / "log-dir.tar.gz"

@@ -1,4 +1,4 @@
-"""`sediment plan`: it changes nothing, says what `compact` and `expire` then do, and why not more."""
+"""`sediment plan`: it changes nothing, predicts what `compact` and `expire` do, and explains why they do no more."""
 
 from __future__ import annotations
 

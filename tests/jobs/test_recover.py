@@ -1,4 +1,4 @@
-"""`sediment recover`: what it reports, what it leaves, and whom it leaves alone."""
+"""`sediment recover`: its reports, the files that it leaves, and the partitions that it does not touch."""
 
 import json
 import os

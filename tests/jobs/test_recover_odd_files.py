@@ -1,4 +1,4 @@
-"""Partition directories that hold what no broker leaves there: no traceback, no wait for a pipe, no silent loss."""
+"""Partition directories with files that no broker leaves there: no traceback, no wait for a pipe, no silent loss."""
 
 import os
 import shutil

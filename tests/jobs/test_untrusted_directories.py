@@ -1,5 +1,7 @@
-"""Log directories that somebody spoiled: each command says so or leaves the partition alone, waits for nothing, loses
-nothing, and does its work on the partitions beside it."""
+"""Corrupted log directories: each command reports them or leaves the partition alone.
+
+It does not hang or lose data, and does its work on the other partitions.
+"""
 
 from __future__ import annotations
 

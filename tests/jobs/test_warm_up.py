@@ -1,4 +1,4 @@
-"""`sediment warm-up`: what it leaves, and that nothing depends on it."""
+"""`sediment warm-up`: the files that it writes, and runs without them."""
 
 from __future__ import annotations
 

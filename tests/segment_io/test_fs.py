@@ -1,4 +1,4 @@
-"""New files: whole whatever their chunks' sizes and whatever the filesystem can do."""
+"""New files: they are complete for all chunk sizes and on all filesystems."""
 
 from __future__ import annotations
 

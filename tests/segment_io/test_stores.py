@@ -1,4 +1,4 @@
-"""Stores: what is under its name is whole, listings are those of the files, and secrets stay where they were given."""
+"""Stores: a file under its final name is complete, listings show all files, and secrets are never shown."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Kafka's log cleaner as two forward passes over a directory, by kafka-log 02 and nothing else.
+"""Kafka's log cleaner as two forward passes over a directory, written only from kafka-log 02.
 
     cleanable range -> offset map over the dirty part -> groups of segments -> each group filtered into one segment
 

@@ -1,4 +1,4 @@
-"""Offset, time and transaction index (kafka-log 01 §7): entries, bytes, look-ups, and the rule that makes entries.
+"""Offset, time and transaction index (kafka-log 01 §7): entries, bytes, look-ups, and the rule for entries.
 
 Entries here hold absolute offsets; only their bytes are relative to the segment's base offset.
 """

@@ -1,4 +1,4 @@
-"""The twin against Apache Kafka 4.2.0's own files: what it reads, what it rebuilds, and what it leaves of a log."""
+"""The twin compared with Apache Kafka 4.2.0's own files: reading, rebuilding and cleaning them."""
 
 import shutil
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.huge_pages import LARGE_PAGE_BYTES, PageReserve
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import load_i64, load_word64, prefetch, store_i64, swap_word64
+from sediment.segment_io.compiled.memory import load_i64, load_word64, prefetch, store_i64, store_word64
 
 TABLES = 64
 _TABLE_SHIFT = np.uint64(58)
@@ -41,11 +41,6 @@ NOT_FOUND = -1
 FULL = -1
 
 TABLE_PAGES = PageReserve(in_large_pages=True)  # of all maps of this process
-
-
-@kernel
-def _store_word(address: int, word: np.uint64) -> None:
-    store_i64(address, np.int64(swap_word64(word)))
 
 
 @kernel
@@ -94,9 +89,18 @@ def range_of(high: np.uint64, ranges: int) -> int:
 @kernel
 def fill_slot(tables: npt.NDArray[np.int64], address: int, low: np.uint64, high: np.uint64) -> None:
     """Put a key into the empty slot that `find_slot` returned."""
-    _store_word(address, low)
-    _store_word(address + 8, high)
+    store_word64(address, low)
+    store_word64(address + 8, high)
     tables[np.int64(low >> _TABLE_SHIFT), USED] += 1
+
+
+@kernel
+def is_held(tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64, is_mapped: bool) -> bool:
+    """Return True if a set holds a key already; one that it does not hold enters it if `is_mapped`."""
+    found, address = find_slot(tables, SET_SLOT_BYTES, low, high)
+    if not found and is_mapped:
+        fill_slot(tables, address, low, high)
+    return found
 
 
 @kernel
@@ -150,8 +154,8 @@ def _move(source: int, slots: int, slot_bytes: int, target: int, mask: int) -> N
         slot = np.int64(low) & mask
         while load_word64(target + slot * slot_bytes) != 0 or load_word64(target + slot * slot_bytes + 8) != 0:
             slot = (slot + 1) & mask
-        _store_word(target + slot * slot_bytes, low)
-        _store_word(target + slot * slot_bytes + 8, high)
+        store_word64(target + slot * slot_bytes, low)
+        store_word64(target + slot * slot_bytes + 8, high)
         if slot_bytes == OFFSET_SLOT_BYTES:
             store_i64(target + slot * slot_bytes + 16, load_i64(address + 16))
 

@@ -7,22 +7,56 @@ Rules for a record, in order (kafka-log 02 §6.3):
 4. A tombstone is dropped once it has expired (`tombstones_expire`).
 5. Every other record survives.
 
+Rule for headers (kafka-log 02 §6.2): the header of a batch without records stays if the log's last offset or a
+producer's sequence numbers depend on it (`keeps_header`).
+
 Rules for delete horizons (kafka-log 02 §6.4): a cleaning writes a horizon into a batch that needs one and has none
 (`needs_horizon`).  Bit 6 of the attributes says that the batch's base timestamp is its horizon.  Tombstones, and
 markers with nothing left to mark, go once the clock has reached it (`horizon_has_passed`).
 
-Invariant: a rule sees only header fields, batch flags, decoded rows, key hashes and the map.
+Invariant: a rule sees only header fields, batch flags, decoded rows, key hashes, and the map or the bitmap of
+survivors.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels.offset_map import SET_SLOT_BYTES, fill_slot, find_slot, get_offset
-from sediment.compaction.kernels.transactions import DISCARD, MARKS_NOTHING, TOMBSTONES_GO, TOMBSTONES_STAY
-from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.format.decode import KEY_BYTES, OFFSET_DELTA, VALUE_BYTES
+from sediment.compaction.kernels.batches import Header, KeyMap, Rows
+from sediment.compaction.kernels.offset_map import get_offset, is_held
+from sediment.compaction.kernels.registers import (
+    BY_BITMAP,
+    BY_OFFSET,
+    FILTER,
+    FIRST_MAPPED_OFFSET,
+    HEADROOM,
+    LATEST_OFFSET,
+    RECORDS,
+)
+from sediment.compaction.kernels.transactions import (
+    DISCARD,
+    LEAVES_HEADER,
+    MARKS_NOTHING,
+    TOMBSTONES_GO,
+    TOMBSTONES_STAY,
+    UNMAPPED,
+    UNREADABLE,
+)
+from sediment.segment_io.compiled.jit import inlined_kernel, kernel
+from sediment.segment_io.compiled.memory import load_i16, load_i32, load_i64
+from sediment.segment_io.compiled.status import BAD_VARINT, OK, RECORD_ENDS_EARLY, RECORD_TOO_LONG, RECORDS_REMAIN
+from sediment.segment_io.format.decode import KEY_BYTES, OFFSET_DELTA, VALUE_BYTES, decode_records, read_varint
+from sediment.segment_io.format.layout import (
+    ATTRIBUTES,
+    CONTROL_BIT,
+    INT64_MAX,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+)
 
 
 # ---------------------------------------------------------------------------------------------------- rules for a batch
@@ -53,7 +87,84 @@ def needs_horizon(flags: int, is_control: bool, has_horizon: bool, tombstones: i
     return not has_horizon and ((is_control and (flags & MARKS_NOTHING) != 0) or tombstones > 0)
 
 
+class ActiveProducers(NamedTuple):
+    """The last batches of active producers, for kernels: int64[n] each, ascending by producer id.
+
+    `last_offsets` holds the offset of a producer's last data batch, or -1 if only a marker of it is known.
+    """
+
+    producer_ids: npt.NDArray[np.int64]
+    last_offsets: npt.NDArray[np.int64]
+    epochs: npt.NDArray[np.int64]
+
+
+@inlined_kernel
+def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, producers: ActiveProducers) -> bool:
+    """Return True if the header of a batch stays even if none of its records does (kafka-log 02 §6.2).
+
+    The header of the last batch before the bound keeps the log's last offset, that of an active producer's last batch
+    its sequence numbers.
+    """
+    if header.last_offset + 1 == first_uncleanable_offset or (flags & LEAVES_HEADER) != 0:
+        return True
+    producer_id = load_i64(header.address + PRODUCER_ID)
+    if producer_id < 0:
+        return False
+    epoch = load_i16(header.address + PRODUCER_EPOCH)
+    return is_last_of_producer(producers, producer_id, epoch, header.last_offset, header.is_control)
+
+
+@kernel
+def is_last_of_producer(
+    producers: ActiveProducers, producer_id: int, epoch: int, last_offset: int, is_control: bool
+) -> bool:
+    """Return True if a batch is the last known one of an active producer (kafka-log 02 §6.2)."""
+    low = 0
+    high = producers.producer_ids.size
+    while low < high:
+        middle = (low + high) >> 1
+        if producers.producer_ids[middle] < producer_id:
+            low = middle + 1
+        else:
+            high = middle
+    if low == producers.producer_ids.size or producers.producer_ids[low] != producer_id:
+        return False
+    if producers.last_offsets[low] >= 0:
+        return last_offset == producers.last_offsets[low]
+    return is_control and epoch == producers.epochs[low]
+
+
 # --------------------------------------------------------------------------------------------------- rules for a record
+@inlined_kernel
+def filter_records(
+    header: Header,
+    flags: int,
+    decoded: int,
+    expired: bool,
+    rules: npt.NDArray[np.int64],
+    keys: KeyMap,
+    rows: Rows,
+    survivors: npt.NDArray[np.uint8],
+    state: npt.NDArray[np.int64],
+) -> int:
+    """Mark in `kept` the records that survive; return their number.  `expired` is that of tombstones."""
+    records, hashes, kept = rows.records, rows.hashes, rows.kept
+    if header.is_control:
+        return keep_all(header.record_count, kept)
+    if rules[FILTER] == BY_BITMAP:
+        return keep_survivors(records, decoded, header.record_count, expired, survivors, state[RECORDS], kept)
+    if rules[FILTER] == BY_OFFSET:
+        latest = state[LATEST_OFFSET]
+        return keep_by_offset(
+            records, hashes, header.record_count, header.base_offset, latest, expired, keys.tables, kept
+        )
+    first_mapped = INT64_MAX if flags & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
+    state[HEADROOM] -= header.record_count
+    return keep_latest(
+        records, hashes, header.record_count, header.base_offset, first_mapped, expired, keys.tables, kept
+    )
+
+
 @kernel
 def keep_latest(
     records: npt.NDArray[np.int64],
@@ -77,11 +188,8 @@ def keep_latest(
             continue
         low = hashes[index, 0]
         high = hashes[index, 1]
-        found, address = find_slot(tables, SET_SLOT_BYTES, low, high)
-        if found:
+        if is_held(tables, low, high, base_offset + records[index, OFFSET_DELTA] >= first_mapped_offset):
             continue
-        if base_offset + records[index, OFFSET_DELTA] >= first_mapped_offset:
-            fill_slot(tables, address, low, high)
         if records[index, VALUE_BYTES] < 0 and tombstones_expired:
             continue
         kept[index] = 1
@@ -107,6 +215,57 @@ def count_survivors(survivors: npt.NDArray[np.uint8], first: int, count: int) ->
             total += survives(survivors, number)
             number += 1
     return total
+
+
+@kernel
+def find_survivors(
+    base: int,
+    positions: npt.NDArray[np.int64],
+    batch_flags: npt.NDArray[np.uint8],
+    survivors: npt.NDArray[np.uint8],
+    first: int,
+    surviving: npt.NDArray[np.bool_],
+) -> int:
+    """Set `surviving`, bool[batches], for each batch of which `sweep_chunk` reads records BY_BITMAP.
+
+    `first` is RECORDS before the chunk; return RECORDS after it.
+    """
+    number = first
+    for ordinal in range(positions.size - 1, -1, -1):
+        surviving[ordinal] = True
+        if batch_flags.size and batch_flags[ordinal] & UNREADABLE:
+            continue
+        header = base + positions[ordinal]
+        count = load_i32(header + RECORD_COUNT)
+        if number + count <= survivors.size * 8 and not load_i16(header + ATTRIBUTES) & CONTROL_BIT:
+            surviving[ordinal] = count_survivors(survivors, number, count) > 0
+        number += count
+    return number
+
+
+@kernel
+def decode_survivors(
+    base: int, size_bytes: int, count: int, survivors: npt.NDArray[np.uint8], first: int, records: npt.NDArray[np.int64]
+) -> tuple[int, int]:
+    """Decode the survivors among `count` records and step over the others; return (status, rows)."""
+    address = base
+    limit = base + size_bytes
+    rows = 0
+    for index in range(count):
+        if address >= limit:
+            return RECORD_ENDS_EARLY, 0
+        length, body = read_varint(address)
+        if body == 0:
+            return BAD_VARINT, 0
+        if length < 0 or length > limit - body:
+            return RECORD_TOO_LONG, 0
+        if survives(survivors, first + count - 1 - index):
+            status = decode_records(base, address - base, body + length - base, 1, records[rows:])
+            if status != OK:
+                return status, 0
+            rows += 1
+        address = body + length
+    return (OK if address == limit else RECORDS_REMAIN), rows
 
 
 @kernel
@@ -165,42 +324,3 @@ def keep_all(count: int, kept: npt.NDArray[np.uint8]) -> int:
     for index in range(count):
         kept[index] = 1
     return count
-
-
-@kernel
-def collect_latest(
-    records: npt.NDArray[np.int64],
-    hashes: npt.NDArray[np.uint64],
-    count: int,
-    base_offset: int,
-    first_mapped_offset: int,
-    tables: npt.NDArray[np.int64],
-    first: int,
-    keys: int,
-    run_hashes: npt.NDArray[np.uint64],
-    run_mapped: npt.NDArray[np.uint8],
-    run_numbers: npt.NDArray[np.int64],
-) -> int:
-    """Collect the records that `keep_latest` would find to be the latest of their keys, in its order.
-
-    `run_hashes`, uint64[n, 2], `run_mapped`, uint8[n], and `run_numbers`, int64[n], hold `keys` keys already.  They
-    receive the hash, 1 if the key enters the map, and the record's number; the last record's number is `first`.
-    Return the number of keys that they hold then.
-    """
-    for index in range(count - 1, -1, -1):
-        if records[index, KEY_BYTES] < 0:
-            continue
-        low = hashes[index, 0]
-        high = hashes[index, 1]
-        found, address = find_slot(tables, SET_SLOT_BYTES, low, high)
-        if found:
-            continue
-        is_mapped = base_offset + records[index, OFFSET_DELTA] >= first_mapped_offset
-        if is_mapped:
-            fill_slot(tables, address, low, high)
-        run_hashes[keys, 0] = low
-        run_hashes[keys, 1] = high
-        run_mapped[keys] = is_mapped
-        run_numbers[keys] = first + count - 1 - index
-        keys += 1
-    return keys

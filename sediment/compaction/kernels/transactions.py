@@ -16,19 +16,18 @@ the first dirty segment.  A batch that it finds aborted puts no key into the map
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.format.decode import NO_CONTROL_RECORD
 from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import (
     CONTROL_ABORT,
     CONTROL_BIT,
     CONTROL_COMMIT,
     FIRST_MAGIC_WITH_PRODUCERS,
+    NO_CONTROL_RECORD,
     TRANSACTIONAL_BIT,
 )
 
@@ -187,34 +186,3 @@ class TransactionScan:
         self._states = _empty_states(1 << (2 * wanted - 1).bit_length())
         for state in live:
             self._states[_slot_of(self._states, state[_PRODUCER])] = state
-
-
-class ActiveProducers(NamedTuple):
-    """The last batches of active producers, for kernels: int64[n] each, ascending by producer id.
-
-    `last_offsets` holds the offset of a producer's last data batch, or -1 if only a marker of it is known.
-    """
-
-    producer_ids: npt.NDArray[np.int64]
-    last_offsets: npt.NDArray[np.int64]
-    epochs: npt.NDArray[np.int64]
-
-
-@kernel
-def is_last_of_producer(
-    producers: ActiveProducers, producer_id: int, epoch: int, last_offset: int, is_control: bool
-) -> bool:
-    """Return True if a batch is the last known one of an active producer (kafka-log 02 §6.2)."""
-    low = 0
-    high = producers.producer_ids.size
-    while low < high:
-        middle = (low + high) >> 1
-        if producers.producer_ids[middle] < producer_id:
-            low = middle + 1
-        else:
-            high = middle
-    if low == producers.producer_ids.size or producers.producer_ids[low] != producer_id:
-        return False
-    if producers.last_offsets[low] >= 0:
-        return last_offset == producers.last_offsets[low]
-    return is_control and epoch == producers.epochs[low]

@@ -1,4 +1,4 @@
-"""The catalogue of a run that keeps originals: one JSON file, from which the files before the run can be restored.
+"""The catalogue of a run that keeps originals: one JSON file, with which the state before the run can be restored.
 
     catalogue         1, the version of this format
     state             planned, or done once the run has ended
@@ -7,12 +7,13 @@
     log_dirs          path, checkpoint_files (those that exist), clean_shutdown
     partitions        partition, log_dir, status (null while planned), checkpoints, leader_epochs, files, new_files
 
-`checkpoints` holds the partition's offset in each checkpoint file before the run; null: the file has no entry for it.
+`checkpoints` has the partition's offset in each checkpoint file before the run; null: the file has no entry for it.
 `leader_epochs` is the content of leader-epoch-checkpoint before the run; null: there was none.  A file has name,
 size_bytes, mtime_ns and inode.  `new_files` are segment files that the run made; null while planned: not known.
 
-Invariants: the file is durable as `planned` before the first original is removed.  `planned` lists every file that may
-be removed; those that are have a link with the same inode beside the catalogue.  `done` lists exactly those.
+Invariants: the file is durable as `planned` before the first original is removed.  While `planned`, it lists every file
+that may be removed; a removed file has a link with the same inode in the catalogue's directory.  Once `done`, it lists
+exactly the removed files.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
     """Write or replace the catalogue of a run, durably; return its path.
 
     Raises:
-        OSError: the file could not be written; an earlier catalogue of the run is still whole.
+        OSError: the file could not be written; an earlier catalogue of the run is still intact.
     """
     path = catalogue_file(target, catalogue.run_id)
     started = datetime.fromtimestamp(catalogue.started_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
@@ -119,7 +120,7 @@ def partition_before(
     new_files: Sequence[str] | None,
     fs: Fs,
 ) -> OriginalPartition:
-    """Return the entry of a partition in `directory`, whose files `names` may be removed.
+    """Return the entry of a partition in `directory`; `names` are the files that may be removed.
 
     Raises:
         OSError: a file is missing or cannot be read.
@@ -136,7 +137,7 @@ def partition_before(
 
 
 def segment_file_names(directory: Path, fs: Fs) -> list[str]:
-    """Return the names of the live segment files of a partition directory, producer snapshots included."""
+    """Return the names of the live segment files of a partition directory, including producer snapshots."""
     parsed = [(entry.name, parse_segment_file(entry.name)) for entry in fs.scan(directory) if entry.is_file]
     return [name for name, found in parsed if found is not None and not found.state]
 

@@ -1,12 +1,12 @@
-"""Backups by hard links: of the files that a run replaces or deletes, or of whole partitions that it changes.
+"""Backups by hard links: to the files that a run replaces or deletes, or to all files of partitions that it changes.
 
     link_files, BackupLinks                    files that a run removes, with a catalogue (`backup_catalogue`);
                                                options call them originals
     snapshot_log_dir, snapshot_partition       the log directory before a run, for `sediment verify`
 
 Invariants: links are durable before the first rename.  A link shares its inode with the file that is removed, and no
-command changes an existing inode, so backups stay as they are.  Earlier backups are never replaced, and no byte is
-copied.  A partition is linked whole, as the first of several runs into one directory found it.
+command changes an existing inode, so backups stay unchanged.  Earlier backups are never replaced, and no byte is
+copied.  If several runs link a partition into one directory, the links show its state before the first run.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def check_backup_path(target: Path, log_dir: Path, fs: Fs) -> None:
 
 
 def check_originals_path(target: Path, log_dir: Path, fs: Fs) -> None:
-    """Check a path for originals as `check_backup_path` does, and that it is outside every log directory and snapshot.
+    """Check a path for originals by `check_backup_path`, and that it is outside log directories and snapshots.
 
     Raises:
-        UsageError: it is or lies in such a directory, is on another filesystem, or is not a directory.
+        UsageError: it is in such a directory or is one, it is on another filesystem, or it is not a directory.
     """
     path = target.resolve()
     for above in (path, *path.parents):
@@ -157,7 +157,7 @@ class BackupLinks:
         return catalogue_file(self._target, self._catalogue.run_id)
 
     def begin(self) -> None:
-        """Write the catalogue as planned, durably.
+        """Write the catalogue durably, with the state `planned`.
 
         Raises:
             OSError: the catalogue could not be written; no file may be removed then.
@@ -181,13 +181,13 @@ class BackupLinks:
         link_replaced_files(swap, self._target, self._fs)
 
     def end(self, statuses: Mapping[tuple[str, str], str], finished_ms: int) -> Path | None:
-        """Write the catalogue as done; return its path, or remove it and return None if no file was removed.
+        """Write the catalogue as `done` and return its path; if no file was removed, delete it and return None.
 
         `statuses` are by log directory and partition.  A file that is still in place loses its link, unless its
         directory holds an interrupted replacement: the next start completes that and removes the file.
 
         Raises:
-            OSError: the catalogue could not be written; it is still there as planned.
+            OSError: the catalogue could not be written; its state is still `planned`.
         """
         ended = [self._ended(each, statuses) for each in self._catalogue.partitions]
         changed = tuple(each for each in ended if each.files or each.new_files)
@@ -239,7 +239,7 @@ def _is_same(path: Path, file: OriginalFile) -> bool:
 
 
 def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
-    """Link the files beside the partitions of `log_dir`, such as checkpoints, into `target`, unless that is done.
+    """Link the files of `log_dir` outside the partitions, such as checkpoints, into `target`, unless that is done.
 
     Raises:
         UsageError: `target` shows another log directory, is not empty, or is on another filesystem.
@@ -255,7 +255,7 @@ def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
     files = [entry.name for entry in fs.scan(log_dir) if not entry.is_directory and entry.name not in _NOT_LINKED]
     if any(entry.name not in files for entry in fs.scan(target)):
         raise UsageError("the directory is not empty", path=str(target), advice="name an empty directory, or a new one")
-    # A run that was killed here had changed nothing yet; its links may be outdated by now.
+    # A run that was killed here had changed nothing yet, but its links may be outdated by now.
     for entry in fs.scan(target):
         fs.unlink(target / entry.name)
     _link_all(files, log_dir, target, fs)

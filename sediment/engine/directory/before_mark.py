@@ -1,10 +1,10 @@
 """The mark of a directory that `--keep-before` fills: its log directory, and a fingerprint of each partition.
 
-A run links only the partitions that it changes.  With the mark a reader distinguishes an unchanged partition from one
-whose links are missing.
+A run links only the partitions that it changes.  The mark distinguishes an unchanged partition from one whose links are
+missing.
 
-Format: one JSON object, `log_dir` and `partitions`, a fingerprint for each name.  Marks of earlier versions are the
-path alone.
+Format: one JSON object with `log_dir`, and with `partitions`, a fingerprint for each name.  In earlier versions the
+mark was the path alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def make_mark(log_dir: Path, fs: Fs) -> BeforeMark:
 
 
 def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
-    """Return the mark in the file `path`, None without such a file."""
+    """Return the mark in the file `path`; None if the file does not exist."""
     if not fs.exists(path):
         return None
     text = fs.read_bytes(path).decode(errors="surrogateescape")
@@ -58,7 +58,7 @@ def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
 def fingerprint(directory: Path, fs: Fs) -> str:
     """Return a hash of the name, size, inode and modification time of each file of a partition.
 
-    Every replacement of a file makes a new inode, even if size and time stay.  Unfinished parts of a run are left out.
+    A replaced file has a new inode, even if its size and time are the same.  Unfinished parts of a run are left out.
     """
     files = [
         (entry.name, entry.size_bytes, (directory / entry.name).stat().st_ino, entry.mtime_ns)

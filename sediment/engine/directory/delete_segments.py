@@ -1,4 +1,4 @@
-"""Deletion of the segments past their retention limits, in an order that a crash may interrupt at any step.
+"""Deletion of the segments past their retention limits, in an order that is safe if a crash interrupts any step.
 
     1  roll               an empty segment at the log end with its producer snapshot, if every segment is deleted
     2  log start raised   by the caller, durably, so that readers are not offered a deleted offset
@@ -6,9 +6,9 @@
     4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show the work left
     5  unlinked           or left to the next start, which removes them
 
-Invariants: after a crash the log begins at the new log start or holds dead bytes below it, which the next run of the
-same rules deletes.  A kept segment is not changed.  Producers outlive their segments, because the snapshots of kept
-segments stay.
+Invariants: after a crash the log begins at the new log start, or still has deleted records below it, which the next run
+with the same rules removes.  A kept segment is not changed.  Producers outlive their segments, because the snapshots of
+kept segments stay.
 
 Source: kafka-log 03 §3, §4.
 """
@@ -25,7 +25,7 @@ from sediment.segment_io.format.checkpoints import format_leader_epochs
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
-from sediment.segment_io.partition.producer_state import encode_snapshot
+from sediment.segment_io.partition.snapshots import encode_snapshot
 
 if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView
@@ -34,10 +34,10 @@ _ROLLED = (SegmentFileKind.SNAPSHOT, SegmentFileKind.TIME_INDEX, SegmentFileKind
 
 
 def roll_empty(view: LogView, fs: Fs) -> None:
-    """Make the empty segment at the log end offset that an append would roll, and the producer snapshot there.
+    """Create an empty segment at the log end offset, as an append would, and a producer snapshot of that offset.
 
-    The `.log` comes last: until then start-up removes the indexes as orphans.  A snapshot that exists already, for
-    example from a clean stop, stays as it is.
+    The `.log` is written last; without it, start-up removes the indexes as orphans.  A snapshot that exists already,
+    for example from a clean stop, stays as it is.
 
     Raises:
         OwnerNotKeptError: the files cannot get the owner of the existing segments.
@@ -74,9 +74,9 @@ def expire_log(
     The directory's lock must be held, and `view.listing` must not have interrupted changes.  With `keep_deleted` the
     files stay under their `.deleted` names.  After a crash, a second call with a new plan ends in the same directory.
 
-    The log start checkpoint is at `plan.log_start_offset` already.  The exception is `log_start_is_durable=False`, if
-    the disk was full: then each segment is deleted durably before the next one, which frees space without a gap, and
-    the leader epochs follow.
+    The log start checkpoint must already be at `plan.log_start_offset`.  If the disk was too full for that, pass
+    `log_start_is_durable=False`: each segment is then deleted durably before the next one, which frees space without a
+    gap, and the leader epochs are truncated last.
 
     Raises:
         CorruptCheckpointError: the leader epochs are malformed; no segment was deleted.
@@ -87,7 +87,8 @@ def expire_log(
     bases = [decision.segment.base_offset for decision in plan.deleted]
     if log_start_is_durable:
         _truncate_epochs(directory / LEADER_EPOCH_FILE, epochs, plan.log_start_offset, fs)
-    # Snapshots first, unlike Kafka: after a crash the remaining logs show the work left, and no start needs these.
+    # Snapshots first, unlike Kafka: after a crash the remaining logs show what is left to delete, and no start needs
+    # these snapshots.
     names = mark_deleted(directory, bases, fs, kinds=(SegmentFileKind.SNAPSHOT,))
     for some in [bases] if log_start_is_durable else [[base] for base in bases]:
         names += mark_deleted(directory, some, fs)
@@ -98,7 +99,7 @@ def expire_log(
 
 
 def settle_epochs(view: LogView, fs: Fs) -> None:
-    """Truncate the leader epochs to the log start, after a run on a full disk that deleted only segments.
+    """Truncate the leader epochs to the log start after a run on a full disk, which deleted only segments.
 
     Raises:
         CorruptCheckpointError: the leader epochs are malformed.

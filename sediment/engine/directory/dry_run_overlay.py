@@ -1,7 +1,7 @@
 """A temporary directory of links, in which a dry run makes the changes of a real run.
 
-Renaming, removing and replacing a link leave its target alone.  A dry run thus takes the same path through the same
-code as a real run, and needs no permission to write to the files.
+Renaming, removing or replacing a link does not change its target.  So a dry run executes the same code as a real run,
+and needs no permission to write to the files.
 
 Invariant: nothing outside the overlay changes.  A truncation is not carried out: its caller knows the size and reads no
 further.
@@ -18,7 +18,7 @@ from sediment.segment_io.fs import Fs
 
 
 class OverlayFs(Fs):
-    """The local filesystem for an overlay; operations that would reach through a link do nothing."""
+    """The local filesystem for an overlay; operations that would change the target of a link do nothing."""
 
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Leave the target of the link as it is."""
@@ -38,9 +38,9 @@ class OverlayFs(Fs):
 
 @contextmanager
 def overlay_of(directory: Path) -> Iterator[Path]:
-    """Make a temporary directory of the same name with a link to each file of `directory`, for one block.
+    """Create, for one `with` block, a temporary directory of the same name with a link to each file of `directory`.
 
-    Sub-directories are empty in it, and dangling links are copied as they are.
+    Its sub-directories are empty, and dangling links are copied unchanged.
     """
     with tempfile.TemporaryDirectory(prefix="sediment-") as scratch:
         overlay = Path(scratch) / directory.name

@@ -2,8 +2,8 @@
 
 Kafka's loader decides by names alone (kafka-log 05 §2); the docstring of `swap` has its rules.
 
-Invariants of `finish_interrupted`: if every new segment is whole, it does the same as Kafka's loader, in an order that
-may itself be interrupted at any step and started over.  A new segment that is not whole never replaces a whole old one.
+Invariants of `finish_interrupted`: if every new segment is whole, the result is that of Kafka's loader; the work may
+itself be interrupted at any step and started over.  A new segment that is not whole never replaces a whole old one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One change of a start to one file: `action` is a past participle (deleted, renamed), `why` a clause.
+    """One change that a start makes to one file; `action` is a past participle (deleted, renamed), and `why` a clause.
 
     `is_routine` marks a change that a broker makes silently when it loads a healthy log.
     """
@@ -57,21 +57,21 @@ class Repair:
 def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     """Complete or undo interrupted replacements and deletions in a partition directory, by the rules of Kafka's loader.
 
-    Nothing else may work on the directory: its lock is held, and no task of this run has begun to write.  The `.part`
-    files of every run are therefore deleted: a run that could still commit them would hold the lock.
+    Nothing else may work on the directory: its lock must be held, and no task of this run may have begun to write.  So
+    the `.part` files of every run are deleted; a run that could still commit them would hold the lock.
 
     Beyond Kafka's rules:
 
     * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still hold its
-      records.  Otherwise it is refused, except for framed logs of which no old log is left.
-    * A replacement that a `.cleaned` undoes is refused if a new segment has no old segment beside it.
-    * An index with offsets or positions past its log is deleted; a log without an offset index is recovered.
-    * A replacement of several segments keeps an old log that lies between them and ends before the next one.
+      records.  Otherwise it is refused, except for framed logs if no old log is left.
+    * If a `.cleaned` file requires a replacement to be undone, this is refused if a new segment has no old segment.
+    * An index with offsets or positions past the end of its log is deleted; a log without an offset index is recovered.
+    * If there are several new segments, an old log that lies between two of them and ends before the next one stays.
     * An index of the old segment is deleted if the new segment of the same base has none of that kind, even if the new
-      log is empty.  Kafka would keep a transaction index without its markers, and consumers would take later
-      transactions of those producers for aborted.
-    * A name with several suffixes, such as `N.log.cleaned.swap`, is finished until none is left. Kafka takes one suffix
-      away at each start.
+      log is empty.  Kafka would keep a transaction index without its markers, and consumers would treat later
+      transactions of those producers as aborted.
+    * A name with several suffixes, such as `N.log.cleaned.swap`, is processed until no suffix is left. Kafka removes
+      one suffix at each start.
 
     A second call, even after an interrupted one, ends in the same directory.
 
@@ -102,7 +102,7 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     new = _new_segments(directory, sorted(set(swaps) - set(undone)), old, fs)
     broken = _first_to_undo(directory, new, old)
     if broken is not None:
-        # With this name Kafka's loader undoes it too.  Deletion file by file could leave a set that looks whole.
+        # With this name, Kafka's loader undoes it too.  Deleting file by file could leave a set that looks complete.
         first, marker = new[0].name, new[0].name.removesuffix(SWAP_SUFFIX) + CLEANED_SUFFIX
         fs.rename(directory / first, directory / marker)
         fs.sync_directory(directory)
@@ -145,7 +145,7 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
 
 
 def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: Fs) -> None:
-    """Refuse to delete a new log without an old log beside it; as long as a `.cleaned` exists, all old logs should."""
+    """Refuse to delete a new log without an old one; while a `.cleaned` exists, all old logs should exist."""
     for name in undone:
         entry = fs.entry(directory / name) if name.endswith(_LOG + SWAP_SUFFIX) else None
         if entry is not None and entry.size_bytes and not old.reach(_offset_of(directory, name)):
@@ -172,7 +172,7 @@ def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: F
 
 
 def _unfit_indexes(directory: Path, swaps: Sequence[str], rest: Sequence[str], fs: Fs) -> dict[str, str]:
-    """Return the mismatches of indexes among `swaps` with logs that already have final names, by index name."""
+    """Return, by index name, the mismatches between indexes among `swaps` and logs that already have final names."""
     unfit = {}
     for name in swaps:
         file = parse_segment_file(name)
@@ -276,7 +276,7 @@ def _is_leftover(name: str) -> bool:
 
 
 def _finishing_order(name: str) -> tuple[int, int, str]:
-    """Return a key that sorts ascending, a segment's log first.
+    """Return a sort key: ascending, a segment's log before its indexes.
 
     After a log has its final name, no range of a replacement can claim its indexes.
     """
@@ -285,7 +285,7 @@ def _finishing_order(name: str) -> tuple[int, int, str]:
 
 
 def _is_orphan(name: str, live: set[str]) -> bool:
-    """Return True for an index without a log, whatever the number of its digits."""
+    """Return True for an index without a log; its name may have any number of digits."""
     offset = _leading_offset(name)
     is_index = offset >= 0 and name.removeprefix(name.partition(".")[0]) in _INDEX_KINDS
     return is_index and segment_file_name(offset, _LOG) not in live
@@ -294,7 +294,7 @@ def _is_orphan(name: str, live: set[str]) -> bool:
 def next_offset_of(path: Path, base_offset: int, fs: Fs) -> int:
     """Return the next offset after the last whole batch of a segment file; `base_offset` if there is none.
 
-    Only the headers that every magic shares and `lastOffsetDelta` are read; no checksum is computed.
+    Only `lastOffsetDelta` and the header fields that all magics share are read; no checksum is computed.
 
     Raises:
         CorruptBatchError: the length field of a batch is below the smallest batch.

@@ -1,7 +1,7 @@
-"""The state of one load of a partition, which its steps share: segments, leader epochs, snapshots, repairs.
+"""The state that the steps of one load of a partition share: segments, leader epochs, snapshots, repairs.
 
-Invariants: every change of a file is durable when its method returns, and is listed in `repairs`.  `segments` ascend
-and are those loaded so far.
+Invariants: every change of a file is durable when its method returns, and is listed in `repairs`.  `segments` are those
+loaded so far, ascending.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class LoadCorruption:
-    """Corrupt bytes of a trusted segment, left as they are; `offset` follows the last good batch before them."""
+    """Corrupt bytes of a trusted segment, left unchanged; `offset` follows that of the last good batch before them."""
 
     name: str
     position: int
@@ -51,8 +51,8 @@ class LoadCorruption:
 class LoadingSegment:
     """A segment as it is on disk now.
 
-    `following_base_offset` is that of the next segment, None for the last; `scan` is the result of a recovery of these
-    bytes, None without one.
+    `following_base_offset` is the base offset of the next segment, None for the last; `scan` is the result of a
+    recovery scan of these bytes, None if there was none.
     """
 
     ref: SegmentRef
@@ -112,10 +112,10 @@ class LoadState:
         return self.directory / segment.name(kind)
 
     def put(self, segment: LoadingSegment, kind: SegmentFileKind, content: bytes, why: str) -> None:
-        """Give a file of the segment this content, durably; a file that has it already stays untouched.
+        """Write this content to a file of the segment, durably; a file that already has this content stays untouched.
 
-        An index of an active segment is preallocated.  Only as many bytes as `content` has are read, and zeros after
-        them only outside holes.
+        An index of an active segment is preallocated.  To compare it, only as many bytes as `content` has are read, and
+        after them only the parts that are not holes.
         """
         path = self.path(segment, kind)
         entry = self.fs.entry(path)
@@ -149,14 +149,14 @@ class LoadState:
         self.epochs = epochs
 
     def like(self) -> Path:
-        """Return the file whose owner, group and mode new files get; the directory if it has no file."""
+        """Return a path whose owner, group and mode new files get: a file, or the directory if it has none."""
         if self.segments:
             return self.path(self.segments[0])
         files = [entry.name for entry in self.fs.scan(self.directory) if entry.is_file]
         return self.directory / files[0] if files else self.directory
 
     def create_segment(self, base_offset: int) -> None:
-        """Create an empty segment, durably; its log comes last."""
+        """Create an empty segment, durably; its log is created last."""
         path = self.directory / segment_file_name(base_offset, _LOG)
         like = self.like()
         for kind in (_TIME_INDEX, _OFFSET_INDEX, _LOG):
@@ -211,11 +211,11 @@ class LoadState:
         )
 
     def replayed(self, segment: LoadingSegment) -> ReplayedSegment:
-        """Return the segment as a replay of producers reads it."""
+        """Return the segment in the form that a replay of producers reads."""
         return ReplayedSegment(segment.base_offset, self.path(segment), segment.ref.log_bytes, self.fs)
 
     def unverified_from(self, base_offsets: list[int]) -> int:
-        """Return the index of the first segment that a broker would verify, the number of segments if none.
+        """Return the index of the first segment that a broker would verify; the number of segments if there is none.
 
         After an unclean stop it is the segment of the recovery point.
         """

@@ -8,12 +8,13 @@
     5  finish                leader epochs, producer state and snapshots, log start            §2, §6
 
 Invariants
-* After an unclean stop the log is cut at and above the recovery point, as by a broker.  Trusted parts are cut only at a
-  tail that holds no batch; other corruption there is reported.
-* Every change leaves a directory that loads, here and in a broker, and loading it again after a crash at any step ends
-  in the same directory: segments after a cut are removed before the cut, and a segment's offset index is written last.
-* `checkpoints` says if the stop was clean; the caller owns the clean-shutdown marker and the checkpoint files of the
-  log directory.
+* After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  From trusted parts only
+  a tail without a batch is cut off; other corruption in them is reported.
+* Every change leaves a directory that loads, here and in a broker, and after a crash at any step, loading it again ends
+  with the same directory.  So segments after a cut are removed before the cut, and a segment's offset index is written
+  last.
+* `checkpoints` says if the stop was clean; only the caller writes the clean-shutdown marker and the checkpoint files of
+  the log directory.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ _Result = TypeVar("_Result")
 class LoadedSegment:
     """A segment of a loaded log, in Kafka's terms.
 
-    `largest_timestamp_ms` is that of the last time index entry or, if the index was rebuilt, of the batches; without a
-    timestamp it is the file's modification time.
+    `largest_timestamp_ms` is that of the last time index entry, or of the batches if the index was rebuilt.  Without
+    any timestamp, it is the file's modification time.
     """
 
     base_offset: int
@@ -90,9 +91,10 @@ class LoadedSegment:
 class LoadedLog:
     """A partition as a broker would have it after its start; offsets are absolute, ends exclusive.
 
-    `high_watermark` is that of the checkpoint, moved into the log, else the log start offset.  `recovery_point` is that
-    after the start; only a flush raises it.  `repairs` lists the changes in order, `damage` the corruption that stayed
-    unchanged.  Every batch from `verified_from_offset` on was verified; None if none was.
+    `high_watermark` is that of the checkpoint, limited to the log's range, or the log start offset without one.
+    `recovery_point` is the one after the start; only a flush raises it.  `repairs` lists the changes in order, `damage`
+    the corruption that stayed unchanged.  Every batch at or after `verified_from_offset` was verified; None: no batch
+    was.
     """
 
     partition: TopicPartition
@@ -134,12 +136,12 @@ def load_log(
 ) -> LoadedLog:
     """Load the log in `directory` and repair it; the log directory's lock must be held.
 
-    After a clean stop a broker reads hardly anything; with `verify_trusted` every batch is checked anyway.
+    After a clean stop, a broker reads hardly any batches; with `verify_trusted` every batch is checked nevertheless.
     `threads` segments are verified at once.  The returned state is durable.
 
     Raises:
         CorruptDataError: a broker would refuse to load this partition; repairs so far stay.
-        UnsupportedDataError: a batch or index of a later version; nothing was cut.
+        UnsupportedDataError: a batch or an index is of a later version; nothing was cut.
         CorruptCheckpointError: the leader epochs are malformed.
         OSError: a file operation failed.
 
@@ -217,8 +219,8 @@ def _load_and_recover(state: LoadState) -> tuple[int, int]:
 def _check_names(state: LoadState) -> None:
     """Refuse special files, oversized logs, and logs or indexes whose name has no offset, as a broker does.
 
-    A broker reads an offset of more or fewer digits as that of the file with 20 digits, and creates an empty segment if
-    that file is missing.  Here the load fails instead, so that the log is not passed over.
+    If an offset has more or fewer than 20 digits, a broker uses the file with 20 digits instead, and creates an empty
+    segment if that is missing.  Here the load fails, so that the log is not ignored.
 
     Raises:
         CorruptDataError: there is such a file.
@@ -269,8 +271,9 @@ def _remove_temporary_files(state: LoadState) -> None:
 def _load_segment_files(state: LoadState) -> None:
     """List the segments, ascending; recover one at once if its offset index is missing.
 
-    A transaction index that ends below its base has the same effect.  If an unverified segment before it is corrupt,
-    its producers are not known yet, and it is recovered in its turn; a broker does not load such a log.
+    A segment whose transaction index ends below its base is recovered at once too.  If an unverified segment before it
+    is corrupt, the producers are not known yet, and the segment is recovered in its turn; a broker does not load such a
+    log.
 
     Source: kafka-log 05 §2 pass 4.
     """
@@ -287,7 +290,7 @@ def _load_segment_files(state: LoadState) -> None:
             try:
                 recover_segment(state, segment, cut=index >= unverified, reason=reason)
             except CorruptBatchError:
-                # A segment before it is still unverified; its recovery decides about this one.
+                # A segment before it is not verified yet; the recovery of that segment decides about this one.
                 if index <= unverified:
                     raise
         else:
@@ -298,7 +301,7 @@ def _load_segment_files(state: LoadState) -> None:
 
 
 def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
-    """Return the reason for which a broker recovers this segment whatever the recovery point, or None."""
+    """Return why a broker recovers this segment regardless of the recovery point, or None if it does not."""
     if segment.ref.offset_index_bytes is None:
         return "its segment had no offset index"
     path = state.path(segment, _TRANSACTION_INDEX)
@@ -415,7 +418,8 @@ def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
             return step()
         except IndexOffsetOverflowError as error:
             name = parse_segment_file(Path(error.path or "").name)
-            # A header may claim offsets that fit no segment; then splitting leaves the batch in its segment.
+            # The header of a batch may have offsets that fit no segment; then splitting leaves the batch in its
+            # segment.
             if name is None or (name.base_offset, error.offset) in found:
                 raise
             found.add((name.base_offset, error.offset))
@@ -425,7 +429,7 @@ def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
 
 
 def _stands_for_another(name: str, kind: SegmentFileKind, names: set[str]) -> bool:
-    """Return True if `name` is an index, or the file of 20 digits for its offset is among `names`."""
+    """Return True if `name` is an index, or if `names` has the file of the same offset with 20 digits."""
     digits = name.removesuffix(kind)
     if not (digits.isascii() and digits.isdigit()) or int(digits) > INT64_MAX:
         return False

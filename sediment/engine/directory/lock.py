@@ -1,12 +1,12 @@
 """Ownership of a log directory: Kafka's own `.lock`, and the token by which tasks recognise the directory.
 
-A JVM's FileChannel.tryLock is a POSIX record lock on the whole file, so this is one too: a broker and a run exclude
-each other in both directions.  POSIX locks belong to a process, not to a descriptor, and closing any descriptor of the
-file drops them.
+A JVM's FileChannel.tryLock is a POSIX record lock on the whole file.  This lock is of the same kind, so a broker and a
+run exclude each other.  POSIX locks belong to a process, not to a descriptor, and closing any descriptor of the file
+drops them.
 
-Invariants: one descriptor for the life of a lock, and no second one in this process.  `.lock` is never removed: a
-process with the removed file open could lock it while another locks its successor.  The locked file is the one that the
-path names, when the lock is taken and at each `check`.
+Invariants: a lock has one descriptor from acquisition to release, and this process opens no second one.  `.lock` is
+never removed: a process with the removed file open could lock it while another process locks a new file.  When the lock
+is taken, and at each `check`, the path still names the locked file.
 
 Source: kafka-log 04 §12 and §14.
 """
@@ -46,7 +46,7 @@ _held: dict[tuple[int, int], int] = {}
 
 # ------------------------------------------------------------------------------------------------------------- the lock
 class DirectoryLock:
-    """The right to change a log directory, from entering the context (or `acquire`) to leaving it (or `release`)."""
+    """The exclusive right to change a log directory, held inside the `with` block, or from `acquire` to `release`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -132,7 +132,7 @@ class DirectoryLock:
         raise self._in_use("the lock file of this log directory is replaced again and again")
 
     def _try_lock(self, descriptor: int) -> bool:
-        """Lock the file; False if the path names another file by now, for example after a broker stopped."""
+        """Lock the file; return False if the path names another file by now, for example after a broker stopped."""
         locked = False
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,12 +213,12 @@ class DirectoryLock:
 
 
 def _holder(descriptor: int) -> int | None:
-    """Return the process that holds a lock on the file; None if the system does not know, as across hosts."""
+    """Return the process that holds a lock on the file; None if unknown, for example a process on another host."""
     return _conflict(descriptor) or None
 
 
 def _conflict(descriptor: int) -> int | None:
-    """Return the process whose lock conflicts with ours, 0 if the system does not know which, None without one."""
+    """Return the process whose lock conflicts with ours; 0 if it is unknown; None if no lock conflicts."""
     if sys.platform != "linux":
         return None
     try:
@@ -235,7 +235,7 @@ def is_locked(directory: Path) -> bool:
 
 
 def lock_holder(directory: Path) -> int | None:
-    """Return the process that holds the lock of a log directory, 0 if the system does not know which.
+    """Return the process that holds the lock of a log directory; 0 if the system does not know which.
 
     Returns None if no process holds it.  Takes and changes nothing.
     """
@@ -257,7 +257,7 @@ def lock_holder(directory: Path) -> int | None:
 def place_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
     """Write the token of run `run_id` into the log directory, for tasks to find; the lock must be held.
 
-    The token of a dead run is replaced.
+    The token of a run that has ended is replaced.
 
     Raises:
         CorruptCheckpointError: meta.properties is malformed.

@@ -1,4 +1,4 @@
-"""Publishing a complete log directory beside the source instead of in it.
+"""Publishing the result as a new, complete log directory instead of changing the source.
 
     file                     written                 content
     .sediment-output         first, removed last     the run that owns the output; checked before every file
@@ -9,7 +9,7 @@
 
 Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  A directory with
 neither manifest nor `.sediment-output` is written to only if it is empty, and is never removed.  Every file in the
-manifest was durable before the manifest appeared.  A broker ignores plain files with unknown names.
+manifest was durable before the manifest appeared.  A broker ignores regular files with unknown names.
 
 Source: kafka-log 05 §1 step 2e.
 """
@@ -50,7 +50,7 @@ class PublishedFile:
 
 
 def check_output_path(output: Store, sources: Sequence[Store]) -> None:
-    """Check that `output` is outside all sources and log directories, and not complete already.
+    """Check that `output` is outside all sources and log directories, and is not already complete.
 
     Raises:
         UsageError: it is not; nothing changed.
@@ -130,7 +130,7 @@ class Publisher:
         before = None
         if claim is not None:
             before = _run_of(claim) or "unknown"
-            # There is always a claim, so an output whose run ends here is started over too.
+            # At every moment there is a claim file, so an output whose run ends here can be started over too.
             self._claim()
             for name in self.store.files():
                 if "/" not in name and name not in (CLAIM_FILE, LOCK_FILE):
@@ -165,7 +165,7 @@ class Publisher:
     def publish(
         self, name: str, chunks: Iterable[Buffer], *, attempt: str, mtime_ns: int | None = None
     ) -> PublishedFile:
-        """Write one file; its content is durable, its name only after its folder is synced."""
+        """Write one file; its content is durable at once, its name only after its folder is synced."""
         self.check()
         digest = hashlib.sha256()
         part = f"{name}.{self.run_id}-{attempt}{PART_SUFFIX}"
@@ -240,14 +240,14 @@ def _digested(chunks: Iterable[Buffer], update: Callable[[Buffer], object]) -> I
 # ---------------------------------------------------------------------------------------------------------- in a task
 @dataclass(slots=True)
 class _Part:
-    """A file that was written as a part; it gets `mtime_ns` with its final name."""
+    """A file that was written as a part; it gets `mtime_ns` together with its final name."""
 
     written: PublishedFile
     mtime_ns: int | None = None
 
 
 class PublishingFs(Fs):
-    """The file operations of one task: `.part` files go to the output, all other files to the local filesystem.
+    """The file operations of one task: `.part` files are written to the output, other files to local disk.
 
     `used` is called with the number of bytes written to the output.  Without a publisher, for a dry run, they are only
     counted.
@@ -281,7 +281,7 @@ class PublishingFs(Fs):
                 self._used(len(chunk_view))
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
-        """Note the time of a part, which it gets with its final name; set that of any other file."""
+        """For a part, note the time, which it gets with its final name; for any other file, set it."""
         if path.name in self._parts:
             self._parts[path.name].mtime_ns = mtime_ns
         elif not _is_part(path):
@@ -308,7 +308,7 @@ class PublishingFs(Fs):
         return super().free_bytes(path) if self._publisher is None else self._publisher.store.free_bytes()
 
     def take(self, part: PartFile) -> PublishedFile:
-        """Give a part its final name; durable once the folder is synced."""
+        """Give a part its final name; the name is durable once the folder is synced."""
         assert self._publisher is not None
         self._publisher.check()
         held = self._parts.pop(part.part_name)

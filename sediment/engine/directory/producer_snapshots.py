@@ -1,10 +1,10 @@
 """Producer state of a log during a load: snapshots, and the state rebuilt from snapshots and batches.
 
-Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6), because the snapshots that a start
-leaves are all that the next start knows of producers.
+Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6), because the next start knows
+producers only from the snapshots that this start leaves.
 
-Invariants: a snapshot is written whole under its name or not at all.  A dropped snapshot is not read again, but only
-`delete_dropped` deletes its file, so a snapshot that is taken again with the same producers is not rewritten.
+Invariants: a snapshot appears under its name complete or not at all.  A dropped snapshot is not read again, but its
+file stays until `delete_dropped`.  So a snapshot that is taken again with the same producers is not rewritten.
 """
 
 from __future__ import annotations
@@ -18,14 +18,8 @@ from sediment.segment_io.errors import CorruptSnapshotError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.producer_state import (
-    ProducerEntry,
-    ProducerState,
-    encode_snapshot,
-    parse_snapshot,
-    replay,
-    stray_snapshots,
-)
+from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, replay
+from sediment.segment_io.partition.snapshots import encode_snapshot, parse_snapshot, stray_snapshots
 from sediment.segment_io.segment.reader import HeaderScan, Rows
 
 
@@ -62,7 +56,7 @@ class Snapshots:
         return parse_snapshot(self._fs.read_bytes(self.path(offset)), path=str(self.path(offset)))
 
     def take(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
-        """Write the snapshot at `offset`; durable when it returns."""
+        """Write the snapshot at `offset` durably."""
         path = self.path(offset)
         wanted = {entry.producer_id: entry for entry in entries}
         is_there = offset in self._offsets or offset in self._dropped
@@ -148,7 +142,7 @@ class ProducerStateManager:
         self.state = replay(self.state, table)
 
     def replay_aborted(self, table: Rows) -> None:
-        """Fold a table as `replay` does, but add only aborted transactions to `state.completed`."""
+        """Fold a table into the state like `replay`, but add only aborted transactions to `state.completed`."""
         self.state = replay(self.state, table, only_aborted=True)
 
     def take_snapshot(self) -> None:
@@ -158,9 +152,9 @@ class ProducerStateManager:
             self._last_snapshot_offset = self.map_end_offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Drop the snapshots out of range and, unless the map already ends there, load the newest of the others.
+        """Drop the snapshots out of range; unless the map already ends there, load the newest remaining one.
 
-        A corrupt snapshot is dropped and the next one tried.
+        If a snapshot is corrupt, drop it and try the next one.
 
         Source: kafka-log 05 §6 (truncateAndReload).
         """
@@ -194,10 +188,10 @@ class ProducerStateManager:
         *,
         reload_from_clean_shutdown: bool,
     ) -> None:
-        """Rebuild the state at `end_offset` from the newest snapshot at or below it and the batches after that.
+        """Rebuild the state at `end_offset` from the newest snapshot at or below it and the batches after the snapshot.
 
         Snapshots are taken at the bases of the last two segments and at the end.  After a clean stop without any
-        snapshot nothing is read and the state is empty, because a broker takes that for an upgrade.
+        snapshot, nothing is read and the state is empty, because a broker treats this as an upgrade.
 
         Raises:
             CorruptBatchError: a batch to replay is malformed.
@@ -227,9 +221,10 @@ class ProducerStateManager:
         self.take_snapshot()
 
     def _replay_range(self, segment: ReplayedSegment, start_offset: int, end_offset: int) -> None:
-        """Fold the batches from the first that ends at or after `start_offset` to the first at or after `end_offset`.
+        """Fold the batches from the one that ends at or after `start_offset` to the one at or after `end_offset`.
 
-        Batches in between count whatever their offset: no checksum covers it, and a broker counts them too.
+        All batches in between count, even if their offset is out of range: no checksum covers it, and a broker counts
+        them.
         """
         has_begun = False
         for rows in segment.batches():
@@ -241,11 +236,11 @@ class ProducerStateManager:
                 return
 
     def forget_completed(self) -> None:
-        """Forget the transactions that ended so far; the producers stay."""
+        """Forget the transactions that have ended; keep the producers."""
         self.state = replace(self.state, completed=())
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
-        """Drop the snapshots of no segment, except one past all segments.  Source: kafka-log 05 §6."""
+        """Drop snapshots that belong to no segment, except one past all segments.  Source: kafka-log 05 §6."""
         for offset in stray_snapshots(self._snapshots.offsets(), base_offsets):
             self._snapshots.drop(offset, "no segment begins there", is_routine=True)
 
@@ -257,6 +252,6 @@ def _first_at_or_after(rows: Rows, offset: int) -> int:
 
 
 def _from_offset(segments: Sequence[ReplayedSegment], offset: int) -> Sequence[ReplayedSegment]:
-    """Return `segments` from the one that contains `offset` on; all if every one begins above it."""
+    """Return the segment that contains `offset` and all later ones; all segments if every one begins above it."""
     first = sum(segment.base_offset <= offset for segment in segments) - 1
     return segments[max(first, 0) :]

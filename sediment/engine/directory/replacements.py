@@ -1,11 +1,11 @@
-"""Completeness of the new segments of an interrupted replacement, and the records that old segments still hold.
+"""Checks of an interrupted replacement: are the new segments complete, and which records do the old ones still have?
 
     whole      each batch has a correct checksum, the last one ends the file, and no index has an offset past the log;
                an empty log has both its indexes, also empty, and does not replace a segment with records
     framed     the lengths of the batches lead to the end of the file, and no index has an offset past the log
 
-A crash leaves whole new segments only, because they are synced before their first rename.  A segment is not whole only
-after a disk or filesystem lost data, or if it was put there by hand.
+After a crash, all new segments are whole, because they are synced before their first rename.  A segment can be
+incomplete only if a disk or filesystem lost data, or if it was put there by hand.
 
 Invariants: nothing is written; old segments are read only if a new one is not whole.
 """
@@ -94,7 +94,7 @@ def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
 
 
 def _framed_end(path: Path, base_offset: int, fs: Fs) -> tuple[int, int]:
-    """Return (offset, position) after the last batch that the lengths of the batches lead to."""
+    """Return (offset, position) after the last batch that can be reached by the lengths of the batches."""
     offset, position = base_offset, 0
     with suppress(CorruptBatchError):
         for last_offset, end in batch_ends(path, fs):
@@ -120,7 +120,7 @@ def _has_empty_indexes(directory: Path, base_offset: int, fs: Fs) -> bool:
 def _index_problem(
     path: Path, kind: SegmentFileKind, base_offset: int, next_offset: int, log_bytes: int, fs: Fs
 ) -> str | None:
-    """Return the mismatch of the last entry of an offset or time index with the end of its log, or None."""
+    """Return how the last entry of an offset or time index contradicts the end of its log; None if it does not."""
     entry = OFFSET_ENTRY_STRUCT if kind is SegmentFileKind.OFFSET_INDEX else TIME_ENTRY_STRUCT
     count = _size_bytes(path, fs) // entry.size
     if not count:
@@ -134,7 +134,7 @@ def _index_problem(
 
 
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
-    """Return the mismatch with its log of an index that is still `.swap` while the log has its final name, or None."""
+    """Return how an index that is still `.swap` contradicts its log, which has its final name; None if it does not."""
     log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
     next_offset, _ = _framed_end(log, base_offset, fs)
     path = _index_swap(directory, base_offset, kind)
@@ -165,7 +165,7 @@ class OldSegments:
         return any(self.have_records(base) for base in bases)
 
     def reach(self, base_offset: int) -> bool:
-        """Return True if a log that is not empty begins at this offset, or a log from below is framed past it."""
+        """Return True if a non-empty log begins at this offset, or if one that begins below is framed past it."""
         index = bisect_right(self._bases, base_offset)
         if index == 0:
             return False
@@ -177,8 +177,8 @@ class OldSegments:
     def hold(self, new: NewSegment) -> bool:
         """Return True if the good batches of old logs reach past the base and every good batch of a new segment.
 
-        If the first batch of a new segment is bad, an old log of the same base suffices if it is framed as far.  A
-        cleaning copies a corrupt batch as it is.
+        If the first batch of a new segment is bad, an old log of the same base is enough if it is framed as far.  A
+        cleaning copies a corrupt batch unchanged.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]

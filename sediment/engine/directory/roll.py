@@ -1,9 +1,9 @@
 """Rolling the last segment of a stopped log, so that it can be cleaned.
 
-The result equals that of Kafka's roll: the old active segment with whole, trimmed indexes, a producer snapshot at the
-log end offset, and an empty active segment there.
+The result equals that of Kafka's roll: the old active segment with complete, trimmed indexes, a producer snapshot at
+the log end offset, and an empty active segment there.
 
-Invariants: files that are correct already stay, and no existing inode changes.  New files appear in an order in which
+Invariants: files that are already correct stay, and no existing inode changes.  New files appear in an order in which
 every prefix loads, here and in a broker:
 
     indexes of the old active segment   each is replaced as a whole
@@ -25,7 +25,7 @@ from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_view import LogView
-from sediment.segment_io.partition.producer_state import encode_snapshot
+from sediment.segment_io.partition.snapshots import encode_snapshot
 from sediment.segment_io.segment.recovery_scan import scan_segment
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _, _SNAPSHOT = SegmentFileKind
@@ -35,8 +35,8 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _, _SNAPSHOT = SegmentFileKind
 class Roll:
     """A planned roll: `replaced` and then `created` files by name, in order.
 
-    `listing` has the segments after the roll and the snapshots before it, so that a view of it needs only files that
-    exist already.
+    `listing` has the segments after the roll, but the snapshots before it.  So a view of it needs only files that
+    already exist.
     """
 
     listing: LogListing

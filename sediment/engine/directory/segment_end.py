@@ -14,10 +14,10 @@ _OFFSET_INDEX = SegmentFileKind.OFFSET_INDEX
 
 
 def end_by_headers(state: LoadState, segment: LoadingSegment) -> tuple[int, int]:
-    """Return (next offset, end position) of the last whole batch, searched from the last offset index entry on.
+    """Return (next offset, end position) of the last complete batch; the search begins at the last offset index entry.
 
-    The search begins at the segment's start if that entry is wrong.  Corruption inside a batch does not matter: offsets
-    on disk must not be assigned again.
+    If that entry is wrong, the search begins at the segment's start.  Corruption inside a batch is ignored, because
+    offsets on disk must not be assigned again.
 
     Source: kafka-log 05 §3 (readNextOffset).
     """

@@ -1,13 +1,13 @@
-"""Recovery of segments during a load: verify their batches, rebuild indexes, cut off what a crash tore.
+"""Recovery of segments during a load: verify batches, rebuild indexes, and cut off incomplete bytes at the end.
 
     recover_unverified   after an unclean stop, every segment from the recovery point on      kafka-log 05 §3
     check_trusted        after a clean stop, the end of the log, or every batch if asked for
     recover_segment      one segment: scan, leader epochs, snapshot, indexes, cut              kafka-log 05 §4
 
 Invariants
-* Segments after a cut are removed before the cut, and the offset index is written last, so that a load after a crash in
+* Segments after a cut are removed before the cut, and the offset index is written last.  So a load after a crash in
   between does the rest.
-* In a trusted segment only a tail that holds no batch is cut off; other corruption is reported and stays.
+* From a trusted segment only a tail without a batch is cut off; other corruption is reported and stays.
 
 Source: Kafka's LogLoader.recoverLog, LogSegment.recover.
 """
@@ -41,12 +41,12 @@ _MOST_BATCHES_AHEAD = 1 << 18
 
 
 class _TooManyBatchesError(Exception):
-    """A scan ahead of its turn would have to keep too many batches."""
+    """A scan ahead of its turn would have to hold too many batches in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ScannedAhead:
-    """A scan of a segment without knowledge of those before, and its batches of producers, BATCH_ROW tables."""
+    """A scan made before the earlier segments were verified, and its batches of producers, in BATCH_ROW tables."""
 
     scan: SegmentScan
     tables: tuple[Rows, ...]
@@ -58,7 +58,7 @@ class _ScannedAhead:
 
 
 def recover_unverified(state: LoadState) -> None:
-    """Verify the segments from the recovery point on; the log ends before the first corrupt batch.
+    """Verify the segment with the recovery point and all later ones; end the log before the first corrupt batch.
 
     Source: kafka-log 05 §3.
     """
@@ -81,7 +81,7 @@ def recover_unverified(state: LoadState) -> None:
 def _scan_ahead(state: LoadState, segment: LoadingSegment) -> _ScannedAhead | None:
     """Return a scan with its batches of producers; None if the segment has to be scanned in its turn.
 
-    That is so if the scan finds corruption, or too many batches to keep.
+    It has to be if the scan finds corruption, or too many batches to hold in memory.
     """
     tables: list[Rows] = []
 
@@ -103,8 +103,8 @@ def recover_segment(
     """Verify one segment and rebuild its indexes; return True if its end was cut off.
 
     With `cut` the log ends before the first bad batch: the loaded segments after this one are removed first, so that
-    start-up after a crash in between finds the corruption again.  Without `cut` only a tail that holds no batch is cut
-    off; other corruption stays, and the indexes end before it.
+    start-up after a crash in between finds the corruption again.  Without `cut` only a tail without a batch is cut off;
+    other corruption stays, and the indexes end before it.
 
     Source: kafka-log 05 §4.
     """
@@ -154,9 +154,8 @@ def recover_segment(
 def _cut(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> None:
     """Cut a log after its last good batch.
 
-    The file is cut in place: a crash tore the bytes after that batch, and a copy of those before could need a gigabyte
-    that the disk does not have.  A file with a second link, a backup of a run, is replaced so that the link keeps its
-    bytes.
+    The file is truncated in place, because a copy of the good batches could need a gigabyte that the disk does not
+    have.  If the file has a second link, a backup of a run, it is replaced instead, so that the link keeps its bytes.
     """
     path, before = state.path(segment), segment.ref.log_bytes
     lost = find_batches_after(path, scan.good_bytes, before, scan.next_offset, state.fs)
@@ -182,9 +181,9 @@ def _replace_by_copy(state: LoadState, path: Path, size_bytes: int) -> None:
 
 
 def check_trusted(state: LoadState) -> None:
-    """Check the log after a clean stop: its end always, every batch with `verify_trusted`.
+    """Check the log after a clean stop: always its end, and with `verify_trusted` every batch.
 
-    A broker does not check: it finds the last whole batch before a torn one and appends after the torn bytes.
+    A broker does not check the end: it finds the last complete batch, and appends after the torn bytes that follow.
     """
     for segment in state.segments:
         if segment.scan is not None:
@@ -209,7 +208,7 @@ def check_trusted(state: LoadState) -> None:
 
 
 def _is_torn_tail(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> bool:
-    """Return True if the bytes after the good batches hold no batch, so that cutting them off loses nothing.
+    """Return True if the bytes after the good batches contain no batch, so cutting them off loses nothing.
 
     If another segment follows, it also has to begin at the next offset.
     """

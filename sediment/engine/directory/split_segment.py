@@ -1,7 +1,8 @@
 """Splitting a segment whose offsets span more than 2^31, as brokers before 2.1 could write (kafka-log 02 §8.2).
 
-Invariants: the bytes of the log stay the same and are only distributed.  Nothing changes unless the offsets ascend and
-end before the next segment: a flipped bit in an offset looks like an overflow too, and no checksum covers that field.
+Invariants: the bytes of the log stay the same; they are only distributed to more files.  Nothing changes unless the
+offsets ascend and end before the next segment: a flipped bit in an offset looks like an overflow too, and no checksum
+covers that field.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def split_segment(
     config: CompactionConfig,
     fs: Fs,
 ) -> Repair:
-    """Replace the segment at `base_offset` by as many as its offsets need; the log directory's lock must be held.
+    """Replace the segment at `base_offset` by as many segments as its offsets need; the directory's lock must be held.
 
     `overflow` is the error that a scan raised.  The segment is read into memory, because such segments are rare.
 
@@ -84,7 +85,7 @@ def _no_overflow(
 def _check_batches(
     partition: TopicPartition, path: Path, source: SegmentRef, overflow: IndexOffsetOverflowError, fs: Fs
 ) -> int:
-    """Return the position after the whole batches, after a check that they have magic 2 and ascend."""
+    """Check that the complete batches have magic 2 and ascend; return the position after them."""
     scan = HeaderScan(path, size_bytes=source.log_bytes, fs=fs)
     last_offset = source.base_offset - 1
     for rows in _whole_batches(scan):
@@ -104,7 +105,7 @@ def _check_batches(
 
 
 def _whole_batches(scan: HeaderScan) -> Iterator[Rows]:
-    """Yield header rows up to a torn tail, which goes into the last new segment for recovery to cut."""
+    """Yield header rows up to a torn tail; the tail goes into the last new segment, where recovery cuts it off."""
     with suppress(CorruptBatchError):
         yield from scan
 

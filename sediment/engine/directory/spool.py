@@ -1,6 +1,6 @@
 """The spool: a folder in which jobs leave prepared swaps for the engine that owns the log directories.
 
-Operators know it as the hand-off folder, the option `--hand-off`.
+For operators it is the hand-off folder, given by the option `--hand-off`.
 
     file                         written by   content
     engine.json                  the engine   the log directories that it commits swaps for
@@ -46,7 +46,7 @@ class CommitReply:
 
 
 def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
-    """Announce the engine of these log directories; a missing folder is created.
+    """Announce that an engine serves these log directories; create the folder if it is missing.
 
     Raises:
         UsageError: the folder is inside a log directory.
@@ -73,7 +73,7 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
     """Check that a running engine commits the swaps of all `log_dirs` from `folder`.
 
     Raises:
-        UsageError: none does.
+        UsageError: no engine does.
     """
     try:
         document = json.loads(fs.read_bytes(folder / ENGINE_FILE))

@@ -1,4 +1,4 @@
-"""Replacing segments by cleaned ones, so that a crash at any step leaves a log that loads, here and in a broker.
+"""Replacing segments by cleaned ones; after a crash at any step, Sediment and a broker can load the log.
 
 Kafka's loader decides by names alone (kafka-log 05 §2):
 
@@ -6,12 +6,12 @@ Kafka's loader decides by names alone (kafka-log 05 §2):
 * If there is a `.cleaned`, every `.swap` at or above the lowest one is deleted too, which undoes the replacement.
 * Otherwise the `.swap` files replace every file numbered between the lowest and the end of the highest.
 
-Names of one group thus decide about the whole group, and names of two groups must never exist at once.
+So the names of one group decide about the whole group, and such names of two groups must never exist at once.
 
 Invariants of `commit`: one group at a time, ascending.  A group's old files keep their names until all of its new files
-are durably `.swap`.  They are removed after the new files durably have their final names.  The next group's first
-`.cleaned` appears after that.  So after a crash and start-up, each group is either the old or the new version, new ones
-first.
+are durably `.swap`.  They are removed after the new files durably have their final names.  Only then does the next
+group's first `.cleaned` appear.  So after a crash and start-up, each group is either the old or the new version, and
+all new groups come first.
 
 The next start finishes or undoes an interrupted replacement: `interrupted_swaps`.
 """
@@ -57,18 +57,17 @@ def commit(
 ) -> bool:
     """Replace the source segments of each group by its parts; the directory's lock must be held.
 
-    All parts are made durable first, unless `make_durable` has just done that.  Then, group by group, after
-    `before_group` (which raises to end the commit, as `DirectoryLock.check` does) and a comparison of the sources with
-    the files there:
+    All parts are made durable first, unless `make_durable` has just done that.  Then, for each group, `before_group` is
+    called, which can raise to end the commit (for example `DirectoryLock.check`).  The sources are compared with the
+    existing files.  Then:
 
     1. `.part` -> `.cleaned`, ascending.
        Start: `.cleaned` is deleted, the sources are untouched; Kafka ignores the remaining `.part`, and our start
        deletes them.
-    2. `.cleaned` -> `.swap`, segments descending, of each log, index, timeindex, txnindex.
-       Start during it: no `.swap` is below the remaining `.cleaned`, so all are deleted, the sources untouched.
-       Start after it: sources numbered in the range of the new segments are deleted and `.swap` becomes final.  A
-       source that begins at or after the last new offset survives beside them, with records that the next cleaning
-       drops again.
+    2. `.cleaned` -> `.swap`, segments descending, of each log, index, timeindex, txnindex.  Start during it: no `.swap`
+       is below the remaining `.cleaned`, so all are deleted, the sources untouched.  Start after it: sources numbered
+       in the range of the new segments are deleted and `.swap` becomes final.  A source that begins at or after the
+       last new offset survives too, with records that the next cleaning drops again.
     3. Sync the directory.
        Start: as right after 2, now also if power was lost.
     4. Sources -> `.deleted`, ascending, of each log, index, timeindex, txnindex.
@@ -83,9 +82,9 @@ def commit(
     8. Snapshots of old bases that are not new bases -> `.snapshot.deleted`; `.deleted` is unlinked.
        Start: as right after 7; the loader removes snapshots without a segment.
 
-    Nothing waits until step 8 is durable, because the next start removes the rest.  A group without parts stays as it
-    is.  To keep the old files, hard-link them first (`backup_links`).  The caller writes the cleaner checkpoint after
-    the last group.
+    Nothing waits until step 8 is durable, because the next start removes the rest.  A group without parts stays
+    unchanged.  To keep the old files, hard-link them first (`backup_links`).  The caller writes the cleaner checkpoint
+    after the last group.
 
     Returns:
         True if every group is done, False if `should_stop` returned True before one of them.
@@ -130,8 +129,8 @@ def make_durable(swap: PreparedSwap, fs: Fs) -> None:
     """Sync every part of a swap and their names, before the first rename; many swaps may be synced in parallel.
 
     Raises:
-        OSError: a part is missing or could not be written; that swap must not be committed, even if a second attempt
-            succeeds, because a failed sync may have dropped dirty pages.
+        OSError: a part is missing or could not be synced.  Do not commit that swap, even if a second attempt succeeds,
+            because a failed sync may have dropped dirty pages.
     """
     directory = Path(swap.directory)
     for part in swap.parts():
@@ -167,7 +166,7 @@ def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> None:
 
 
 def replaced_files(directory: Path, group: CleanedGroup, fs: Fs) -> tuple[str, ...]:
-    """Return the names of the files of `directory` that the replacement of `group` removes; none without parts."""
+    """Return the names of the files in `directory` that the replacement of `group` removes; none if it has no parts."""
     if not group.parts:
         return ()
     old = [name for source in group.sources for name in _file_names(source)]
@@ -191,7 +190,7 @@ def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
 
 
 def _check_shape(partition: TopicPartition, groups: Sequence[CleanedGroup]) -> None:
-    """Check that groups and segments ascend, a group keeps its first base, and a log precedes its indexes."""
+    """Check that groups and segments ascend, that a group keeps its first base, and that a log precedes its indexes."""
     for group in groups:
         sources = [source.base_offset for source in group.sources]
         bases = [segment.base_offset for segment in group.parts]
@@ -228,7 +227,7 @@ def _malformed(partition: TopicPartition, what: str) -> UsageError:
 def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[CleanedGroup], fs: Fs) -> None:
     """Check that no other replacement left files, and that a group's sources are adjacent and unchanged.
 
-    The names of another replacement would decide about this one.
+    Leftover names of another replacement would change the outcome of this one.
     """
     listing = list_log(partition, directory, fs)
     for leftover in listing.leftovers:
@@ -247,7 +246,7 @@ def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[
 
 
 def _check_files(partition: TopicPartition, directory: Path, group: CleanedGroup, fs: Fs) -> None:
-    """Check that the group's sources and parts are still those of the swap; earlier groups took time."""
+    """Check again that the group's sources and parts are those of the swap; committing earlier groups took time."""
     for source in group.sources:
         if stat_segment(directory, source.base_offset, fs) != source:
             raise _source_changed(partition, directory, source)
@@ -325,7 +324,7 @@ def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- parts
 def is_part_file(name: str) -> bool:
-    """Return True for a file that a task of a run prepared and nothing committed."""
+    """Return True for a file that a task prepared and that was not committed."""
     parsed = parse_segment_file(name)
     return parsed is not None and parsed.state == PART_SUFFIX
 

@@ -1,7 +1,7 @@
 """A limit on the disk bandwidth of cleaning: Kafka's throttle, shared by all processes of a run on one host.
 
-Kafka's cleaner threads share one throttle and sleep while they hold its lock, so that together they keep to the rate.
-Here the tasks are processes, so a small file holds the start of the window and the bytes observed in it.  Each process
+Kafka's cleaner threads share one throttle, and sleep while they hold its lock, so together they stay below the rate.
+Here the tasks are processes, so a small file records the start of the window and the bytes counted in it.  Each process
 locks the file while it counts.
 
 Invariants: use may exceed the rate within one window of the check interval, but not over several; a throttle never
@@ -25,7 +25,7 @@ from sediment.segment_io.units import NS_PER_MS
 
 CHECK_INTERVAL_MS = 300
 
-_LONGEST_SLEEP_SECONDS = 1e9  # for a rate near zero; an operating system cannot sleep for ever
+_LONGEST_SLEEP_SECONDS = 1e9  # for a rate near zero; an operating system cannot sleep forever
 
 _NS_PER_S = 1_000_000_000
 _STATE = struct.Struct("=qq")  # start of the window on the system's monotonic clock in ns, bytes observed in it
@@ -34,7 +34,7 @@ _STATE = struct.Struct("=qq")  # start of the window on the system's monotonic c
 class Throttle:
     """A limit of `bytes_per_second` for all throttles with the same `state` file together.
 
-    `clock_ns` and `sleep` (seconds) are those of a host: every process on it sees the same monotonic clock.
+    `clock_ns` must be the same for all processes on a host, like the monotonic clock; `sleep` takes seconds.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Throttle:
                 self._store(clock_ns(), 0)
 
     def close(self) -> None:
-        """Close the file, which stays."""
+        """Close the file, but do not remove it."""
         os.close(self._descriptor)
 
     def take(self, used_bytes: int, *, most_seconds: float = math.inf) -> None:
-        """Count bytes that were read or written, and sleep if the rate of this window is too high.
+        """Count bytes that were read or written; sleep if the rate of this window is too high.
 
         The sleep ends after `most_seconds`, for a caller with a deadline.
         """

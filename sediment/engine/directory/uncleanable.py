@@ -1,12 +1,12 @@
-"""Uncleanable partitions of a log directory: the reason, the time, and the segments whose change ends the mark.
+"""Marks of uncleanable partitions of a log directory: a reason, a time, and segments; if they change, the mark ends.
 
-Kafka's cleaner marks such a partition uncleanable in memory and forgets that when the broker restarts.  A run has no
-memory, so the marks are a file of the log directory beside the checkpoints.  A broker ignores it: its LogManager reads
-only sub-directories and files that it knows by name.
+Kafka's cleaner marks such a partition uncleanable in memory, and forgets it when the broker restarts.  A run ends, so
+its marks are in a file of the log directory, next to the checkpoints.  A broker ignores it: its LogManager reads only
+sub-directories and files that it knows by name.
 
-Invariants: a mark holds as long as every segment in it is unchanged, so a repair, a restored copy or retention ends it.
-A copy or a hard-link backup of the log directory has other ctimes, which also ends it, at the cost of reading the data
-again.  A file that cannot be read counts as empty, at the same cost.
+Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention ends
+it.  A copy or a hard-link backup of the log directory has other ctimes, which also ends the mark; then the data is only
+read again.  A file of marks that cannot be read counts as empty, with the same effect.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """
@@ -43,8 +43,9 @@ _LOCAL = Fs()
 class Uncleanable:
     """One mark: `reason_code` and `reason` as in reports; `since_ms`, the time it was set, in ms since the epoch.
 
-    The mark holds as long as `segments` are unchanged.  `fingerprint` is a hash of the sizes, mtimes and ctimes of
-    their files.  It is None in a file of an earlier version and in a copy; then sizes and the mtimes of logs decide.
+    The mark is valid as long as `segments` are unchanged.  `fingerprint` is a hash of the sizes, mtimes and ctimes of
+    their files.  It is None in a file of an earlier version and in a copy; then the sizes and the mtimes of the logs
+    are compared.
     """
 
     partition: TopicPartition
@@ -66,7 +67,7 @@ def uncleanable_after(
 ) -> Uncleanable:
     """Return the mark for `error`: on the segment whose file the error names, else on all segments.
 
-    The active segment is left out unless the error names it, because a broker goes on appending to it.
+    The active segment is left out unless the error names it, because a broker continues to append to it.
     """
     named = parse_segment_file(Path(error.path).name) if error.path else None
     at_fault = tuple(s for s in listing.segments if named is not None and s.base_offset == named.base_offset)

@@ -1,12 +1,12 @@
-"""The cleaning state of each partition, and its abort, pause and resume.
+"""The cleaning state of each partition, and how cleaning is aborted, paused and resumed.
 
     none ── start ──> InProgress ── finish ──> none
      │                    │ abort and pause
      │ pause              v
      └──> Paused(n) <── finish ── Aborted          resume: Paused(n) -> Paused(n - 1), Paused(1) -> none
 
-Invariants: a partition without a state is free.  The thread that started a cleaning or a deletion finishes it in every
-case, and is the only one that works on a partition while it is InProgress or Aborted.
+Invariants: a partition without a state is free.  The thread that started a cleaning or a deletion always finishes it,
+and only this thread works on a partition that is InProgress or Aborted.
 
 Source: kafka-log 02 §2.4 (LogCleanerManager).
 """
@@ -34,7 +34,7 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Cleaning waits until it was resumed `times` times."""
+    """Cleaning is paused until `resume` was called `times` times."""
 
     times: int
 
@@ -68,17 +68,17 @@ class CleaningStates:
             return True
 
     def pause_free(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Pause each free partition once; return those."""
+        """Pause each free partition once; return the paused ones."""
         with self._changed:
             free = [partition for partition in partitions if partition not in self._states]
             self._states.update(dict.fromkeys(free, Paused(1)))
             return free
 
     def abort_and_pause(self, partition: TopicPartition) -> None:
-        """Pause a partition until it is resumed; if it is InProgress, wait until that has stopped.
+        """Pause a partition until it is resumed; if it is InProgress, wait until the work has stopped.
 
         Raises:
-            UsageError: another thread waits for the same.
+            UsageError: another thread is already waiting for this partition.
         """
         with self._changed:
             match self._states.get(partition):
@@ -108,7 +108,7 @@ class CleaningStates:
                     raise self._refusal(partition, "resumed")
 
     def check_not_aborted(self, partition: TopicPartition) -> None:
-        """Check, between the steps of a cleaning, that it may go on.
+        """Check, between the steps of a cleaning, that it may continue.
 
         Raises:
             CleaningAbortedError: the cleaning was aborted.

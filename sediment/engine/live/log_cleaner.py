@@ -1,14 +1,14 @@
-"""The cleaner of an engine: chooses the filthiest log, cleans it in this process, and commits while the log is open.
+"""The cleaner of an engine: it chooses the filthiest log, cleans it in this process, and commits while the log is open.
 
-    1 grab     of the compacted logs that are free, cleanable and dirty enough, the filthiest becomes InProgress
+    1 grab     the filthiest compacted log that is free, cleanable and dirty enough becomes InProgress
     2 clean    view, plan, clean_log into .part files, throttled; an abort stops it between two chunks
     3 commit   PartitionLog.replace_segments: directory.swap, under the log's lock for one group at a time
     4 finish   cleaner checkpoint; the state is removed, or Paused after an abort
     5 delete   old segments of compacted logs, in the same thread and under the same states
 
 Invariants: one cleaning of a partition at a time.  Its checkpoint moves only after a committed cleaning, or to the log
-start if it was outside the log.  A cleaning that is not committed leaves no file.  An error in one partition does not
-keep the others from being cleaned.
+start if it was outside the log.  A cleaning that is not committed leaves no file.  After an error in one partition, the
+others are still cleaned.
 
 Source: kafka-log 02 §1, §2, §9.
 """
@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import tempfile
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -52,7 +51,7 @@ from sediment.segment_io.errors import (
     SourceChangedError,
     StorageError,
 )
-from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.names import TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
 from sediment.segment_io.partition.listing import LogListing
 from sediment.segment_io.partition.log_view import LogView
@@ -101,7 +100,7 @@ class LogCleaner:
         self._fs = fs
         self._clock = clock
         self._scheduler = scheduler
-        self._run_id = uuid.uuid4().hex[:12]
+        self._run_id = new_run_id()
         self._attempts = count()
         self._stopping = threading.Event()
         self._uncleanable: dict[TopicPartition, Uncleanable] = {}
@@ -165,12 +164,12 @@ class LogCleaner:
             self.update_checkpoint(directory, log.partition, offset)
 
     def forget(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Remove checkpoint and mark of a log that left `directory`."""
+        """Remove the checkpoint entry and the mark of a log that left `directory`."""
         directory.update_first_dirty(self._known(), remove=[partition])
         self._unmark(directory, partition)
 
     def moved(self, partition: TopicPartition, source: LogDirectory, target: LogDirectory) -> None:
-        """Move checkpoint and mark of a partition from one directory to another."""
+        """Move the checkpoint entry and the mark of a partition to another directory."""
         first_dirty = source.first_dirty_offsets().get(partition)
         mark = self._uncleanable.get(partition)
         self.forget(source, partition)
@@ -184,7 +183,7 @@ class LogCleaner:
 
     # ------------------------------------------------------------------------------------------------------- quarantine
     def remember_uncleanable(self, directory: LogDirectory) -> None:
-        """Read the marks of an earlier engine or run in a directory.
+        """Read the marks that an earlier engine or run left in a directory.
 
         Raises:
             OSError: the file cannot be read.
@@ -227,7 +226,7 @@ class LogCleaner:
 
     # --------------------------------------------------------------------------------------------------------- choosing
     def grab_filthiest(self) -> LogToClean | None:
-        """Choose a log and make it InProgress; return None without a log to clean.
+        """Choose a log and make it InProgress; return None if no log needs cleaning.
 
         Source: kafka-log 02 §2.
         """
@@ -288,16 +287,16 @@ class LogCleaner:
             pace = self._pace(log.partition, stack)
             swap = clean_log(plan, _ThrottledFs(self._fs, pace), run_id=self._run_id, attempt=attempt, progress=pace)
             self._check_not_aborted(log.partition)
-            # The commit deletes superseded records, so those that supersede them have to be durable first.
+            # The commit deletes superseded records, so the records that supersede them have to be durable first.
             log.flush(swap.next_dirty_offset)
             log.replace_segments(swap, before_group=chosen.directory.lock.check)
         return swap
 
     def _bounded(self, config: CompactionConfig, cleaned: CleanableRange) -> CompactionConfig:
-        """Bound the offset map to that of one cleaner thread, unless the topic has its own bound.
+        """Limit the offset map to the size for one cleaner thread, unless the topic has its own limit.
 
-        A bounded map needs a separate pass over the dirty range.  A range with fewer offsets than the map can hold keys
-        needs no bound.
+        A limited map needs a separate pass over the dirty range.  No limit is needed if the range has fewer offsets
+        than the map can hold keys.
         """
         dirty_offsets = cleaned.first_uncleanable_offset - cleaned.first_dirty_offset
         if config.dedupe_buffer_bytes is not None or dirty_offsets <= self._config.offset_map_keys:
@@ -321,7 +320,7 @@ class LogCleaner:
     def _pace(self, partition: TopicPartition, stack: ExitStack) -> Callable[[int], None]:
         """Return a function to call with the bytes of every read and write.
 
-        It stops an aborted cleaning, and sleeps to keep the rate limit.
+        The function stops an aborted cleaning, and sleeps to stay below the rate limit.
         """
         rate = self._config.log_cleaner_io_max_bytes_per_second
         if rate >= _UNLIMITED_BYTES_PER_SECOND:
@@ -366,7 +365,7 @@ class LogCleaner:
     # ----------------------------------------------------------------------------------------------------------- faults
     @contextmanager
     def _failing(self, directory: LogDirectory) -> Iterator[None]:
-        """Take a directory offline if the disk fails inside."""
+        """Take a directory offline if the disk fails inside the block."""
         try:
             yield
         except OSError as error:
@@ -376,7 +375,7 @@ class LogCleaner:
 
     @contextmanager
     def _isolating(self, log: PartitionLog, directory: LogDirectory) -> Iterator[None]:
-        """Confine an error inside to this log or its directory.
+        """Confine an error inside the block to this log or its directory.
 
         Source: kafka-log 02 §1, the table of outcomes.
         """
@@ -434,7 +433,7 @@ class _ThrottledFs(Fs):
 
 
 def _is_clean(log: PartitionLog, first_dirty: int | None) -> bool:
-    """Return True if only the active segment is dirty, as in most logs; no file is read for it."""
+    """Return True if only the active segment is dirty, as in most logs; read no file."""
     return first_dirty is not None and log.active_base_offset <= first_dirty <= log.log_end_offset
 
 

@@ -1,8 +1,8 @@
 """One log directory that an engine owns: its lock, its own files, and its checkpoints.
 
-Invariants: between `open` and `release` the directory's `.lock` is held; the clean-shutdown marker is read and removed
-in one step, so that a crash during loading counts as unclean; one thread at a time rewrites a checkpoint file; nothing
-is written to a directory after it failed.
+Invariants: between `open` and `release` the directory's `.lock` is held; the clean-shutdown marker is removed when it
+is read, so a crash during loading counts as unclean; only one thread at a time rewrites a checkpoint file; nothing is
+written to a directory after it failed.
 
 Source: kafka-log 04 §12, 05 §1.
 """
@@ -70,7 +70,8 @@ class LogDirectory:
         """True after the directory failed."""
         return self.failure is not None
 
-    # ----------------------------------------------------------------------------------------------- taking and leaving
+    # ---------------------------------------------------------------------------------------------- opening and
+    # releasing
     def read_owner(self) -> None:
         """Read meta.properties and change nothing; a missing directory has no owner.
 
@@ -137,7 +138,7 @@ class LogDirectory:
         )
 
     def write_clean_shutdown(self, broker_epoch: int | None) -> None:
-        """Write the clean-shutdown marker, the last write of a clean stop; without an epoch, the one from the start."""
+        """Write the clean-shutdown marker, the last write of a clean stop; the default epoch is that of the start."""
         self._replace(
             CLEAN_SHUTDOWN_FILE, self._marker if broker_epoch is None else format_clean_shutdown(broker_epoch)
         )
@@ -156,7 +157,7 @@ class LogDirectory:
         self._write(HIGH_WATERMARK_FILE, offsets)
 
     def first_dirty_offsets(self) -> dict[TopicPartition, int]:
-        """Return the cleaner checkpoint; a malformed one counts as empty, which only costs time."""
+        """Return the cleaner checkpoint; treat a malformed one as empty, which only costs time."""
         try:
             return read_offset_checkpoint(self._fs, self.path / CLEANER_FILE) or {}
         except CorruptCheckpointError:
@@ -169,7 +170,7 @@ class LogDirectory:
         add: Mapping[TopicPartition, int] | None = None,
         remove: Sequence[TopicPartition] = (),
     ) -> None:
-        """Change the cleaner checkpoint; entries of partitions that are not `known` go (kafka-log 02 §2.5)."""
+        """Change the cleaner checkpoint, and remove entries of partitions that are not `known` (kafka-log 02 §2.5)."""
         with self._guard:
             before = self.first_dirty_offsets()
             kept = set(known) - set(remove)
@@ -178,7 +179,7 @@ class LogDirectory:
                 self._replace(CLEANER_FILE, format_offset_checkpoint(after))
 
     def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace a checkpoint file; until all logs are loaded, entries of other partitions stay."""
+        """Replace a checkpoint file; until all logs are loaded, keep the entries of other partitions."""
         with self._guard:
             if self.is_offline:
                 return
@@ -197,7 +198,7 @@ def check_owners(
     A given `cluster_id` or `node_id` has to match the directories.
 
     Raises:
-        UsageError: they do not.
+        UsageError: the directories belong to different nodes or clusters, or two have the same id.
 
     Source: Kafka's MetaPropertiesEnsemble.verify.
     """

@@ -1,4 +1,4 @@
-"""LogManager: the logs of one engine in one or more log directories, from the start to a clean stop.
+"""LogManager: all logs of one engine, in one or more log directories, from the start to a clean stop.
 
     start      lock · meta.properties · marker removed · load in parallel · uncleanable marks · background tasks
     serve      get, create, delete, truncate, reconfigure; each log does its own appends and reads
@@ -8,7 +8,7 @@
 
 Invariants: a log is in one live directory.  A failed directory goes offline with its logs until the next start, and
 nothing more is written to it.  The marker of a clean stop is written last, and only if every log of the directory was
-closed without error, and had been loaded or the marker had been there at the start.
+closed without error, and if every log had been loaded or the marker had existed at the start.
 
 Two locks: `_guard` covers the maps and is the innermost.  No call under it may wait for a log or for the cleaner,
 because a log reports a disk failure while it holds its own lock.  `_administration` is held while logs are created,
@@ -121,7 +121,7 @@ class LogManager:
         clock: Clock = _CLOCK,
         is_stray: Callable[[TopicPartition, str | None], bool] = _is_never_stray,
     ) -> None:
-        """Make a manager; `is_stray(partition, topic id)` returns True for a log that does not belong to this node."""
+        """Create a manager; `is_stray(partition, topic id)` is True for a log that does not belong to this node."""
         self.config = config or BrokerConfig()
         self.clock = clock
         self.fs = fs
@@ -160,14 +160,14 @@ class LogManager:
     ) -> None:
         """Lock the directories, load their logs, start the background tasks.
 
-        A failed start releases the directories as cleanly stopped as they were before.  `progress` is called from the
-        loading threads.  After `stop` is set no further log is loaded and no task starts; `shutdown` then leaves the
-        directories as they were.
+        If the start fails, the directories are released, and a directory that was cleanly stopped stays so.  `progress`
+        is called from the loading threads.  After `stop` is set no further log is loaded and no task starts; `shutdown`
+        then leaves the directories as they were.
 
         Raises:
             DirectoryInUseError: a broker, an engine or a run holds one of the directories.
             UsageError: a sub-directory is not named like a partition, a partition exists twice, or the directories
-                belong to different brokers or to another one than in `BrokerConfig`; in this case nothing was written.
+            belong to different brokers, or not to the broker in `BrokerConfig`; in this last case nothing was written.
             CorruptDataError: a broker would refuse to load a log.
             StorageError: no directory is usable.
             OpenFilesLimitError: the process may open too few files.
@@ -249,10 +249,10 @@ class LogManager:
                     try:
                         job.result()
                     except CorruptCheckpointError as error:
-                        # As in Kafka, whose checkpoint files throw an IOException for a malformed line.
+                        # As in Kafka, where a malformed line in a checkpoint file causes an IOException.
                         self._fail(jobs[job], error)
                     except StorageError as error:
-                        # The log has reported its disk already; a cause of another type is not a disk failure.
+                        # The log has already reported its disk; a cause of another type is not a disk failure.
                         if not isinstance(error.__cause__, OSError):
                             raise
         finally:
@@ -307,7 +307,7 @@ class LogManager:
         else:
             logs = self._future if item.state is DirectoryState.FUTURE else self._logs
             with self._guard:
-                # If the directory failed meanwhile, its logs are closed already.
+                # If the directory failed meanwhile, its logs are already closed.
                 is_lost = directory.is_offline
                 other = log if is_lost else logs.setdefault(item.partition, log)
             if is_lost:
@@ -474,7 +474,7 @@ class LogManager:
         self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=wait_ms)
 
     def _attempt(self, log: PartitionLog, action: Callable[[], int | None]) -> int | None:
-        """Call `action` on a log whose disk may fail; the log itself reports that."""
+        """Call `action` on a log whose disk may fail; the log itself reports a failure."""
         try:
             return action()
         except StorageError as error:
@@ -487,12 +487,12 @@ class LogManager:
 
     # ------------------------------------------------------------------------------------------------------------- logs
     def get_log(self, partition: TopicPartition) -> PartitionLog | None:
-        """Return the live log of a partition; None without one, or if its directory is offline."""
+        """Return the live log of a partition; None if there is none, or if its directory is offline."""
         with self._guard:
             return self._logs.get(partition)
 
     def get_future_log(self, partition: TopicPartition) -> PartitionLog | None:
-        """Return the future log of a partition, which will replace the live one; None without one."""
+        """Return the future log of a partition, which will replace the live one; None if there is none."""
         with self._guard:
             return self._future.get(partition)
 
@@ -529,7 +529,7 @@ class LogManager:
     ) -> PartitionLog:
         """Return the log of a partition; create a missing one in `log_dir`, else in the directory with the fewest logs.
 
-        Without `is_new` the log may exist in an offline directory, and is not created.
+        Without `is_new`, no log is created if the log may already exist in an offline directory.
 
         Raises:
             StorageError: the log may be in an offline directory, or no directory accepts it.
@@ -623,7 +623,8 @@ class LogManager:
         with self._administration:
             for log, offset in self._present(offsets):
                 with log.lock:
-                    # No append may roll in between, or the truncation could reach segments that are being cleaned.
+                    # No append may roll the log in between; otherwise the truncation could reach segments that are
+                    # being cleaned.
                     if offset >= log.active_base_offset:
                         self._attempt(log, partial(log.truncate_to, offset))
                         continue
@@ -634,7 +635,7 @@ class LogManager:
             self._checkpoint_directories_of(offsets)
 
     def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
-        """Empty a log, which goes on at `offset`, and write recovery points as `truncate_to` does."""
+        """Empty a log, continue it at `offset`, and write recovery points like `truncate_to`."""
         with self._administration:
             for log, _ in self._present({partition: offset}):
                 with self._paused(partition):
@@ -683,7 +684,7 @@ class LogManager:
 
     # ---------------------------------------------------------------------------------------------------------- failure
     def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
-        """Take a directory and its logs offline; the other directories go on."""
+        """Take a directory and its logs offline; the other directories continue."""
         if is_out_of_descriptors(error):
             _LOGGER.error("%s: %s", directory, open_files_limit(error))
         else:
@@ -701,7 +702,7 @@ class LogManager:
             for logs in (self._logs, self._future):
                 for partition in [partition for partition, log in logs.items() if _is_in(log, directory)]:
                     del logs[partition]
-        # Text alone: a handler that keeps the error would keep the files in its traceback open.
+        # Only the text: a log handler that keeps the error would keep the files in its traceback open.
         _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
         lost += [deleted.log for deleted in self._deleted.copy() if deleted.directory is directory]
         for log in lost:
@@ -824,7 +825,7 @@ class LogManager:
 
 
 class _Counted:
-    """A counter of the loaded logs of one directory, for several threads."""
+    """A thread-safe counter of the loaded logs of one directory."""
 
     def __init__(self, log_dir: Path, total: int, progress: Callable[[LoadProgress], None]) -> None:
         self._log_dir = log_dir

@@ -1,4 +1,4 @@
-"""The limit of open files: an error of its own, because the disk is not at fault."""
+"""The limit of open files: a separate error, because the disk is not at fault."""
 
 from __future__ import annotations
 

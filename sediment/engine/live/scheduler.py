@@ -58,7 +58,7 @@ class ScheduledTask:
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Keep the task from running again; a run in progress goes on."""
+        """Keep the task from running again; a run in progress continues."""
         self._cancelled.set()
 
     def perform(self) -> None:
@@ -95,11 +95,11 @@ class Scheduler:
     def schedule_periodically(
         self, name: str, task: Callable[[], object], *, period_ms: int, delay_ms: int = 0
     ) -> ScheduledTask:
-        """Run `task` in `delay_ms` and every `period_ms` from then on; a period of 0 counts as 1 ms."""
+        """Run `task` in `delay_ms`, and then every `period_ms`; a period of 0 counts as 1 ms."""
         return self._schedule(ScheduledTask(name, task, max(period_ms, 1)), delay_ms)
 
     def run_due(self) -> None:
-        """Run due tasks in this thread, also those that become due meanwhile; only for a scheduler without threads."""
+        """Run due tasks in this thread, and those that become due meanwhile; only for a scheduler without threads."""
         self._queue.run(blocking=False)
 
     def close(self) -> None:

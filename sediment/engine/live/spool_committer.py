@@ -1,7 +1,7 @@
 """Committing the swaps that jobs leave in the spool while this engine owns the directory (`directory.spool`).
 
-Invariants: a swap is committed only in the partition, the directory and the state for which it was prepared, through
-`directory.swap`, and only while no other cleaning of the partition runs.  The parts of a refused swap are deleted.  A
+Invariants: a swap is committed through `directory.swap`, only if partition, directory and segments are those for which
+it was prepared, and only while no other cleaning of the partition runs.  The parts of a refused swap are deleted.  A
 swap whose outcome is not known stays until the next start has settled it.
 """
 
@@ -115,10 +115,10 @@ class SpoolCommitter:
                 self._owner.handle_directory_failure(self._owner.directory_of(log), error)
 
     def _commit(self, path: Path, log: PartitionLog) -> int:
-        """Commit the swap in `path`, if it fits `log` as it is now; return the next dirty offset.
+        """Commit the swap in `path` if it fits the present state of `log`; return the next dirty offset.
 
         Raises:
-            CorruptDataError: the file does not hold a swap.
+            CorruptDataError: the file does not contain a swap.
             SourceChangedError: it is for another log, for other segments, or for segments that may not be cleaned.
         """
         swap = from_json(self._fs.read_bytes(path), path=str(path))
@@ -150,7 +150,7 @@ class SpoolCommitter:
 
 
 def _mismatch(swap: PreparedSwap, log: PartitionLog) -> str | None:
-    """Return the reason for which the swap does not fit this log, None if there is none before files are compared."""
+    """Return why the swap does not fit this log; None if nothing contradicts it before files are compared."""
     if Path(swap.directory).resolve() != log.directory.resolve():
         return f"the swap was prepared in {swap.directory}, but the log is in {log.directory}"
     if not log.config.compacts:

@@ -32,11 +32,14 @@ def task_environment(task: CleaningTask) -> Iterator[tuple[Fs, OnBytes]]:
         SourceChangedError: another run works in the directory, or another disk is mounted there.
         LimitReachedError: the run's time is over.
     """
-    log_dir, dry_run = task.listing.path.parent, task.options.dry_run
-    if not dry_run:
-        check_run_token(log_dir, task.run_id)
+
+    def check_token() -> None:
+        check_run_token(task.listing.path.parent, task.run_id)
+
+    if not task.options.dry_run:
+        check_token()
     with throttled(task.rate_limit) as on_bytes:
-        yield DryRunFs() if dry_run else _RunFs(log_dir, task.run_id, on_bytes), on_bytes
+        yield DryRunFs() if task.options.dry_run else _RunFs(check_token, on_bytes), on_bytes
 
 
 @contextmanager
@@ -64,15 +67,14 @@ def throttled(limit: RateLimit) -> Iterator[OnBytes]:
 
 
 class _RunFs(Fs):
-    """File operations that write only as long as the run's token exists."""
+    """File operations that write only as long as `check_token` finds the run's token."""
 
-    def __init__(self, log_dir: Path, run_id: str, on_bytes: OnBytes) -> None:
-        self._log_dir = log_dir
-        self._run_id = run_id
+    def __init__(self, check_token: Callable[[], None], on_bytes: OnBytes) -> None:
+        self._check_token = check_token
         self._on_bytes = on_bytes
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
-        check_run_token(self._log_dir, self._run_id)
+        self._check_token()
         return super().write_new(path, self._counted(chunks))
 
     def _counted(self, chunks: Iterable[Buffer]) -> Iterator[Buffer]:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sediment.compaction.strategy import Resources, Strategy, StrategyChoice, choose_strategy
 from sediment.jobs.cleaning.options import CleaningTask
 from sediment.segment_io.errors import CorruptBatchError, NoSpaceError
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.listing import SegmentRef
 
 if TYPE_CHECKING:
-    from sediment.compaction.config import CompactionConfig
     from sediment.compaction.estimate import Estimate
     from sediment.compaction.grouping import CleaningPlan
     from sediment.compaction.write_behind import WriteBehind
@@ -33,53 +30,27 @@ def find_resources(sc: Any, all_bytes: int, *, asked: Strategy | None) -> Resour
     return Resources(asked, slots, all_bytes, memory_bytes // 2 // slots)
 
 
-def strategy_for(task: CleaningTask, plan: CleaningPlan, fs: Fs) -> StrategyChoice:
-    """Return the strategy for the partition of `task`."""
+def strategy_for(task: CleaningTask, plan: CleaningPlan, estimate: Callable[[], Estimate]) -> StrategyChoice:
+    """Return the strategy for the partition of `task`; `estimate` estimates what `plan` leaves."""
     resources = replace(
         task.resources,
         task_memory_bytes=min(task.resources.task_memory_bytes, task.config.task_memory_bytes),
         key_equality=task.options.key_equality,
     )
-    return choose_strategy(plan, resources, lambda: estimate_plan(plan, fs))
+    return choose_strategy(plan, resources, estimate)
 
 
-def estimate_plan(plan: CleaningPlan, fs: Fs) -> Estimate:
-    """Return an estimate of what `plan` leaves, from a sample.
-
-    Raises:
-        CorruptBatchError: a log small enough to be read as a whole has a malformed batch.
-    """
-    segments = [segment for group in plan.groups for segment in group.segments]
-    return estimate_segments(plan.view.listing.path, segments, plan.config, fs, now_ms=plan.now_ms)
-
-
-def estimate_segments(
-    directory: Path, segments: Sequence[SegmentRef], config: CompactionConfig, fs: Fs, *, now_ms: int
-) -> Estimate:
-    """Return an estimate of what cleaning `segments` leaves, from a sample of them.
-
-    Raises:
-        CorruptBatchError: a log small enough to be read as a whole has a malformed batch.
-    """
-    from sediment.compaction.estimate import collect_sample, estimate_cleaning
-    from sediment.segment_io.partition.sample import sampled_batches
-
-    sample = collect_sample(sampled_batches(directory, segments, fs, budget_bytes=SAMPLE_BYTES))
-    log_bytes = sum(segment.log_bytes for segment in segments)
-    return estimate_cleaning(sample, log_bytes, now_ms=now_ms, next_horizon_ms=config.next_horizon_ms(now_ms))
-
-
-def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind) -> None:
+def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Callable[[], Estimate]) -> None:
     """Check that the disk can hold the survivors: all groups are written before a commit frees their sources.
 
-    Nothing is estimated if even a log that loses nothing would fit.  If an estimate is too low, the disk runs full
-    during the cleaning, which is then undone.
+    `estimate` estimates what `plan` leaves; it is not called if even a log that loses nothing would fit.  If it is too
+    low, the disk runs full during the cleaning, which is then undone.
 
     Raises:
         NoSpaceError: the disk is too full; nothing was changed.
     """
     listing = plan.view.listing
-    needed = sum(group.log_bytes for group in plan.groups)
+    needed = plan.log_bytes
     if fs.free_bytes(listing.path) >= 2 * needed:
         return
     # Pending writes take their space first, or release it if they fail.
@@ -88,7 +59,7 @@ def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind) -> None:
     if free >= needed:
         return
     try:
-        needed = estimate_plan(plan, fs).log_bytes
+        needed = estimate().log_bytes
     except CorruptBatchError:
         # The cleaning will find the batch again and handle it.
         return

@@ -82,7 +82,6 @@ def _failed(sc: Any, task: CleaningTask, error: SedimentError | OSError) -> Clea
 
 def _in_splits(sc: Any, task: CleaningTask, split: SplitPlan) -> PreparedSwap:
     plan = split.plan
-    log_bytes = sum(group.log_bytes for group in plan.groups)
     budget_bytes = min(task.config.task_memory_bytes, _DEFAULT_BUDGET_BYTES)
     job = SplitJob(
         work=SplitWork(
@@ -90,7 +89,7 @@ def _in_splits(sc: Any, task: CleaningTask, split: SplitPlan) -> PreparedSwap:
             split.boundaries,
             seed=draw_seed(),
             run_limit=max(budget_bytes // _OCCURRENCE_BYTES, 1),
-            ranges=ranges_for(log_bytes // _LEAST_RECORD_BYTES, budget_bytes // 2),
+            ranges=ranges_for(plan.log_bytes // _LEAST_RECORD_BYTES, budget_bytes // 2),
         ),
         splits=cut_into_splits(plan.groups, SPLITS_PER_SLOT * max(1, sc.defaultParallelism)),
         budget_bytes=budget_bytes,

@@ -11,15 +11,17 @@ Invariants: nothing is renamed here; an error of a partition is part of its resu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
 
 from sediment.compaction.strategy import KeyEquality, Strategy
 from sediment.compaction.write_behind import WriteBehind
 from sediment.engine.directory.swap import discard_parts
 from sediment.jobs.cleaning.environment import OnBytes, task_environment, throttled
-from sediment.jobs.cleaning.estimates import check_headroom, strategy_for
+from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, check_headroom, strategy_for
 from sediment.jobs.cleaning.options import KEEP, CleaningTask
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SplitPlan, SurveyResult, failed_task
 from sediment.jobs.reporting.stage_timer import CLEAN, PLAN, VIEW, StageTimer
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from sediment.compaction.prepared_swap import PreparedSwap
     from sediment.segment_io.partition.log_view import LogView
 
+Outcome = TypeVar("Outcome")
+
 _WRITER = WriteBehind()  # shared by all partitions of this process
 
 
@@ -50,21 +54,29 @@ def clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
 def start_partition(task: CleaningTask, attempt: str) -> Pending[CleaningResult]:
     """Clean one partition except for the end of writing, during which the next partition may be started."""
     with ExitStack() as stack:
-        try:
+
+        def start() -> Pending[CleaningResult]:
             fs, on_bytes = stack.enter_context(task_environment(task))
-            pending = start_cleaning(task, fs, on_bytes, attempt, _WRITER)
-        except TASK_ERRORS as error:
-            return completed(failed_task(task, error))
+            return start_cleaning(task, fs, on_bytes, attempt, _WRITER)
+
+        started = _result_of(task, start)
+        if isinstance(started, CleaningResult):
+            return completed(started)
         environment = stack.pop_all()
 
     def finish() -> CleaningResult:
         with environment:
-            try:
-                return pending.finish()
-            except TASK_ERRORS as error:
-                return failed_task(task, error)
+            return _result_of(task, started.finish)
 
     return Pending(finish)
+
+
+def _result_of(task: CleaningTask, step: Callable[[], Outcome]) -> Outcome | CleaningResult:
+    """Return what `step` returns, or the failed result of the partition."""
+    try:
+        return step()
+    except TASK_ERRORS as error:
+        return failed_task(task, error)
 
 
 def start_cleaning(
@@ -76,17 +88,19 @@ def start_cleaning(
         SedimentError, OSError: the partition cannot be cleaned; no `.part` file of the attempt is left.
     """
     from sediment.compaction.cleaner import scan_log
+    from sediment.compaction.estimate import estimate_plan
     from sediment.compaction.grouping import plan_cleaning
 
     timer = StageTimer()
     view, cleanable = open_and_select(task, fs)
     timer.lap(VIEW)
-    result = _selected(task, view, cleanable)
+    result = _selected(cleanable)
     if cleanable.blocked_by is not None:
         return completed(replace(result, seconds_by_stage=timer.seconds()))
     plan = plan_cleaning(view, cleanable, task.config, now_ms=task.now_ms)
-    check_headroom(plan, fs, writer)
-    strategy = strategy_for(task, plan, fs).strategy
+    estimate = cache(lambda: estimate_plan(plan, fs, sample_bytes=SAMPLE_BYTES))
+    check_headroom(plan, fs, writer, estimate)
+    strategy = strategy_for(task, plan, estimate).strategy
     timer.lap(PLAN)
     if strategy is Strategy.SPLIT:
         try:
@@ -156,11 +170,11 @@ def survey_partition(task: CleaningTask, _attempt: str) -> SurveyResult | Cleani
         with throttled(task.rate_limit):
             view, cleanable = open_and_select(task, Fs())
         if cleanable.blocked_by is not None:
-            return _selected(task, view, cleanable)
+            return _selected(cleanable)
         plan = plan_cleaning(view, cleanable, task.config, now_ms=task.now_ms)
     except TASK_ERRORS as error:
         return failed_task(task, error)
-    return SurveyResult(cleanable, sum(group.log_bytes for group in plan.groups))
+    return SurveyResult(cleanable, plan.log_bytes)
 
 
 def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange]:
@@ -199,10 +213,8 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
     return view, cleanable_range(view, config, now_ms=task.now_ms, force=options.force, from_start=options.from_start)
 
 
-def _selected(task: CleaningTask, view: LogView, cleanable: CleanableRange) -> CleaningResult:
+def _selected(cleanable: CleanableRange) -> CleaningResult:
     """Return the result before any cleaning: the offsets of the range, and the rule that blocks it, if any."""
-    from sediment.compaction.policy import explain_range
-
     result = CleaningResult(
         first_dirty_offset=cleanable.first_dirty_offset,
         first_uncleanable_offset=cleanable.first_uncleanable_offset,
@@ -211,8 +223,7 @@ def _selected(task: CleaningTask, view: LogView, cleanable: CleanableRange) -> C
     )
     if cleanable.blocked_by is None:
         return result
-    reason = explain_range(cleanable, view, task.config)
-    return replace(result, reason_code=cleanable.blocked_by.value, reason=reason)
+    return replace(result, reason_code=cleanable.blocked_by.value, reason=cleanable.reason)
 
 
 def roll_active(task: CleaningTask, fs: Fs) -> CleaningTask:

@@ -1,1 +1,1 @@
-"""Command line of every job: options, progress, standard output and logging."""
+"""The command line of every job: options, progress, standard output and logging."""

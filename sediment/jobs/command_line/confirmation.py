@@ -17,7 +17,7 @@ def may_ask() -> bool:
 def ask_on_terminal(question: str, stop: threading.Event) -> bool:
     """Ask once on stderr; return True for y or yes.
 
-    Any other answer, the end of input or `stop`, which Ctrl-C sets, means no.
+    Any other answer, or the end of input, means no.  So does `stop`, which Ctrl-C sets.
     """
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()

@@ -12,7 +12,7 @@ from typing import Any
 _STDERR = 2
 _EXIT_STOPPED = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_NOT_BEGUN = "sediment: the run was stopped before it began\n"
+_NOT_STARTED = "sediment: the run was stopped before it started\n"
 
 
 def end_on_early_signals() -> None:
@@ -25,6 +25,6 @@ def end_on_early_signals() -> None:
 def end_before_start(_number: int, _frame: Any) -> None:
     """Write one line to stderr and end the process at once: there is nothing to clean up yet."""
     try:
-        os.write(_STDERR, _NOT_BEGUN.encode())
+        os.write(_STDERR, _NOT_STARTED.encode())
     finally:
         os._exit(_EXIT_STOPPED)

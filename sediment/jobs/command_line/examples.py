@@ -10,7 +10,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
         "compact": (
             ("show what a run would do", "sediment compact --config /etc/kafka/server.properties --dry-run"),
             (
-                "compact some topics, whatever their dirty ratio",
+                "compact some topics and ignore their dirty ratio",
                 "sediment compact --config /etc/kafka/server.properties --partition 'orders-*' --force",
             ),
             (
@@ -52,8 +52,8 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
             ),
         ),
         "recover": (
-            ("show what a broker's start would repair", "sediment recover /var/lib/kafka/data --dry-run"),
-            ("repair eight partitions at a time", "sediment recover /var/lib/kafka/data --threads 8"),
+            ("show what a broker would repair at its start", "sediment recover /var/lib/kafka/data --dry-run"),
+            ("repair eight partitions at a time in each directory", "sediment recover /var/lib/kafka/data --threads 8"),
         ),
         "snapshot": (
             (
@@ -68,7 +68,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
 
 
 def epilog(name: str) -> str | None:
-    """Return the end of a command's help, or None without examples; each command has a line of its own."""
+    """Return the end of a command's help, with each example on separate lines; None if it has no examples."""
     examples = EXAMPLES.get(name, ())
     paragraphs = [f"\b\n  {what}:\n    {command}" for what, command in examples]
     return "\n\n".join(["Examples:", *paragraphs]) if paragraphs else None

@@ -1,4 +1,4 @@
-"""Exit statuses of the commands, and their errors."""
+"""Exit statuses of the commands, and how errors become exit statuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sediment.segment_io.errors import UsageError
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_WRONG_USE = 2
-EXIT_READER_LEFT = 141  # the status of a process that SIGPIPE ended
+EXIT_READER_LEFT = 141  # the exit status of a process that SIGPIPE ended
 TRACEBACK_VARIABLE = "SEDIMENT_TRACEBACK"
 
 CLICK_EXITS = (click.ClickException, click.exceptions.Exit, click.Abort)
@@ -27,8 +27,9 @@ CLICK_EXITS = (click.ClickException, click.exceptions.Exit, click.Abort)
 class errors_as_exit_status:  # noqa: N801 - reads as a statement
     """End the command on SIGINT and SIGTERM; turn an error into one line on stderr and an exit status.
 
-    A command ends silently if the reader of its stdout has gone.  An error that is not a `SedimentError`, of the
-    system or of Spark is a bug in Sediment.  Its traceback goes to a file, or with $SEDIMENT_TRACEBACK to stderr.
+    A command ends silently if the reader of its stdout has closed the pipe.  An error is a bug in Sediment unless it is
+    a `SedimentError` or comes from the system or from Spark.  Its traceback goes to a file, or with $SEDIMENT_TRACEBACK
+    to stderr.
     """
 
     def __enter__(self) -> None:

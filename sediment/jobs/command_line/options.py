@@ -1,6 +1,6 @@
-"""Options that commands share, and the end of a command.
+"""Options that commands share, and the last steps of every command.
 
-Invariant: a run is in the ledger, its HTML report and its metrics before any of it goes to stdout.
+Invariant: a run is recorded in the ledger, the HTML report and the metrics before its result goes to stdout.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CommonOptions:
     report_file: Path | None = None
     metrics_file: Path | None = None
     given_log_dirs: tuple[str, ...] = ()
-    """`log_dirs` as the user gave them: a path does not preserve a URI."""
+    """`log_dirs` as the user gave them, because a `Path` does not preserve a URI."""
 
     fail_on_unknown: bool = False
     """Exit with 1 if the result for a partition depends on a setting that no source states."""
@@ -124,7 +124,7 @@ class CommonOptions:
     ) -> NoReturn:
         """End a command: record its `run` in the requested outputs, print it and exit with its status.
 
-        The exit status stays the same if the reader of stdout has gone; it is 1 if stdout is full.
+        The exit status stays the same if the reader of stdout has closed the pipe; it is 1 if stdout is full.
         """
         document = as_json(run)
         self.account(document)
@@ -147,7 +147,7 @@ class CommonOptions:
 
         An error is printed, even with --quiet; it is never raised.  A signal does not interrupt the writing.
         """
-        # spark-submit sends stderr to stdout, where --json promises nothing but the object.
+        # spark-submit sends stderr to stdout, where --json promises only the object.
         messages = _console(quiet=self.as_json and under_spark_submit())
         with stop_on_signals():
             if self.ledger is not None:
@@ -175,7 +175,7 @@ class CommonOptions:
             run_outputs.write_metrics(report, self.metrics_file, messages)
 
     def _settings_by_directory(self) -> dict[str, Settings]:
-        """Return the effective settings of each log directory, with those of its cluster; the key "" is for the run."""
+        """Return the effective settings by log directory, including those of its cluster; "" has those of the run."""
         found = {"": self.settings}
         with contextlib.suppress(SedimentError, OSError):
             for directory in self.open_directories(Fs()):
@@ -217,17 +217,17 @@ key_equality_option = click.option(
     type=click.Choice([equality.value for equality in KeyEquality]),
     default=KeyEquality.HASH.value,
     show_default=True,
-    help="Compare keys by their 128-bit hashes, or (exact) by their bytes, in one task that holds all of them.",
+    help="hash: compare 128-bit hashes of keys.  exact: compare their bytes, in one task that holds all keys.",
 )
 
 
 def common_options(command: _Command) -> _Command:
-    """Add LOG_DIR... and the options, and pass them on as one `CommonOptions` named `options`."""
+    """Add LOG_DIR... and the common options; the command gets them as one `CommonOptions` named `options`."""
     return _with_common_options(command, metavar="LOG_DIR...", nargs=-1)
 
 
 def options_of_two_directories(command: _Command) -> _Command:
-    """Add BEFORE and AFTER, which become the two `log_dirs` of `CommonOptions`, and the same options."""
+    """Add BEFORE and AFTER, which become the two `log_dirs` of `CommonOptions`, and the common options."""
     return _with_common_options(command, metavar="BEFORE AFTER", nargs=2)
 
 
@@ -253,7 +253,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
         allow_empty_selection: bool,
         **own: Any,
     ) -> Any:
-        # spark-submit sends a Python driver's stderr to stdout, where --json promises nothing but the object.
+        # spark-submit sends a Python driver's stderr to stdout, where --json promises only the object.
         quiet = quiet or (as_json and under_spark_submit())
         with stderr_log.log_to_stderr(log_format, quiet=quiet), errors_as_exit_status():
             options = CommonOptions(
@@ -309,29 +309,29 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--config",
                 type=click.Path(path_type=Path, dir_okay=False),
-                help="Read the broker's server.properties: static settings, and log.dirs if LOG_DIR is left out.",
+                help="Read the broker's server.properties: static settings, and log.dirs if no LOG_DIR is given.",
             ),
             click.option(
                 "--metadata",
                 "metadata_dir",
                 type=click.Path(path_type=Path, file_okay=False),
                 metavar="DIR",
-                help="Read each topic's own configs from __cluster_metadata-0 in this log directory of the node.",
+                help="Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node.",
             ),
             click.option(
                 "--broker-defaults",
                 is_flag=True,
-                help="Use Kafka's default for every unstated setting.  Otherwise no default deletes anything.",
+                help="Use Kafka's default for every setting that no source gives.  Otherwise no default deletes data.",
             ),
             click.option(
-                "--fail-on-unknown", is_flag=True, help="Exit 1 if an unstated setting left a partition alone."
+                "--fail-on-unknown", is_flag=True, help="Exit 1 if a result depends on a setting that no source gives."
             ),
             click.option(
                 "--now-ms", type=click.IntRange(0, INT64_MAX), help="Use this time in every rule (default: now)."
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
             click.option(
-                "--master", metavar="URL", help="Use this Spark master (default: local[*], or spark-submit's)."
+                "--master", metavar="URL", help="Use this Spark master (default: spark-submit's, or local[*])."
             ),
             click.option("--quiet", is_flag=True, help="Print no progress and no warnings."),
             click.option(
@@ -369,7 +369,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
 
 
 def _log_dir_of_metadata(given: Path | None) -> Path | None:
-    """Return the log directory that `--metadata` names, by itself or by its `__cluster_metadata-0`."""
+    """Return the log directory of `--metadata`, which may also be given as its `__cluster_metadata-0`."""
     if given is None:
         return None
     path = given.absolute()
@@ -377,5 +377,5 @@ def _log_dir_of_metadata(given: Path | None) -> Path | None:
 
 
 def _absolute(log_dir: str) -> Path:
-    """Return an absolute path, because an executor has its own working directory; a URI stays as it is."""
+    """Return an absolute path, because an executor has its own working directory; return a URI unchanged."""
     return Path(log_dir) if "://" in log_dir else Path(log_dir).absolute()

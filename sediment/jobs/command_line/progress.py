@@ -1,4 +1,4 @@
-"""Progress on stderr: partitions and bytes done out of those selected, as a bar if stderr is a terminal."""
+"""Progress on stderr: how many of the selected partitions and bytes are done; a bar if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Progress:
         return self
 
     def watch(self, under_way: Callable[[], int]) -> None:
-        """While the bar is shown, poll `under_way` for the bytes done of unfinished partitions."""
+        """While the bar is shown, poll `under_way` for the bytes that are already done of unfinished partitions."""
         if not self._bars.disable:
             self._under_way = under_way
             threading.Thread(target=self._poll, name="sediment-progress", daemon=True).start()

@@ -1,4 +1,4 @@
-"""stdout and stderr of a command; either may be full, or a pipe whose reader has gone.
+"""stdout and stderr of a command; either may be full, or a pipe whose reader has closed it.
 
 Invariants:
 - A result that cannot be printed is one error with one line; the interpreter does not report it again at exit.
@@ -35,7 +35,7 @@ class OutputError(SedimentError):
 class SafeConsole(Console):
     """A console that escapes characters that a terminal would obey.
 
-    A string is one line, without markup or emoji names.
+    A string is printed as one line; markup and emoji names in it are not interpreted.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -66,7 +66,8 @@ def error_console(**given: Any) -> Console:
 def occupy_standard_descriptors() -> None:
     """Open /dev/null on each of stdin, stdout and stderr that is closed.
 
-    Otherwise the next file, such as the lock of a log directory, gets that number, and Spark's messages go into it.
+    Otherwise the next opened file, such as the lock of a log directory, gets that number, and Spark writes messages to
+    it.
     """
     for descriptor in range(3):
         try:
@@ -112,7 +113,7 @@ def as_text(show: Callable[[Console], object], console: Console) -> str:
 
 
 def _drop_what_is_buffered() -> None:
-    """Discard buffered output, so that the interpreter does not write it, or report a failure, at exit."""
+    """Discard buffered output; otherwise the interpreter would write it at exit, or report that it cannot."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -147,5 +148,5 @@ class _Stderr:
 
     @staticmethod
     def _stream() -> Any:
-        # While bars are shown, rich replaces sys.stderr by a stream that writes here again.
+        # While bars are shown, rich replaces sys.stderr by a stream that writes to this one.
         return getattr(sys.stderr, "rich_proxied_file", sys.stderr)

@@ -45,7 +45,7 @@ _json_is_on = False
 
 @contextmanager
 def log_to_stderr(log_format: str, *, quiet: bool) -> Iterator[None]:
-    """Send log messages in the block to stderr: warnings, with JSON also information, with `quiet` only errors."""
+    """Send log messages in the block to stderr: warnings, with `quiet` only errors, with JSON also information."""
     if log_format == JSON:
         with _json_lines(quiet=quiet):
             yield
@@ -111,7 +111,7 @@ def log_run(report: str) -> None:
 
 
 def as_line(said: bytes) -> bytes:
-    """Return a line of another program in the format of this log; empty if it has no text."""
+    """Return a line of another program in the format of this log; return "" if it has no text."""
     if not _json_is_on:
         return said
     text = said.decode(errors="replace").rstrip()
@@ -120,12 +120,12 @@ def as_line(said: bytes) -> bytes:
 
 
 def stream_of_lines() -> IO[str] | None:
-    """Return the stream that consoles use in place of stderr with JSON; None without."""
+    """Return the stream that consoles use in place of stderr if the log is JSON; otherwise None."""
     return cast(IO[str], _LineWriter()) if _json_is_on else None
 
 
 def _sentences(*, quiet: bool) -> None:
-    """Log each warning once, as text; with `quiet` only errors."""
+    """Log as text, each warning once; with `quiet` only errors."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_each_once())
     handler.setFormatter(_PrintableFormatter())

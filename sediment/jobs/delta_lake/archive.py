@@ -8,12 +8,12 @@
 The rows are those of the `records` table of the kafka-log source, aborted and control records included, with the
 `segment` and the `digest` of its file.  `day` is that of the record's timestamp in UTC, null without a timestamp.
 
-Tasks write Parquet themselves, and the driver commits with the deltalake library.  So values of any size go straight
-from the disk of the log to the table, no JARs are needed, and a single commit adds all files.
+Tasks write Parquet files themselves, and the driver commits with the deltalake library.  So values of any size go
+directly from the log to the table, no JARs are needed, and a single commit adds all files.
 
 Invariants
-* A segment is in the table once, and as a whole or not at all.  Its transaction is named by its content: after a run
-  that was killed, the next one finds the commit or makes it.
+* A segment is in the table exactly once and completely, or not at all.  The name of its transaction is derived from its
+  content, so after a killed run, the next run either finds the commit or makes it.
 * Other files of a killed run are not part of the table; VACUUM removes them.
 * Every file is durable before its commit, and the commit before its segment is reported as archived.
 
@@ -77,10 +77,10 @@ _OTHER_PATH = "name another path for the archive"
 
 # ------------------------------------------------------------------------------------------------------------- checking
 def check(path: str, log_dirs: Iterable[Path]) -> None:
-    """Refuse a `path`, a directory or a URI, at which no archive can be kept; called before a run touches anything.
+    """Check, before a run touches anything, that `path`, a directory or a URI, can be an archive.
 
     Raises:
-        UsageError: the package that writes archives is missing, something else is at `path`, it is inside a log
+        UsageError: the package that writes archives is missing, `path` exists and is not an archive, it is inside a log
             directory, or a Delta table cannot have that path.
     """
     try:
@@ -112,7 +112,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def _torn_commit(path: str) -> Path | None:
-    """Return the newest commit of a local table if it is torn: it was never durable, so nothing relies on it."""
+    """Return the newest commit of a local table if it is torn; it was never durable, so nothing depends on it."""
     if is_uri(path):
         return None
     fs, log = Fs(), Path(path) / "_delta_log"
@@ -176,7 +176,7 @@ class Measured:
 
 
 def measure(work: SegmentWork, _attempt: str) -> Measured | Failure:
-    """Count the records of a segment, in a task: by batch headers, in old formats one by one."""
+    """Count the records of a segment, in a task: from batch headers, or one by one in old formats."""
     try:
         check_run_token(work.source.directory.parent, work.run_id)
         return _measure(work)
@@ -247,7 +247,7 @@ class WrittenFile:
 
 
 def write(work: WriteWork, attempt: str) -> tuple[WrittenFile, ...] | Failure:
-    """Write the records of a slice, in a task; every file is durable when it returns."""
+    """Write the records of a slice, in a task; every file is durable when this returns."""
     try:
         check_run_token(work.segment.source.directory.parent, work.segment.run_id)
         with _Files(work, attempt) as files:
@@ -328,7 +328,7 @@ class _DayFile:
 
         self._table, self._topic, self._day = table, topic, day
         folder = f"topic={topic}/day={day or '__HIVE_DEFAULT_PARTITION__'}"
-        # Unique to the attempt, so that a lost attempt cannot overwrite the file of the one that won.
+        # Unique to the attempt, so that a lost attempt cannot overwrite the file of the successful one.
         self.path = f"{folder}/part-{attempt}-{uuid.uuid4()}.parquet"
         if (local := local_directory(table)) is not None:
             (Path(local) / folder).mkdir(parents=True, exist_ok=True)
@@ -423,7 +423,7 @@ class _Archive:
         self._make_durable()
 
     def counts(self, partition: TopicPartition, bases: Sequence[int]) -> Counter[tuple[int, str]]:
-        """Count rows of `partition` by segment and digest, from the lowest to the highest segment of `bases`."""
+        """Count rows of `partition` by segment and digest, between the lowest and the highest segment of `bases`."""
         import pyarrow as pa
         from pyarrow.compute import field
 
@@ -438,7 +438,7 @@ class _Archive:
         return found
 
     def _make_durable(self) -> None:
-        """Sync the log of a local table to disk, which the library leaves to the system."""
+        """Sync the transaction log of a local table to disk, because the library does not."""
         local = local_directory(self.path)
         if local is None:
             return
@@ -472,13 +472,13 @@ def archive_segments(
     run_id: str,
     stop: threading.Event,
 ) -> dict[LogKey, int | tuple[str, str]]:
-    """Write the records of the `wanted` segments, by base offset, to the archive at `path`, and count them there.
+    """Write the records of the `wanted` segments (base offsets by log) to the archive at `path`, and count them there.
 
     The caller must hold the locks of the log directories.
 
     Returns:
-        For each log the number of records of its segments that the archive holds, or reason code and sentence of a
-        failure.  A log with a segment that is not in the archive as a whole is a failure.
+        For each log, the number of records of its segments in the archive, or reason code and sentence of a failure.
+        If a segment is not completely in the archive, its log is a failure.
 
     Raises:
         UsageError: Spark cannot be started.
@@ -520,7 +520,7 @@ class _Archiving:
         self._totals: Counter[LogKey] = Counter()
 
     def archive(self, works: Sequence[SegmentWork]) -> dict[LogKey, int | tuple[str, str]]:
-        """Archive the segments in groups of whole partitions, one commit a group."""
+        """Archive the segments in groups of complete partitions, one commit per group."""
         keys = list(dict.fromkeys(work.key for work in works))
         try:
             table = _Archive(self._path)
@@ -553,7 +553,7 @@ class _Archiving:
                     case None:
                         self._lost(answer.item.key, answer.error)
         good = {work: found for work, found in measured.items() if work.key not in self._failed}
-        # If there are two copies of a log, as on two disks, the first one is archived.
+        # If there are two copies of a log, for example on two disks, the first one is archived.
         unknown = {_transaction(work, found): (work, found) for work, found in reversed(good.items())}
         new = dict(pair for name, pair in unknown.items() if not table.has(name))
         files = self._write(table, new)
@@ -574,7 +574,7 @@ class _Archiving:
     def _write(
         self, table: _Archive, new: Mapping[SegmentWork, Measured]
     ) -> dict[SegmentWork, tuple[WrittenFile, ...]]:
-        """Write the files of each segment; a failed slice, or missing rows, fail the whole partition."""
+        """Write the files of each segment; if a slice fails or rows are missing, the whole partition fails."""
         fs = Fs()
         works = [
             WriteWork(work, measured.digest, ScanTask(found, ALL), table.path)
@@ -603,7 +603,7 @@ class _Archiving:
         return files
 
     def _verify(self, table: _Archive, good: Mapping[SegmentWork, Measured]) -> None:
-        """Count the rows of each segment in the table, those that an earlier run archived too."""
+        """Count the rows of each segment in the table, including those that an earlier run archived."""
         for key in dict.fromkeys(work.key for work in good):
             mine = {work: found for work, found in good.items() if work.key == key}
             counts = table.counts(key[1], [work.base_offset for work in mine])
@@ -629,7 +629,7 @@ def _short(work: SegmentWork, rows: int, records: int, where: str) -> tuple[str,
 
 
 def _groups(works: Sequence[SegmentWork]) -> Iterator[list[SegmentWork]]:
-    """Yield groups of whole partitions with at least `_GROUP_SEGMENTS` segments each, but for the last."""
+    """Yield groups of complete partitions; each except the last has at least `_GROUP_SEGMENTS` segments."""
     group: list[SegmentWork] = []
     for index, work in enumerate(works):
         if len(group) >= _GROUP_SEGMENTS and work.key != works[index - 1].key:

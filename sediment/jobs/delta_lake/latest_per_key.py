@@ -3,12 +3,12 @@
     slices --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or if memory is full
                                                                              and a summary: records read, or an error
 
-A part is consecutive slices of one partition.  A key may have a row of each part, and one more for each early emission;
-the row with the highest offset is the latest.  Tombstones are rows like others.  Records without a key have no latest
-value and are left out.
+A part is a sequence of consecutive slices of one partition.  A key may have a row in each part, and another one for
+each early emission; the row with the highest offset is the latest.  Tombstones are rows too.  Records without a key are
+left out.
 
-Invariants: a part has exactly one summary, after its records; a part that cannot be read fails alone, by its summary;
-memory is bounded by a few times HELD_BYTES and the largest batch.
+Invariants: a part has exactly one summary, after its records; if a part cannot be read, only its summary reports the
+error; memory is bounded by a few times HELD_BYTES and the largest batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SPARK_SCHEMA = (
     "headers array<struct<key: string, value: binary>>"
 )
 
-# A summary is a row of this topic, an impossible name: `partition` is the number of the part, `value` JSON.
+# The topic of summary rows, which no real topic can have; `partition` is the number of the part, `value` is JSON.
 SUMMARY_TOPIC = ""
 
 HELD_BYTES = 128 << 20
@@ -111,7 +111,7 @@ def _summary_row(number: int, summary: ReadSummary) -> pa.RecordBatch:
 
 
 class _Held:
-    """Records in log order; each time their number has doubled, only the latest of each key stay."""
+    """Records in log order; whenever their number has doubled, all but the latest of each key are dropped."""
 
     def __init__(self) -> None:
         self.emissions = 0

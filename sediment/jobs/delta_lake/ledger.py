@@ -1,18 +1,18 @@
-"""Ledger: a record of every run in two Delta tables, `runs` and `partitions`, which any Delta reader can query.
+"""The ledger: two Delta tables, `runs` and `partitions`, that record every run and that any Delta reader can query.
 
     PATH/partitions     a row per partition of a run      written first
     PATH/runs           a row per run                     written last, so that a run in it is complete
 
-The input is the JSON object that a command prints with `--json`, so that a run which could not be recorded can be
-replayed from that output.  Fields without a column go into `other`, as JSON.
+The input is the JSON object that a command prints with `--json`.  So a run that could not be recorded can be replayed
+from that output.  Fields without a column go into `other`, as JSON.
 
 The tables are written without a JVM and without JARs.  An append takes some ten milliseconds, while Spark with Delta
 takes ten seconds to start.
 
 Invariants
-* A run is in each table once.  Its id is a Delta application transaction (`txn`) of the commit with its rows: a second
-  append finds it, and a concurrent one conflicts with it.
-* The directory is the truth, and the ledger a record of runs: no error of the ledger makes `record` raise.
+* A run is in each table once.  Its id is a Delta application transaction (`txn`) of the commit with its rows, so a
+  second append finds it, and a concurrent append conflicts with it.
+* The ledger only records runs, so no error of the ledger makes `record` raise.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _UNRECORDED = "unrecorded-runs"
 
 # ------------------------------------------------------------------------------------------------------------- checking
 def check(path: str, log_dirs: Iterable[Path]) -> None:
-    """Refuse a `path`, a directory or a URI, at which no ledger can be kept; called before a run touches anything.
+    """Check, before a run touches anything, that `path`, a directory or a URI, can be a ledger.
 
     Raises:
-        UsageError: the package that writes ledgers is missing, something else is at `path`, it is inside a log
+        UsageError: the package that writes ledgers is missing, `path` exists and is not a ledger, it is inside a log
             directory, or a Delta table cannot have that path.
     """
     try:
@@ -101,7 +101,7 @@ def record(report: str, path: str, messages: Console) -> bool:
     """Append a finished run; print an error on `messages`, with the command that records the run later.
 
     Returns:
-        True if the ledger holds the run now.
+        True if the run is in the ledger now.
     """
     try:
         append(report, path)
@@ -262,7 +262,7 @@ def _tables(report: str) -> tuple[pa.Table, pa.Table]:
 
 
 def _by_base_offsets(partition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `partition` with `segments` as base offsets, and their other fields in `segment_details`."""
+    """Return `partition` with base offsets in `segments`, and the segments' other fields in `segment_details`."""
     segments = partition.get("segments") or []
     if not any(isinstance(segment, dict) for segment in segments):
         return dict(partition)

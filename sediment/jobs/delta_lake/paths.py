@@ -18,7 +18,7 @@ _NO_TABLE_PATH = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\[\]^|\\]|%[0-9A-Fa-f]{
 
 
 def is_uri(path: str) -> bool:
-    """Return True if `path` names a scheme rather than a directory of this machine."""
+    """Return True if `path` is a URI with a scheme, not a directory of this machine."""
     return "://" in path
 
 
@@ -55,7 +55,7 @@ def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def check_table_path(path: str) -> None:
-    """Refuse a local path with which the Python package deltalake panics or writes to another path.
+    """Refuse a local path for which the Python package deltalake panics or writes to a different path.
 
     Raises:
         UsageError: `path` is not UTF-8, or holds a control character, a bracket, `^`, `|`, a backslash, or `%` with two
@@ -72,9 +72,9 @@ def check_table_path(path: str) -> None:
 def table_filesystem(path: str) -> Any:
     """Return the pyarrow filesystem for the data files of the table at `path`.
 
-    For a table on this machine it is Arrow's own. The filesystem of deltalake is Python: Arrow may use it only in the
-    caller's thread. A thread of Arrow may still hold a file when the interpreter ends. CPython then unwinds that
-    thread, and C++ aborts the process.
+    For a table on this machine it is Arrow's own filesystem.  The one of deltalake is written in Python, so Arrow may
+    use it only in the caller's thread.  Otherwise one of Arrow's threads may still hold a file when the interpreter
+    ends; CPython then unwinds that thread, and C++ aborts the process.
     """
     from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem
 

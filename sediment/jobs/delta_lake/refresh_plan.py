@@ -1,11 +1,11 @@
 """Plan of a refresh: the records that a snapshot table has to read, and the progress that it stores.  Pure.
 
-For each partition the table holds the state S(n): the latest record of each key below offset n, and no row if that
-record is a tombstone.  Merging the latest records of the offsets from n to m turns S(n) into S(m), as long as the log
-below n is unchanged.  If it may have changed, the partition is rebuilt: it is read from the log start, and rows whose
-key is not found are deleted.
+For each partition the table has the state S(n): the latest record of each key below offset n, or no row if that record
+is a tombstone.  Merging the latest records of the offsets from n to m turns S(n) into S(m), as long as the log below n
+is unchanged.  If it may have changed, the partition is rebuilt: it is read from the log start, and rows whose key is
+not found are deleted.
 
-Invariant: a refreshed table equals a new one from the same log; neither has rows below the log start offset.
+Invariant: a refreshed table equals a new table from the same log; neither has rows below the log start offset.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def progress_json(progress: RefreshProgress) -> str:
 
 
 def parse_progress(text: str | None) -> RefreshProgress | None:
-    """Return the progress in a commit's metadata; None if they hold something else."""
+    """Return the progress in a commit's metadata; None if they have something else."""
     try:
         found: dict[str, Any] = json.loads(text or "null")
         if found.pop(_MARK) != _FORMAT:
@@ -87,8 +87,8 @@ class Rebuild(StrEnum):
 class LogState:
     """State of a partition's log now.
 
-    [`log_start_offset`, `end_offset`) is the committed range.  The log is clean below `first_dirty_offset`; None is a
-    log that the cleaner never cleaned.  With `cleaner_unknown` the directory has no cleaner checkpoint.
+    [`log_start_offset`, `end_offset`) is the committed range.  The log is clean below `first_dirty_offset`; None: the
+    cleaner never cleaned it.  With `cleaner_unknown` the directory has no cleaner checkpoint.
     """
 
     log_start_offset: int
@@ -103,7 +103,7 @@ class LogState:
 class Refresh:
     """Records [`first_offset`, `end_offset`) to merge; with `rebuild` all other rows of the partition are deleted.
 
-    `drop_below_offset` is the log start if it has moved past rows that the table may hold, else None.
+    `drop_below_offset` is the log start if the table may have rows below it, else None.
     """
 
     first_offset: int
@@ -177,7 +177,7 @@ def _tombstones_may_be_gone(
 
 
 def leader_epoch_at(entries: Sequence[EpochEntry], offset: int) -> int | None:
-    """Return the leader epoch under which `offset` was written; None without an entry for it."""
+    """Return the leader epoch under which `offset` was written; None if no entry covers it."""
     return max((entry.epoch for entry in entries if entry.start_offset <= offset), default=None)
 
 

@@ -3,7 +3,7 @@
 The JARs belong to the installed Python package delta-spark but are not in it.  Spark's own resolver (Ivy) fetches them
 once; later runs load them from its folder without resolving them again.
 
-Invariant: a session from `delta_session` reads and writes Delta; if it cannot, an error says so before any work.
+Invariant: a session from `delta_session` reads and writes Delta; if that is impossible, an error comes before any work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _SCALA = "2.13"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Tasks of the Spark job that reads a table's log; the default, fifty, cost more time than most logs.
+    # Tasks of the Spark job that reads a table's log; starting the default of fifty takes longer than reading most
+    # logs.
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 IVY_KEY = "spark.jars.ivy"
@@ -70,7 +71,7 @@ def ivy_folder(given: Mapping[str, str]) -> Path:
 def delta_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
     """Yield a SparkSession that reads and writes Delta and knows `kafka-log`, on `spark_context`'s context.
 
-    Another session of that context stays as it is.
+    Other sessions of that context stay unchanged.
 
     Raises:
         UsageError: delta-spark or its JARs are missing, or Spark does not start.
@@ -111,7 +112,7 @@ def delta_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
 def _load_jars(sc: Any, ivy_folder: Path) -> None:
     """Load Delta's classes into the driver and the executors unless they have them.
 
-    They are loaded at run time, because spark-submit launches the JVM before this program begins.
+    They are loaded at run time, because spark-submit starts the JVM before this program begins.
     """
     from py4j.protocol import Py4JJavaError
 

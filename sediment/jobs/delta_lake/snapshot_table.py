@@ -2,9 +2,9 @@
 
     table property `sediment.snapshot`      kind of the table: the latest values, or the state at a moment
     user metadata of a commit               progress: run, number of the refresh, offset of each partition
-    application transaction                 number of the refresh, so that of two equal ones Delta refuses the second
+    application transaction                 number of the refresh; Delta refuses a second refresh with the same number
 
-Invariant: one refresh is one commit, which brings rows and progress together.
+Invariant: a refresh is one commit, which contains both the rows and the progress.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ class SnapshotTable:
                 .addColumns(columns)
                 .partitionedBy("topic")
                 .property(_KIND_PROPERTY, kind)
-                # Set either way, because a session may have a default of its own.
+                # Set in both cases, because a session may have its own default.
                 .property(_DELETION_VECTORS_PROPERTY, "true" if self._deletion_vectors else "false")
                 .execute()
             )
         return progress
 
     def _remove_empty_log(self) -> None:
-        """Remove a `_delta_log` without a commit: a failed creation left it, and Delta would take it for a table."""
+        """Remove a `_delta_log` without a commit, which a failed creation leaves; Delta would treat it as a table."""
         context = self._spark.sparkContext
         assert context._jvm is not None
         folder = context._jvm.org.apache.hadoop.fs.Path(self.path, _DELTA_LOG)
@@ -108,7 +108,7 @@ class SnapshotTable:
                 files.delete(path, False)
 
     def _progress_without_commits(self) -> RefreshProgress:
-        """Return the progress of a table whose log no longer holds a refresh: everything has to be read again.
+        """Return the progress of a table whose log no longer contains a refresh, so that everything is read again.
 
         The number of a refresh never exceeds the version of its commit, so the table's version is an unused number.
 

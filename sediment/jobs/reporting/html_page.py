@@ -1,9 +1,9 @@
-"""HTML page of a run, self-contained and made from the run's JSON report; charts are labelled bars in inline SVG.
+"""Self-contained HTML page of a run, made from the run's JSON report; charts are labelled bars in inline SVG.
 
     document (JSON report)  ->  Page (figures, widths, sentences)  ->  templates/report.html
 
-Invariants: the page loads no other resource.  The template escapes everything that came from a disk or a user.  If the
-report of a command lacks a key, the page lacks that part.
+Invariants: the page loads no other resource.  The template escapes all text from a disk or a user.  If the report of a
+command lacks a key, the page lacks the part that shows it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _COMPACTION_KEYS = (
 # --------------------------------------------------------------------------------------------------------- page content
 @dataclass(frozen=True, slots=True)
 class StripPart:
-    """Rectangle of a strip, in STRIP_UNITS: one segment, or neighbours of one state if the strip is too narrow."""
+    """Rectangle of a strip, in STRIP_UNITS: a segment, or neighbours in the same state if it is too narrow."""
 
     x: float
     width: float
@@ -104,7 +104,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row of one partition; texts missing in the report are empty, and `sort` has the numbers for sorting."""
+    """Row of one partition; a text that the report lacks is empty; `sort` has the numbers for sorting."""
 
     partition: str
     log_dir: str
@@ -178,8 +178,8 @@ def render_html(
 ) -> str:
     """Return the page of the run whose JSON report is `document`; with `error` in it, the run ended without a result.
 
-    `options` are those on the command line, as name and text.  `settings` are by log directory; those under "" are for
-    all others.
+    `options` are the given command-line options, as (name, text).  `settings` are by log directory; "" has those for
+    all other directories.
     """
     from jinja2 import Environment, StrictUndefined
 
@@ -254,7 +254,7 @@ def _tiles(
         tiles.append(("records", f"{read:,} → {written:,}", f"{read - written:,} superseded or expired"))
     ratios = [p["dirty_ratio"] for p in partitions if p.get("dirty_ratio") is not None]
     if ratios:
-        tiles.append(("dirtiest log before", f"{max(ratios):.0%}", "of its bytes not cleaned yet"))
+        tiles.append(("filthiest log before", f"{max(ratios):.0%}", "of its bytes not cleaned yet"))
     waiting = sum(_whole(p, "tombstones_waiting") or 0 for p in partitions)
     if any("tombstones_waiting" in p for p in partitions):
         firsts = [p["first_delete_horizon_ms"] for p in partitions if p.get("first_delete_horizon_ms") is not None]
@@ -292,7 +292,7 @@ def _stages(seconds_by_stage: Mapping[str, Any]) -> tuple[Bar, ...]:
 
 
 def _waits(partitions: Sequence[Mapping[str, Any]], now_ms: int) -> tuple[Bar, ...]:
-    """Tombstones by the time at which the last of their partition expires."""
+    """Return the numbers of tombstones by the time at which the last ones of their partition expire."""
     counts: Counter[str] = Counter()
     for partition in partitions:
         waiting, last = _whole(partition, "tombstones_waiting"), _whole(partition, "last_delete_horizon_ms")
@@ -412,7 +412,7 @@ def _states_of(partition: Mapping[str, Any]) -> set[str]:
 
 
 def _strips(partition: Mapping[str, Any], room: int) -> tuple[tuple[str, str, tuple[StripPart, ...]], ...]:
-    """Return the existing strips as (name, text, parts); both have the same scale."""
+    """Return the strips that the report has, as (name, text, parts); both have the same scale."""
     found = {which: partition.get(f"strip_{which}") or () for which in ("before", "after")}
     longest = max(sum(size for _, size, _ in strip) for strip in found.values()) or 1
     return tuple((which, _in_words(strip), _pieces(strip, longest, room)) for which, strip in found.items() if strip)
@@ -438,7 +438,7 @@ def _pieces(strip: Sequence[Sequence[Any]], longest: int, room: int) -> tuple[St
 
 
 def _merged(strip: Sequence[Sequence[Any]], room: int) -> Iterable[list[Sequence[Any]]]:
-    """Return one part per segment if all fit, or else one part for neighbours of one state."""
+    """Return one part per segment if all fit, otherwise one part for neighbours with the same state."""
     each = max(1, -(-len(strip) // room))
     run: list[Sequence[Any]] = []
     for segment in strip:
@@ -465,7 +465,7 @@ def _columns(rows: Sequence[Row]) -> frozenset[str]:
 
 # ------------------------------------------------------------------------------------------------------------- settings
 def _settings(settings: Mapping[str, Settings], partitions: Sequence[Mapping[str, Any]]) -> tuple[SettingsGroup, ...]:
-    """Return the settings of the topics, given keys and those of cleaning; topics with the same settings share one."""
+    """Return, for each topic, the given settings and those for cleaning; topics with the same settings are grouped."""
     from sediment.segment_io.errors import SettingsError
 
     grouped: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
@@ -498,7 +498,7 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def utc(time_ms: int) -> str:
-    """Return a time for people, to the second, or the number itself if no calendar has it."""
+    """Return a time for people, to the second, or the number itself if it is outside the calendar."""
     try:
         return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}\N{NO-BREAK SPACE}UTC"
     except (ValueError, OverflowError, OSError):

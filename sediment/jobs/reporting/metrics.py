@@ -1,8 +1,8 @@
-"""Metrics of a run as Prometheus text, for the textfile collector of the node exporter, from the run's JSON report.
+"""Metrics of a run, from its JSON report, as Prometheus text for the textfile collector of the node exporter.
 
-Metrics that Kafka has too are named after Kafka's MBeans (kafka.log:type=LogCleaner and LogCleanerManager); others are
-named `sediment_run_…`.  A file is written once and read for hours, so times are timestamps; a query computes the time
-since then.
+If Kafka has the same metric, its name follows Kafka's MBeans (kafka.log:type=LogCleaner and LogCleanerManager); other
+names begin with `sediment_run_`.  A file is written once and read for hours, so times are timestamps, and a query
+computes how long ago they were.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _RUN = "sediment_run"
 def metrics_text(document: Mapping[str, Any], *, finished_s: float, last_success_s: float | None) -> bytes:
     """Return the metrics of the run whose JSON report is `document`; with `error` in it, the run had no result.
 
-    `finished_s` and `last_success_s` are seconds since the epoch; the latter is of an earlier run, None if unknown.
+    `finished_s` and `last_success_s` are seconds since the epoch; the latter is the time of an earlier run, None if
+    unknown.
 
     Source: Kafka's documentation, monitoring (LogCleaner, LogCleanerManager); the format is Prometheus'
     exposition format 0.0.4.

@@ -1,7 +1,7 @@
-"""Output files of a run besides the ledger: an HTML page and a metrics file, both made from the run's JSON report.
+"""Output files of a run, other than the ledger: an HTML page and a metrics file, both made from the JSON report.
 
 Invariants: a path that cannot be written, or lies inside a log directory, is an error before the run changes anything.
-After the run nothing raises, because the work is done.  Each file is replaced as a whole.
+After the run, no function here raises, because the work is done.  Each file is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def write_page(
 ) -> None:
     """Write the page of the run whose JSON is `report`; print an error on `messages`.
 
-    `settings` returns the settings in force by log directory, and those of the run under "".  `given` are the options
-    on the command line, as name and text.
+    `settings` returns the effective settings by log directory; "" has those of the run.  `given` are the command-line
+    options, as (name, text).
     """
 
     def content() -> bytes:

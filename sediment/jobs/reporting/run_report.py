@@ -1,10 +1,9 @@
-"""Report of a run, from which the table for people and the JSON for programs both derive."""
+"""Report of a run; the table for people and the JSON for programs are both made from it."""
 
 from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -84,8 +83,8 @@ class PartitionReport:
     `first_delete_horizon_ms` and `last_delete_horizon_ms`.  The strips are the segments before and after, ascending.
     `seconds_by_stage` covers the partition's task and its commit.
 
-    `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.  The reason
-    code can name only one of several findings, and programs know that code, so this field is not in the JSON.
+    `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.  A report
+    has only one reason code, which may be a different one.  This field is not in the JSON.
     """
 
     partition: str
@@ -121,8 +120,8 @@ class PartitionReport:
 class RunReport(Generic[Partition]):
     """Report of one run of a command.  `now_ms` is the clock of every rule, `seconds` the wall time.
 
-    A command with more to report adds fields in a subclass.  In the JSON they stand before `partitions`, or after it
-    if their metadata are `AFTER_PARTITIONS`.
+    Commands add fields in a subclass.  In the JSON, these come before `partitions`, or after it if their metadata are
+    `AFTER_PARTITIONS`.
     """
 
     run_id: str
@@ -140,17 +139,12 @@ class RunReport(Generic[Partition]):
 class CompactionRunReport(RunReport[PartitionReport]):
     """Report of a run of `compact`.
 
-    `seconds_by_stage` holds the driver's wall time.  For stages in tasks it holds the sum over tasks that ran side by
-    side.
+    `seconds_by_stage` has the driver's wall time; for stages in tasks it has the sum over tasks, which may run in
+    parallel.
     """
 
     dry_run: bool
     seconds_by_stage: Mapping[str, float] = field(default_factory=dict, metadata=AFTER_PARTITIONS)
-
-
-def new_run_id() -> str:
-    """Return a random run id, 12 hexadecimal digits."""
-    return uuid.uuid4().hex[:12]
 
 
 def in_order(reports: Iterable[Located]) -> tuple[Located, ...]:
@@ -188,7 +182,7 @@ def _encodable(value: Any) -> Any:
 
 
 def utc_time(ms: int) -> str:
-    """Return a time for people, to the second, or the number itself if no calendar has it."""
+    """Return a time for people, to the second, or the number itself if it is outside the calendar."""
     try:
         return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
@@ -206,9 +200,9 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def result_console() -> Console:
-    """Return a console on stdout; without a terminal and $COLUMNS it is wide enough for any row.
+    """Return a console on stdout; if stdout is not a terminal and $COLUMNS is not set, it is wide enough for any row.
 
-    Folded names could not be searched.  A width too small for a table, such as COLUMNS=0, counts as not given.
+    Otherwise folded names could not be searched.  A width that is too small for a table, such as COLUMNS=0, is ignored.
     """
     console = SafeConsole()
     is_given = console.is_terminal or "COLUMNS" in os.environ
@@ -258,7 +252,7 @@ def print_report(report: CompactionRunReport, console: Console) -> None:
 
 
 def _only_keeps_tombstones(partition: PartitionReport) -> bool:
-    """Return True if no line of its own reports the partition; with corrupt batches its whole reason is printed."""
+    """Return True if only tombstones were kept; if there are corrupt batches, the partition gets a separate line."""
     return partition.keeps_tombstones and not partition.corrupt_batches
 
 
@@ -272,7 +266,7 @@ def print_failures(failures: Iterable[tuple[str, str | None]], console: Console)
 
 
 def _why_skipped(report: CompactionRunReport) -> list[str]:
-    """Return one line for each reason that partitions were skipped for; too many lines would hide the failures."""
+    """Return one line for each reason why partitions were skipped; one for each partition would hide failures."""
     names: dict[str, list[str]] = {}
     for partition in report.partitions:
         if partition.status == SKIPPED and partition.reason and partition.reason_code not in _LIMITS:
@@ -353,10 +347,10 @@ class Skippable(Protocol):
 
 
 def skipped_lines(partitions: Iterable[Skippable], *, short: Collection[str] = ()) -> list[str]:
-    """Return one line for each reason that partitions were skipped for, the one with most bytes first.
+    """Return one line for each reason why partitions were skipped; the reason with the most bytes comes first.
 
-    It holds the reason code, the number of partitions, their bytes, and the reason of the largest of them; codes in
-    `short` have no reason.
+    A line has the reason code, the number of partitions, their bytes, and the reason of the largest one; for codes in
+    `short` the reason is left out.
     """
     groups: dict[str, list[Skippable]] = {}
     for partition in partitions:

@@ -1,4 +1,4 @@
-"""Timer of the stages of a run, used where a stage runs."""
+"""Timer of the stages of a run; driver and tasks have one each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of each log directory: those of the run, completed by the metadata of its cluster.
+"""Settings of each log directory: those of the run, together with the metadata of its cluster.
 
     --config ──┐
     --set ─────┼─> Settings of the run ──┐
@@ -105,7 +105,7 @@ def open_directories(
 
 
 def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Settings, fs: Fs) -> list[Settings | None]:
-    """Return the settings of partitions by their directories; None where no metadata log is known.
+    """Return the settings of partitions by their directories; None if no metadata log is known.
 
     Raises:
         CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as `open_directories`.
@@ -179,11 +179,11 @@ def _check_cluster(directory: SelectedDirectory, metadata_dir: Path, fs: Fs) -> 
 
 
 def _check_known(directory: SelectedDirectory, metadata: ClusterMetadata | None, settings: Settings) -> None:
-    """Check that the settings for a KRaft node's directory are really those of its topics.
+    """Check that the settings for a KRaft node's directory really are the settings of its topics.
 
     Raises:
-        SettingsError: the file belongs to another node, or neither metadata nor `--set topic:` states the policy of a
-            topic.
+        SettingsError: the file belongs to another node, or neither the metadata nor a `--set topic:` gives the policy
+            of a topic.
     """
     meta = directory.meta
     if meta is None or meta.version != _KRAFT_VERSION:

@@ -49,7 +49,7 @@ class SelectedDirectory:
 
     @property
     def is_unclean(self) -> bool:
-        """True if a broker used the directory and did not stop cleanly, or still runs."""
+        """True if a broker used the directory and did not stop cleanly, or is still running."""
         return not self.checkpoints.clean_shutdown and self.checkpoints.recovery_point is not None
 
     def settings_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> Settings:
@@ -80,7 +80,7 @@ class SelectedDirectory:
 
         Raises:
             CorruptCheckpointError: as `settings_of`.
-            SettingsError: values contradict each other, or the metadata holds one that Kafka would refuse.
+            SettingsError: values contradict each other, or the metadata has a value that Kafka would refuse.
         """
         return self.settings_of(partition, fs, name=name).for_topic(partition.topic)
 
@@ -89,7 +89,7 @@ def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> SelectedDirec
     """Read the checkpoints and properties of a log directory, and select its live partitions by name or glob.
 
     Raises:
-        NotALogDirectoryError: `path` is missing, a partition's directory, or holds neither partitions nor checkpoints.
+        NotALogDirectoryError: `path` is missing, is a partition's directory, or has neither partitions nor checkpoints.
         CorruptCheckpointError: a checkpoint file cannot be read; a broker would take the directory offline.
     """
     if not fs.is_directory(path):

@@ -1,7 +1,7 @@
 """Table of Kafka's configuration keys for logs (kafka-log 06 §1 to §5).
 
-A topic key takes its default from the first of its broker keys that is set, in the unit of that broker key.
-Types, defaults and ranges are those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments mark the exceptions.
+A topic key takes its default from the first of its broker keys that is set, in the unit of that broker key.  Types,
+defaults and ranges equal those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments mark the exceptions.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("log.cleaner.enable", _BOOLEAN, True, applies=False),
     Key("log.cleaner.threads", _INT, 1, 0, applies=False),
     Key("log.cleaner.dedupe.buffer.size", _LONG, 128 * _MIB, 1),
-    # Kafka has no range; outside of this one its map either never makes progress or overflows.
+    # Kafka has no range; outside of this range its map either makes no progress or overflows.
     Key("log.cleaner.io.buffer.load.factor", _DOUBLE, 0.9, 0, 1, refused=(0,)),
     Key("log.cleaner.io.buffer.size", _INT, 524_288, 0, applies=False),
     Key("log.cleaner.io.max.bytes.per.second", _DOUBLE, DOUBLE_MAX, 0, refused=(0,)),
@@ -222,10 +222,10 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("sediment.task.memory.bytes", _LONG, INT64_MAX, 1),
 ))
 
-# How Kafka creates its internal topics: these are configs of the topic, so a broker's general defaults do not reach
-# them.  A broker key as the value is where the coordinator takes its value from (06 §4, and the coordinators' own
-# topic configs in Kafka 4.2.0).  The share coordinator appends updates to snapshots under one key and prunes by itself:
-# its topic is created with `delete` and no retention, and compacting it would lose updates.
+# The configs with which Kafka creates its internal topics.  These are configs of the topic, so a broker's general
+# defaults do not apply to them.  If the value is a broker key, the coordinator takes the value of that key (06 §4, and
+# the coordinators' own topic configs in Kafka 4.2.0).  The share coordinator appends updates to snapshots under one key
+# and prunes by itself: its topic is created with `delete` and no retention, and compacting it would lose updates.
 INTERNAL_TOPIC_CONFIGS: Mapping[str, Mapping[str, str | BrokerName]] = MappingProxyType({
     "__consumer_offsets": {
         "cleanup.policy": "compact",
@@ -259,7 +259,7 @@ BROKER_FILE_MARKS = frozenset({"process.roles", "node.id", "broker.id", "zookeep
 KRAFT_FILE_MARKS = frozenset({"process.roles", "node.id"})
 """Marks that only the file of a KRaft node has."""
 
-# Prefixes, in whole words between dots, of Kafka's broker keys that do not concern log files.
+# Prefixes (complete words between dots) of Kafka's broker keys that do not concern log files.
 # fmt: off
 _OTHER_FAMILIES = (
     "add", "advertised", "alter", "authorizer", "auto.leader", "broker", "client", "config", "connection",

@@ -1,4 +1,4 @@
-"""Java properties files, read with limits: the user may name a device, a disk image or a file with secrets."""
+"""Java properties files, read with limits, because the user may name a device, a disk image or a file with secrets."""
 
 from __future__ import annotations
 

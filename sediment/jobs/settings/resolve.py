@@ -1,15 +1,16 @@
-"""Parsed settings of a run: the config of each topic and the origin of each value.
+"""The parsed settings of a run: the config of each topic, and the origin of each value.
 
-Sources, weakest first: Kafka's defaults, the `--config` file, the cluster's metadata, `--set key=value`,
-`--set topic:key=value`.  Within a source, a topic key takes precedence over the broker keys that give its default.
-Broker keys have Kafka's own order (kafka-log 06 §1).  This module only parses; the configs belong to the packages that
-use them.
+Sources, weakest first: Kafka's defaults, the `--config` file, the cluster's metadata, `--set key=value`, `--set
+topic:key=value`.  Within a source, a topic key takes precedence over the broker keys that give its default.  Among
+broker keys, Kafka's own order applies (kafka-log 06 §1).  This module only parses; the config classes are in the
+packages that use them.
 
 Invariants:
 - Every value that a user gave is checked before a `Settings` exists.  Metadata is checked only for the topics in use,
   because a topic outside the selection must not fail a run.
-- No unstated value deletes data.  Without a stated `cleanup.policy` a topic has an empty one.  Without a stated limit
-  it has no limit.  Without a stated `delete.retention.ms` or `producer.id.expiration.ms` the config holds None.
+- A value that no source states deletes nothing.  If no source states `cleanup.policy`, the policy is empty.  If none
+  states a retention limit, the log is unlimited.  If none states `delete.retention.ms` or `producer.id.expiration.ms`,
+  the config has None.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ _INT_BOUNDS = {ValueType.INT: INT32_MAX, ValueType.LONG: INT64_MAX}
 class Origin(StrEnum):
     """Sources of a value, strongest last.
 
-    CREATION is the config with which Kafka creates an internal topic; it applies if no metadata gives the topic's own.
+    CREATION is the config with which Kafka creates an internal topic; it applies if no metadata has the topic's own
+    config.
     """
 
     DEFAULT = "default"
@@ -74,7 +76,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """One value as it was written, under `key`, which may differ from the key that was requested."""
+    """One value as the user wrote it, under `key`, which may differ from the key that was requested."""
 
     key: Key
     text: str
@@ -88,7 +90,7 @@ class _Given:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Given settings by source; every mapping is from Kafka's key to the text of its value."""
+    """The given settings by source; every mapping is from a key of Kafka to the text of its value."""
 
     config_file: Mapping[str, str] = field(default_factory=dict)
     is_broker_file: bool = False
@@ -199,7 +201,7 @@ class Settings:
         return origin != Origin.DEFAULT or self._states_defaults
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
-        """Return True if `is_stated` holds, not counting values with which Kafka creates an internal topic.
+        """Return True if `is_stated` is true without the values with which Kafka creates an internal topic.
 
         Raises:
             SettingsError: the key is unknown.
@@ -237,7 +239,7 @@ class Settings:
         return tuple(dict.fromkeys(Path(name) for name in _COMMA.split(text.strip()) if name))
 
     def metadata_dirs(self) -> tuple[Path, ...]:
-        """Return the directories that may hold `__cluster_metadata-0` by the `--config` file, likeliest first."""
+        """Return the directories that may have `__cluster_metadata-0` by the `--config` file, likeliest first."""
         named = self.config_file.get("metadata.log.dir", "").strip()
         return ((Path(named),) if named else ()) + self.log_dirs()
 
@@ -299,7 +301,7 @@ class Settings:
         return parse_value(key, created, Origin.CREATION), Origin.CREATION
 
     def _created_with(self, key: Key, topic: str | None) -> str | BrokerName | None:
-        """Return the value with which Kafka creates an internal topic; None with metadata, which holds it."""
+        """Return the value with which Kafka creates an internal topic; None if there is metadata, which contains it."""
         return INTERNAL_TOPIC_CONFIGS.get(topic or "", {}).get(key.name) if self.topic_overrides is None else None
 
     # ----------------------------------------------------------------------------------------------- building configs
@@ -414,7 +416,7 @@ def _find_broker_keys(given: Mapping[str, str], names: Sequence[BrokerName], ori
 # ------------------------------------------------------------------------------------------------------ reading sources
 @dataclass(frozen=True, slots=True)
 class _ConfigFile:
-    """Known keys of a properties file; `marks` are its `BROKER_FILE_MARKS`, empty if it is not a broker's."""
+    """The known keys of a properties file; `marks` are its `BROKER_FILE_MARKS`, empty if it is not a broker's file."""
 
     values: dict[str, str]
     marks: frozenset[str]

@@ -1,6 +1,6 @@
 """Log directories that a broker or another run uses while a command only reads them.
 
-Such a directory has no clean shutdown marker, like one after a crash; but advice to repair it would be wrong.
+Such a directory has no clean-shutdown marker, as after a crash, but advice to repair it would be wrong.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Reasons to leave a partition alone if no source states its settings, with the option that states them.
+"""Reasons to leave a partition alone if no source states a setting, with the option that would state it.
 
-Invariant: without a stated setting (`Settings.is_stated`) nothing is deleted and no tombstone gets a delete horizon.
+Invariant: a setting that no source states (`Settings.is_stated`) deletes nothing, and gives no tombstone a delete
+horizon.
 """
 
 from __future__ import annotations
@@ -89,4 +90,4 @@ def _lacks_lag(settings: Settings, topic: str) -> bool:
     try:
         return settings.for_topic(topic).compacts and not settings.is_stated(topic, "min.compaction.lag.ms")
     except SettingsError:
-        return False  # the partition's own report says so
+        return False  # the report of the partition mentions this itself

@@ -6,8 +6,8 @@
     `stop_on_signals`            sets an event; the run ends itself    raises           kills
     `interruptible` within it    raises `RunStopped`                   kills            -
 
-Invariants: only the main thread is interrupted.  `RunStopped` is not an `Exception`, so that libraries do not catch it.
-After a signal `is_stopping` returns True, and messages of the ending Spark are not shown.
+Invariants: only the main thread is interrupted.  `RunStopped` is not an `Exception`, so libraries do not catch it.
+After a signal `is_stopping` returns True, and messages of Spark while it stops are not shown.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Signals:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """End the command here."""
+        """End the command at this point."""
         self._has_raised = True
         raise RunStopped
 
@@ -102,7 +102,7 @@ def end_on_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set, for a block that ends itself; a second signal ends it at once."""
+    """Yield an event that SIGINT or SIGTERM sets, for a block that then ends itself; a second signal ends it."""
     with end_on_signals():
         signals = _current if threading.current_thread() is threading.main_thread() else None
         if signals is None:
@@ -117,7 +117,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """End the command at once on a signal in this part of a block that ends itself, also on an earlier signal.
+    """End the command at once on a signal in this part of a `stop_on_signals` block; an earlier signal counts too.
 
     Raises:
         RunStopped: a signal arrived.
@@ -150,7 +150,7 @@ def cancel_when(stop: threading.Event, sc: Any, group: str) -> Iterator[None]:
                     return  # Spark has stopped by itself
                 over.wait(_STOP_POLL_SECONDS)
 
-    # Not joined: it ends by itself, and may be waiting for a JVM that does not answer.
+    # The thread is not joined: it ends by itself, and may be waiting for a JVM that does not answer.
     threading.Thread(target=watch, name="sediment-stop", daemon=True).start()
     try:
         yield

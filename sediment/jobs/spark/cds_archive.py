@@ -10,7 +10,7 @@ from sediment.jobs.spark.session import QUICK_JVM, finish_stopping, spark_contex
 
 
 def make_archive(master: str = "local[2]") -> Path:
-    """Start Spark, run a job and let the JVM write the archive at its end; return the path of the archive.
+    """Start Spark, run a job, and have the JVM write the archive when it exits; return the path of the archive.
 
     Raises:
         UsageError: Spark does not start.
@@ -27,7 +27,7 @@ def make_archive(master: str = "local[2]") -> Path:
         gateway = SparkContext._gateway
     finish_stopping()
     assert gateway is not None
-    # The JVM ends, and writes the archive, once its input is closed.
+    # The JVM writes the archive when it exits, which it does once its input is closed.
     gateway.proc.stdin.close()
     gateway.proc.wait()
     SparkContext._gateway = None
@@ -36,7 +36,7 @@ def make_archive(master: str = "local[2]") -> Path:
 
 
 def _everything(rows: object) -> list[int]:
-    """Yield nothing, in a task whose worker loads the compiled kernels as in a run."""
+    """Yield nothing, in a task whose worker loads the compiled kernels like that of a run."""
     from sediment.compaction.warm_up import warm_up
 
     warm_up()

@@ -1,4 +1,4 @@
-"""JVM options for an archive of the classes that Spark loads at its start.
+"""JVM options for an archive of the classes that Spark loads when it starts.
 
 With the archive, a JVM maps the classes instead of parsing JARs.  `sediment warm-up` makes it once (`cds_archive`), and
 every later local run uses it.  Invariant: the JVM itself checks that an archive belongs to it and to the same JARs, and

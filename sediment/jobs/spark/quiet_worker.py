@@ -1,7 +1,7 @@
-"""Silence of Spark's Python workers after Spark has closed their socket, as it does when a LIMIT is reached.
+"""Suppression of messages from Spark's Python workers after Spark has closed their socket, for example at a LIMIT.
 
-`pyspark.daemon` prints a traceback when the last flush of such a worker fails.  The query is complete by then, and the
-worker ends either way.  Workers of our own daemon (`worker_daemon`) do without this.
+`pyspark.daemon` prints a traceback when the last flush of such a worker fails.  By then the query is complete, and the
+worker ends anyway.  Workers of Sediment's own daemon (`worker_daemon`) do not need this.
 """
 
 from __future__ import annotations

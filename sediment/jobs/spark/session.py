@@ -1,6 +1,6 @@
-"""SparkContext and SparkSession of a command: started late, with few services, and quiet.
+"""SparkContext and SparkSession of a command: started only when needed, with few services and few messages.
 
-A SparkContext is enough for a run; a SparkSession takes a second longer and is made only for DataFrames.  Settings
+A SparkContext is enough for a run; a SparkSession takes a second longer and is created only for DataFrames.  Settings
 given to spark-submit or in `spark-defaults.conf` override those made here.
 
 Invariants: an active context is used unchanged and stays running.  A context made here is stopped, with all of its
@@ -44,7 +44,7 @@ _MIN_JAVA = 17
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _STDERR = 2
 _LEAST_FILES, _ENOUGH_FILES = 512, 65536
-_WANTED_BY_CONVERTERS = "pyspark.testing.utils"  # by PySpark at the first call of the JVM; it brings pandas and pyarrow
+_WANTED_BY_CONVERTERS = "pyspark.testing.utils"  # needed at the first call to the JVM; loads pandas and pyarrow
 _CAUSE = re.compile(r"(?:Exception|Error): (.+)")
 _JAVA_GONE = re.compile("JAVA_GATEWAY_EXITED")
 _KNOWN_CAUSES = (
@@ -96,7 +96,7 @@ _LOCALLY = {
 def spark_context(master: str | None, app_name: str, more: MoreSettings | None = None) -> Iterator[SparkContext]:
     """Yield the active SparkContext, or a new one on `master` (None: spark-submit's, the configured one or local[*]).
 
-    `more` returns the settings that this use of Spark needs, computed from the given ones; they override those.
+    `more` gets the user's settings and returns those that this use of Spark needs; they override the user's.
 
     Raises:
         UsageError: Spark does not start: Java is missing or too old, or an error of Spark.
@@ -185,30 +185,30 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
         raise _not_started(error, chatter.heard()) from error
     chatter.pass_on()
     if threading.current_thread() is threading.main_thread():
-        # SparkContext installs its own handler, which does not let a run finish its work in progress.
+        # SparkContext installs its own handler, with which a run could not finish its work in progress.
         signal.signal(signal.SIGINT, interrupt)
     return sc
 
 
 class _Launched(subprocess.Popen[bytes]):
-    """A JVM that is being launched; a signal that comes meanwhile is raised once its process is known."""
+    """A JVM that is being launched; a signal that arrives meanwhile is raised once the JVM's process is known."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         with stop_on_signals():
             super().__init__(*given, **more)
             _launched.append(self)
             with interruptible():
-                pass  # raises what came meanwhile
+                pass  # raises a signal that arrived meanwhile
 
 
 _launched: list[_Launched] = []
 
 
 def _launch_gateway(*given: Any) -> Any:
-    """Call PySpark's `launch_gateway`, and end the JVM if that is interrupted.
+    """Call PySpark's `launch_gateway`; if it is interrupted, end the JVM.
 
-    PySpark then removes the directory in which the JVM leaves its port. A JVM that finds no directory fails before it
-    waits for the end of its stdin, and its gateway's thread would keep it forever.
+    PySpark then removes the directory to which the JVM writes its port.  A JVM that does not find this directory fails
+    before it waits for the end of its stdin, and then the thread of its gateway would keep it running forever.
     """
     java_gateway: Any = importlib.import_module("pyspark.java_gateway")
     popen, java_gateway.Popen = java_gateway.Popen, _Launched
@@ -278,7 +278,7 @@ _stopping: list[threading.Thread] = []
 
 
 def _stop(sc: SparkContext) -> None:
-    """Stop the JVM's side now and Python's in the background, which waits a second for its accumulator server."""
+    """Stop the JVM's side now and Python's in the background, because that waits a second for its accumulators."""
     from py4j.protocol import Py4JError
 
     address = sc._accumulatorServer.server_address
@@ -287,7 +287,7 @@ def _stop(sc: SparkContext) -> None:
             sc.setLogLevel("OFF")  # tasks that are still running end with errors
         sc._jsc.stop()
     if isinstance(address, str):
-        Path(address).unlink(missing_ok=True)  # the process may end before the background thread does this
+        Path(address).unlink(missing_ok=True)  # the process may end before the background thread gets this far
     thread = threading.Thread(target=_stop_in_background, args=(sc,), name="sediment-spark-stop", daemon=True)
     thread.start()
     _stopping.append(thread)

@@ -1,13 +1,14 @@
 """Pool of Spark tasks: items packed by weight, results in the order in which the tasks finish.
 
 Each packed task is a Spark job of its own, so the driver can commit a partition as soon as its task is done.  A few
-threads submit the jobs, largest first.  The tasks use an RDD, because a first Catalyst plan costs seconds that a small
-run would notice.
+threads submit the jobs, largest first.  The tasks use an RDD, because a first Catalyst plan costs seconds, which is
+noticeable in a small run.
 
-An item whose end only waits for a disk is `Pending`: the next item of the task is started before that end.
+If the last step of an item only waits for a disk, the item is `Pending`: the next item of the task starts before that
+step.
 
 Invariant: every item has exactly one result, or the error for which Spark gave up on its task.  Items that shared a
-task with such an error are retried once, each in a task of its own.
+failed task are retried once, each in a separate task.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from sediment.segment_io.packing import pack_by_weight, pack_in_order
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_TASK_WEIGHT, _TASK_ITEMS = 2 << 30, 128  # of a task: above them results would come too late, and too many at once
-_LEAST_ROUNDS = 4  # if fewer gain nothing: slots of different speed then end at about the same time
-_LOST_ALONE = 8  # items lost in tasks of their own: after that the fault is not in the items
-_NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # most items, and most bytes, of a task in order
-_WAITING_JOBS = 2  # besides one for each slot, so that a slot never waits for the driver
+_TASK_WEIGHT, _TASK_ITEMS = 2 << 30, 128  # of a task; more would delay its results
+_LEAST_ROUNDS = 4  # unless fewer are better; with these, slots of different speed end at about the same time
+_LOST_ALONE = 8  # items lost in separate tasks; if more are lost, the items are not the cause
+_NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # maximum items and bytes of a task if items start in order
+_WAITING_JOBS = 2  # in addition to one for each slot, so that no slot waits for the driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class NotStartedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pending(Generic[Result]):
-    """Item in progress: `finish` returns its result, and until then the next item may be started."""
+    """Item in progress; `finish` returns its result, and the next item may start before `finish` is called."""
 
     finish: Callable[[], Result]
 
@@ -61,7 +62,7 @@ def _never() -> bool:
 
 
 def pack_in_rounds(weights: Sequence[int], slots: int, at_least: int = 1) -> int:
-    """Return the number of tasks for each slot, one after the other: as few as the weights allow.
+    """Return the number of tasks that each slot runs one after the other: as few as the weights allow.
 
     Few tasks are good because an item is finished while the next item of its task starts, and because a task costs
     Spark some CPU time.
@@ -100,7 +101,7 @@ def run_pending(
     in_order: bool = False,
     is_stopped: Callable[[], bool] = _never,
 ) -> Iterator[list[TaskResult[Item, Result]]]:
-    """Perform `items` as `run_on_executors` does, but finish each item of a task only after the next has started."""
+    """Perform `items` like `run_on_executors`, but finish each item of a task only after the next item has started."""
     slots = max(1, sc.defaultParallelism)
     tasks = _packed(items, weight, slots, in_order=in_order, least_rounds=1)
     return _results(sc, tasks, start, slots, group, is_stopped)
@@ -172,7 +173,7 @@ class _Completed(Generic[Item, Result]):
 
 @dataclass(frozen=True, slots=True)
 class _TaskFunction(Generic[Item, Result]):
-    """Function of a Spark task; a class, so that it is pickled by the names of its parts."""
+    """Function of a Spark task; it is a class so that pickle stores names instead of code."""
 
     start: Callable[[Item, str], Pending[Result]]
 

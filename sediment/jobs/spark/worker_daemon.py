@@ -3,7 +3,7 @@
 Spark starts it once per executor and talks to it over stdin and stdout.  It loads and runs every compiled kernel, and
 imports PySpark's worker, before the first fork, so that all workers inherit them.
 
-Invariant: only Spark's own protocol reaches stdout; a failed warm-up costs time, not the run.
+Invariant: only Spark's own protocol reaches stdout; if the warm-up fails, a run takes longer but does not fail.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 _KERNELS = "sediment.compaction.warm_up"
 _WORKER = "pyspark.worker"
-_GONE = (BrokenPipeError, ConnectionResetError)  # the JVM, or its end of a worker's socket
+_GONE = (BrokenPipeError, ConnectionResetError)  # the JVM has ended, or has closed its end of a worker's socket
 
 _Worker = Callable[..., int]
 
@@ -28,7 +28,7 @@ _Worker = Callable[..., int]
 def installed_first(path: Sequence[str]) -> list[str]:
     """Return `path` with the archives of an installed PySpark moved to its end.
 
-    Spark puts them first.  They hold the modules of the installed package, but only as sources, which every process
+    Spark puts these archives first.  They contain the modules of the installed package as sources, which every process
     would compile again.
     """
 
@@ -53,7 +53,7 @@ def warm_up() -> None:
 
 
 def silent_once_nobody_listens(worker: _Worker) -> _Worker:
-    """Return `worker` without its traceback for a JVM that has ended: a session does not wait for idle workers."""
+    """Return `worker` without its traceback after the JVM's end: a session does not wait for idle workers."""
 
     def run(*arguments: Any) -> int:
         try:
@@ -65,9 +65,9 @@ def silent_once_nobody_listens(worker: _Worker) -> _Worker:
 
 
 def silence_once_nobody_listens(daemon: Any) -> None:
-    """Keep the module `pyspark.daemon` from printing a traceback for a JVM that has ended.
+    """Keep the module `pyspark.daemon` from printing a traceback after the JVM has ended.
 
-    A process just forked answers the JVM before its worker exists, and flushes its output after it.
+    A newly forked process writes to the JVM before its worker runs, and flushes its output afterwards.
     """
 
     def print_exc() -> None:

@@ -1,4 +1,4 @@
-"""Range in which a log could be cleaned, by its own files, and differences of two logs by their segments alone.
+"""The range in which a log could be cleaned, from its own files, and differences that two logs show in their segments.
 
     log start    first dirty              cleaner checkpoint     end          active segment
         |------------|---------------------------|----------------|----------------|-------->
@@ -23,7 +23,7 @@ from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoin
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """Segment; offsets and `largest_ms` are those of its batches, None and -1 if it has none.
+    """A segment; offsets and `largest_ms` are those of its batches; without batches they are None and -1.
 
     `disorder` counts the batches that do not lie above the one before.  `has_legacy`: some have magic 0 or 1.
     """
@@ -40,7 +40,7 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """Log: ascending segments, the first offset of an open transaction or None, and checkpoints.
+    """One log: its ascending segments, the first offset of an open transaction or None, and its checkpoints.
 
     `first_corrupt` is the base offset of the first segment with unreadable batches, None if every batch is readable.
     """
@@ -63,7 +63,7 @@ class LogFacts:
 
     @property
     def last_stable_offset(self) -> int:
-        """Last stable offset, by high watermark and open transactions; the log start without a high watermark."""
+        """Last stable offset, from high watermark and open transactions; the log start without a high watermark."""
         end = self.log_end_offset
         if self.checkpoints.high_watermark is not None:
             end = min(end, max(self.checkpoints.high_watermark, self.log_start_offset))
@@ -76,9 +76,10 @@ class LogFacts:
 class CleanedRange:
     """Offsets that may have been cleaned, and those that must have been.
 
-    Keys of [`first_dirty`, `limit`) supersede.  Records from `limit` on survive, aborted ones only from `end` on, the
-    first segment that no cleaning changed.  `is_claimed`: a cleaner checkpoint claims a cleaning up to `limit`.  The
-    checkpoint of a corrupt log claims nothing, because it stays below the corruption in any case.
+    Records in [`first_dirty`, `limit`) supersede older ones.  Records at or above `limit` survive; aborted ones survive
+    only at or above `end`, the base of the first segment that no cleaning changed.  If `is_claimed`, a cleaner
+    checkpoint shows a cleaning up to `limit`.  The checkpoint of a corrupt log shows nothing, because it always stays
+    below the corruption.
     """
 
     first_dirty: int
@@ -92,7 +93,7 @@ class CleanedRange:
 def cleaned_range(
     before: LogFacts, after: LogFacts, *, now_ms: int, min_lag_ms: int, delete_retention_ms: int | None
 ) -> CleanedRange:
-    """Return the range of BEFORE that was, or could be, cleaned until AFTER; `now_ms` may be later than the cleaning.
+    """Return the range of BEFORE that was or could be cleaned to get AFTER; `now_ms` may be later than the cleaning.
 
     `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 are expired: none if no setting
     states `delete_retention_ms`.
@@ -183,7 +184,7 @@ def _names(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> Iterator
 
 
 def _may_be_new(base: int, before: LogFacts, after: LogFacts) -> bool:
-    """Return True for a rolled active segment, or a part of one with more offsets than an index can address."""
+    """Return True for a rolled active segment, or a part of a segment with too many offsets for one index."""
     if base == before.log_end_offset:
         return _is_rolled(before, after)
     return any(
@@ -228,8 +229,8 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
 def _modified(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
     """Yield cleaned segments without the modification time of the last of their source segments.
 
-    Only segments whose modification time is used are checked: by retention without timestamps, or by tombstones of old
-    formats.
+    Only segments whose modification time matters are checked: for retention without timestamps, or for tombstones of
+    old formats.
     """
     if not after.segments:
         return

@@ -1,14 +1,13 @@
-"""Facts from the records of a batch: their order, their range, their largest timestamp.
+"""Properties of the records in a batch: their order, their range and their largest timestamp.
 
-A cleaner may rebuild a batch.  The records must then agree with its header.
+A cleaner may rebuild a batch; then its header must match its records.
 
-Invariants: batches are found by their position in the file; an unreadable batch has no facts; memory is one chunk and
-one table of records.
+Invariants: batches are found by their position in the file; an unreadable batch has no properties; memory is one chunk
+and one table of records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.format.layout import INT64_MAX, INT64_MIN
-from sediment.segment_io.segment.columns import WANT_VALUE, BadBatchError, RecordColumns, RecordTable
+from sediment.segment_io.segment.columns import WANT_VALUE, RecordTable, readable_tables
 from sediment.segment_io.segment.reader import HeaderScan
-
-_EVERYTHING = np.array([INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.int64)
 
 Longs = npt.NDArray[np.int64]
 
@@ -44,7 +40,7 @@ class BatchContents:
 
     @staticmethod
     def unknown(count: int) -> BatchContents:
-        """Return arrays without facts for `count` batches."""
+        """Return arrays for `count` batches of which nothing is known."""
         known, descending, null_value = np.zeros((3, count), dtype=np.bool_)
         attributes, first_record, last_record, largest_ms = np.zeros((4, count), dtype=np.int64)
         return BatchContents(known, attributes, first_record, last_record, largest_ms, descending, null_value)
@@ -62,29 +58,14 @@ def read_contents(path: Path, positions: Longs, sizes: Longs, readable: npt.NDAr
     apart = np.flatnonzero(positions[wanted[1:]] != ends[wanted[:-1]]) + 1
     for run in np.split(wanted, apart):
         if len(run):
-            for table in _tables(path, int(positions[run[0]]), int(ends[run[-1]])):
+            spans = HeaderScan(path, int(positions[run[0]]), size_bytes=int(ends[run[-1]])).spans()
+            for table in readable_tables(spans, WANT_VALUE):
                 _describe(table, contents, np.searchsorted(positions, table.headers["position"]))
     return contents
 
 
-def _tables(path: Path, start: int, end: int) -> Iterator[RecordTable]:
-    columns = RecordColumns(WANT_VALUE)
-    for span in HeaderScan(path, start, size_bytes=end).spans():
-        skip = np.zeros(len(span.rows), dtype=np.bool_)
-        done = 0
-        while done < len(span.rows):
-            try:
-                done = columns.add(span, done, skip, _EVERYTHING)
-            except BadBatchError as bad:
-                skip[bad.index] = True
-                done = bad.index
-            yield columns.take()
-
-
 def _describe(table: RecordTable, contents: BatchContents, slots: Any) -> None:
     """Fill in the batches of `table`, which have the indexes `slots` in `contents`."""
-    if not len(table.headers):
-        return
     contents.known[slots] = True
     contents.attributes[slots] = table.headers["attributes"]
     filled = table.counts > 0

@@ -1,4 +1,4 @@
-"""Checks of the files beside the segments of two logs, and of the segments that no cleaning changed.
+"""Checks of the indexes, snapshots and checkpoints of two logs, and of the segments that no cleaning changed.
 
 Invariants: tasks decode only what the tables of `kafka-log` decode; memory is two chunks.
 """
@@ -28,7 +28,7 @@ from sediment.segment_io.partition.index_check import check_indexes
 from sediment.segment_io.partition.listing import LogListing, list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
-from sediment.segment_io.partition.producer_state import parse_snapshot
+from sediment.segment_io.partition.snapshots import parse_snapshot
 from sediment.segment_io.partition.sources import Source
 
 _CHUNK_BYTES = 4 << 20
@@ -36,7 +36,7 @@ _CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class FilesToCheck:
-    """Files of one pair to check: its small files, or with `segment` the bytes of that segment.
+    """Files of one pair to check: its small files or, if `segment` is given, the bytes of that segment.
 
     `size_bytes` is the number of bytes to read.  `corrupt` are base offsets of segments of AFTER with unreadable
     batches; their indexes are not checked.  `first_open` is the first offset of an open transaction, or None.
@@ -78,7 +78,7 @@ def _same_bytes(before: Source, after: Source, base_offset: int) -> Iterator[Dif
 
 
 def first_difference(left: Path, right: Path) -> int | None:
-    """Return the first position at which two files differ, or the end of the shorter one; None: they are equal."""
+    """Return the first position at which two files differ, or the end of the shorter file; None if they are equal."""
     with open(open_to_read(left), "rb") as one, open(open_to_read(right), "rb") as other:
         position = 0
         while True:
@@ -151,7 +151,7 @@ def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTransaction
 def _entry(
     entry: AbortedTransaction, known: AbortedTransaction | None, later_offsets: Sequence[int]
 ) -> Iterator[Difference]:
-    """Yield entries that a reader would miss: it stops at the first entry with a last stable offset that it reached."""
+    """Yield entries that a reader misses: it stops at the first one whose last stable offset it has reached."""
     what = f"the aborted transaction of producer {entry.producer_id} that ends at offset {entry.last_offset}"
     if known is not None:
         if entry != known:
@@ -219,7 +219,7 @@ def _snapshots(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
 
 
 def _new_snapshot(files: FilesToCheck, before: LogListing, offset: int, fs: Fs) -> Iterator[Difference]:
-    """Check that the snapshot of a rolled segment holds the producers at the end of BEFORE, except expired ones."""
+    """Check that the snapshot of a rolled segment lists the producers at the end of BEFORE, except expired ones."""
     name = segment_file_name(offset, SegmentFileKind.SNAPSHOT)
     try:
         found = {entry.producer_id: entry for entry in parse_snapshot(fs.read_bytes(files.after.directory / name))}

@@ -1,4 +1,4 @@
-"""Report of `verify`, from which the table for people and the JSON for programs both derive."""
+"""Report of `verify`; the table for people and the JSON for programs are both made from it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class PairReport:
 
 
 def print_report(report: RunReport[PairReport], console: Console) -> None:
-    """Print the table for people, and under it the first differences of each partition."""
+    """Print the table for people, and below it the first differences of each partition."""
     table = report_table(("partition", "status"), ("records", "cleaned to"), box=None)
     for partition in report.partitions:
         wrong = [name for name, count in (partition.checks or {}).items() if count]

@@ -5,7 +5,7 @@
 Values and headers are hashed in the task that reads them, so no value is shuffled; keys stay complete.  Two records are
 compared only at the same offset, so 64 bits are enough.
 
-Invariant: an unreadable batch is a row too, with the text of its error and a hash of its bytes; nothing else fails.
+Invariant: an unreadable batch is a row too, with its error text and a hash of its bytes; other rows are unaffected.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def load_records(pairs: Sequence[tuple[Source, Source]], spark: SparkSession) ->
 
 
 def _headers_hash(name: str) -> Column:
-    """Return a hash of keys and values in order; null values are hashed apart, because Spark's hash skips them."""
+    """Return a hash of keys and values in order; null values are hashed separately, because Spark's hash skips them."""
     from pyspark.sql import functions as f
 
     return f.xxhash64(name, f.transform(name, lambda header: header["value"].isNull()))

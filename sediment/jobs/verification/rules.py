@@ -4,10 +4,10 @@
     records --exchange by key--> one row per offset --window by key, from the log's end--> differences of records
 
 A record may be missing if it was aborted, had no key, had a later record of its key below the limit, or was a tombstone
-past its delete horizon.  A record that is left must be unchanged.  The last committed record of each key is compared
-once more, independently of these reasons.
+past its delete horizon.  A record that remains must be unchanged.  In addition, the last committed record of each key
+is compared, independently of these reasons.
 
-Invariants: the cleaner's code is not used.  Every difference is a row (pair, check, offset, what).  Each exchange is by
+Invariants: the cleaner's code is not used.  Every difference is a row (pair, check, offset, what).  Every shuffle is by
 key or by batch.  Every window runs in one direction with a growing frame, so memory does not grow with the records of a
 key.
 
@@ -57,11 +57,12 @@ _HEADER_FIELDS = {
 class PairRules:
     """Parameters of the queries for one pair.
 
-    `since_ms`: the clock of the first of several cleanings between the two logs; None: there was one, at `now_ms` if
-    `now_is_exact`, else some time before.  `stable_before` and `stable_after` are last stable offsets.  `legacy_end`:
-    all batches of magic 0 or 1 of BEFORE lie below it.  `corrupt_from`: the base offset of the first segment of BEFORE
-    with unreadable batches; None: every batch is readable.  `delete_retention_ms` and `producer_id_expiration_ms` None:
-    no setting states them.  Then every new delete horizon is wrong, and no producer expires.
+    `since_ms`: the clock of the first of several cleanings between the two logs; None: there was one cleaning, at
+    `now_ms` if `now_is_exact`, else at some time before.  `stable_before` and `stable_after` are last stable offsets.
+    `legacy_end`: all batches of magic 0 or 1 in BEFORE are below it.  `corrupt_from`: the base offset of the first
+    segment of BEFORE with unreadable batches; None: every batch is readable.  `delete_retention_ms` and
+    `producer_id_expiration_ms` None: no setting states them.  Then every new delete horizon is wrong, and no producer
+    expires.
     """
 
     cleaned: CleanedRange
@@ -85,20 +86,20 @@ class PairRules:
         return _saturated(earliest_ms + self.delete_retention_ms), _saturated(self.now_ms + self.delete_retention_ms)
 
     def first_round_horizon(self) -> int | None:
-        """Return the horizon that the first of several cleanings wrote; None: there was one, or it wrote none."""
+        """Return the horizon that the first of several cleanings wrote; None: there was only one, or it wrote none."""
         if self.since_ms is None or self.delete_retention_ms is None:
             return None
         return _saturated(self.since_ms + self.delete_retention_ms)
 
     def idle_since_ms(self) -> int:
-        """Return the time at or below which the last batch of an expired producer lies."""
+        """Return a time; a producer is expired if the timestamp of its last batch is not later."""
         if self.producer_id_expiration_ms is None:
             return -INT64_MAX
         return max(self.now_ms - self.producer_id_expiration_ms, -INT64_MAX)
 
 
 def _saturated(time_ms: int) -> int:
-    """Return a delete horizon as a batch holds it: capped at the largest int64."""
+    """Return a delete horizon as stored in a batch: at most the largest int64."""
     return min(time_ms, INT64_MAX)
 
 
@@ -145,8 +146,8 @@ def rules_frame(rules: Mapping[int, PairRules], spark: SparkSession) -> DataFram
 def with_decisions(batches: DataFrame) -> DataFrame:
     """Return the valid `batches` with `marker` and `outcome`: offset and type of the marker that decides a data batch.
 
-    Both are null outside of a transaction, and in an open one.  `in_transaction`: a data batch of a transaction.
-    `disorder`: the batch does not lie above the one before it in its segment.
+    Both are null outside of a transaction and in an open transaction.  `in_transaction`: a data batch of a transaction.
+    `disorder`: the batch's offsets are not above those of the batch before it in the segment.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -210,7 +211,7 @@ def corruption_differences(batches: DataFrame) -> DataFrame:
 
 
 def batch_differences(decided: DataFrame, rules: DataFrame, *, with_producers: bool) -> DataFrame:
-    """Return the differences of batches and markers; without producers the checks of transactions are left out."""
+    """Return the differences of batches and markers; skip the checks of transactions if no batch has a producer."""
     from pyspark.sql import functions as f
 
     before = decided.where(f.col("side") == BEFORE)
@@ -263,9 +264,9 @@ def _with_protection(joined: DataFrame, before: DataFrame) -> DataFrame:
 
 _Rules = list[tuple[str, str, str]]
 
-# Condition for a missing tombstone or marker; its batch had its horizon in BEFORE, or got it in the first of several
-# cleanings.
-# An unreadable batch below it may hold an older record of its key, which would become the latest value.
+# Condition under which a tombstone or marker may be missing: its batch had its horizon in BEFORE, or got it in the
+# first of several cleanings. An unreadable batch below it may hold an older record of its key, which would become the
+# latest value.
 _HORIZON = "coalesce({name}, first_horizon)"
 _SAFE = "(corrupt_from is null or {offset} < corrupt_from)"
 _PASSED = f"coalesce({_HORIZON.format(name='b_deleteHorizon')} <= now_ms, false)"
@@ -342,7 +343,7 @@ def _header(both: str) -> _Rules:
 
 
 def _rebuilt() -> _Rules:
-    """Return the rules for a batch of AFTER with other bytes than in BEFORE: its header must agree with its records."""
+    """Return the rules for a batch of AFTER whose bytes differ from BEFORE: its header must match its records."""
     rebuilt = "a_pair is not null and a_magic = 2 and not coalesce(a_size = b_size and a_crc = b_crc, false)"
     upgraded = f"{rebuilt} and coalesce(b_magic < 2, true)"
     records = "concat('its records have the offsets ', a_firstRecord, '–', a_lastRecord, ', and it those of ', "
@@ -436,7 +437,7 @@ def _decision(both: str) -> _Rules:
 
 
 def transaction_index_differences(decided: DataFrame, entries: DataFrame) -> DataFrame:
-    """Return batches of AFTER that its transaction index hides but are not aborted, or shows but are aborted.
+    """Return batches of AFTER that its transaction index hides although they are not aborted, or the reverse.
 
     `entries` are rows of the table `transactions` with `pair`.
     """
@@ -611,7 +612,7 @@ def _record_rules() -> _Rules:
 
 
 def _settle_lost(found: DataFrame, decided: DataFrame, rules: DataFrame) -> DataFrame:
-    """Return `found` without the tombstones past the delete horizon of their batch."""
+    """Return `found` without tombstones whose batch is past its delete horizon."""
     from pyspark.sql import functions as f
 
     batches = decided.where(f.col("side") == BEFORE).select(
@@ -657,7 +658,7 @@ def _rows(
     """Return a row for each rule (check, condition, text in SQL) whose condition holds in a row of `rows`."""
     from pyspark.sql import functions as f
 
-    # One expression as text: each column made from Python would be a call to the JVM, and there are hundreds.
+    # One expression as text, because each column made in Python is a call to the JVM, and there are hundreds.
     differences = ", ".join(
         f"if({condition}, named_struct('check', '{check}', 'offset', {offset}, 'what', {what}), null)"
         for check, condition, what in rules

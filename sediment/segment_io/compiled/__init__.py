@@ -1,1 +1,1 @@
-"""Compilation and caching of compiled loops, their memory and their status numbers.  Knows no Kafka formats."""
+"""Compilation and caching of compiled loops, their memory and their status numbers.  Independent of Kafka's formats."""

@@ -1,10 +1,11 @@
-"""Memory in plain and in huge pages, and a reserve of it.
+"""Memory in plain and in huge pages, and a reserve that keeps memory for its next use.
 
-The first touch of a page costs a fault, and its use an entry of the TLB.  Pages of 2 MiB are 512 times fewer, which
-pays for memory with random access.  A system without them gives plain pages.
+The first access to a page causes a fault, and each page in use takes an entry of the TLB.  With pages of 2 MiB there
+are 512 times fewer pages, which is faster for random access.  A system without huge pages provides plain pages.
 
-In a virtual machine whose host reclaims free memory, the first touch of a page may cost twenty times as much as zeroing
-it; huge pages cost most.  A process that cleans one partition after the other therefore reuses its memory.
+In a virtual machine whose host reclaims free memory, the first access to a page may cost twenty times as much as
+zeroing it, most of all with huge pages.  A process that cleans one partition after the other therefore reuses its
+memory.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ def _map_pages(size_bytes: int, *, in_large_pages: bool) -> _Pages:
 class PageReserve:
     """Memory that is reused once no array refers to it.
 
-    It returns by itself when the last array that refers to it ends.
+    It returns to the reserve when the last array that refers to it is freed.
 
-    Invariant: memory in use and memory kept are together never more than the most that was in use at one time.
+    Invariant: the memory in use and the memory kept together never exceed the largest amount that was ever in use.
     """
 
     def __init__(self, *, in_large_pages: bool) -> None:
         self._in_large_pages = in_large_pages
         self._lock = threading.Lock()
-        # An array may end on any thread at any moment, so its pages are only noted then.
+        # An array may be freed on any thread at any moment, so its pages are only noted at that moment.
         self._returned: deque[_Pages] = deque()
         self._kept: list[_Pages] = []
         self._in_use_bytes = 0
@@ -82,7 +83,7 @@ class PageReserve:
         return memory[memory.size - size_bytes :]
 
     def kept_bytes(self) -> int:
-        """Return the bytes kept, an upper bound: not every page need have been touched."""
+        """Return the number of bytes kept; fewer may take physical memory, because some pages may be unused."""
         with self._lock:
             self._settle()
             return sum(pages.size_bytes for pages in self._kept)

@@ -5,7 +5,7 @@ Invariants
   It returns a status.
 * The name of the cache folder has a digest of every file with a kernel or with constants of kernels.  numba checks only
   the file of the function that it loads and would miss a change in a helper.
-* Constants that a kernel uses stand in a file of kernels, in `layout` or in `status`.
+* Constants that a kernel uses are defined in a file of kernels, in `layout`, in `registers` or in `status`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import platformdirs
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_ALSO = ("layout.py", "status.py", "jit.py")  # constants, and the options of the compilation
+_ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants, and the options of the compilation
 _COMPILED = re.compile(r"^@(kernel|inlined_kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
@@ -35,17 +35,18 @@ If the sources came with such a cache, it is used unless the variable names a fo
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile `function` at first use, without the interpreter lock; use a cache if one can be written."""
+    """Compile `function` at its first call, to run without the interpreter lock; use a cache if it can be written."""
     folder = _cache_folder()
     config: Any = numba.config
-    njit: Any = numba.njit  # its stub does not know all options
+    njit: Any = numba.njit  # numba's type stub lacks some options
     before = config.CACHE_DIR
     try:
         if folder is not None:
-            # numba names its own folder after the path of the sources; without a folder it looks beside them.
+            # numba names its own folder after the path of the sources; without a folder, it looks next to the sources.
             config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
-        # Without numba's runtime, references to arrays are not counted.  Counting would take an atomic instruction for
-        # each array at every call from kernel to kernel, and the caller of the outermost one holds all arrays anyway.
+        # Without numba's runtime, references to arrays are not counted.  Counting would cost an atomic instruction for
+        # each array at every call from kernel to kernel, and the caller of the outermost kernel references all arrays
+        # anyway.
         compiled: Any = njit(nogil=True, cache=folder is not None, error_model="numpy", _nrt=False)(function)
     finally:
         config.CACHE_DIR = before
@@ -55,7 +56,7 @@ def kernel(function: _Function) -> _Function:
 def inlined_kernel(function: _Function) -> _Function:
     """Compile `function` as `kernel` does, and inline it into every kernel that calls it.
 
-    It is for the steps of a long kernel.  Passing many arrays to a step costs more than some steps do.
+    Use it for the steps of a long kernel: passing many arrays to a step can cost more than the step itself.
     """
     compiled: Any = kernel(function)
     compiled.targetoptions["forceinline"] = True
@@ -82,7 +83,7 @@ def _cache_folder() -> Path | None:
 
 
 def _in_tree_mark() -> Path:
-    """Return the path of the file whose existence says that the cache beside the sources belongs to these sources."""
+    """Return the path of a file that exists only if the cache next to the sources was made from these sources."""
     return Path(__file__).resolve().parent / "__pycache__" / f"kernels-{_digest()}"
 
 

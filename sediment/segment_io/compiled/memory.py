@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 
 def _intrinsic(typed: Callable[..., Any]) -> Any:
-    """Return the intrinsic of `typed`; without types, because callers pass addresses and words, not numba's types."""
+    """Return the intrinsic of `typed`, without its types: callers pass addresses and words, not numba's types."""
     return intrinsic(typed)
 
 
@@ -44,18 +44,18 @@ def _loader(kind: ir.IntType, *, swap: bool, signed: bool, result: Any) -> Any:
     return _intrinsic(typed)
 
 
-def _storer(kind: ir.IntType) -> Any:
+def _storer(kind: ir.IntType, *, swap: bool = True, value_type: Any = types.int64) -> Any:
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         value = arguments[1]
         if kind is not _I64:
             value = builder.trunc(value, kind)
-        if kind is not _I8:
+        if swap:
             value = builder.bswap(value)
         builder.store(value, _pointer(builder, arguments[0], kind), align=1)
         return ir.Constant(_I64, 0)
 
     def typed(_typing: Any, _address: Any, _value: Any) -> Any:
-        return types.int64(types.int64, types.int64), generate
+        return types.int64(types.int64, value_type), generate
 
     return _intrinsic(typed)
 
@@ -70,10 +70,11 @@ load_little_u32 = _loader(_I32, swap=False, signed=False, result=types.int64)
 load_word32 = _loader(_I32, swap=False, signed=False, result=types.uint64)
 load_word64 = _loader(_I64, swap=False, signed=False, result=types.uint64)
 
-store_i8 = _storer(_I8)
+store_i8 = _storer(_I8, swap=False)
 store_i16 = _storer(_I16)
 store_i32 = _storer(_I32)
 store_i64 = _storer(_I64)
+store_word64 = _storer(_I64, swap=False, value_type=types.uint64)
 
 
 @_intrinsic

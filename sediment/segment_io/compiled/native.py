@@ -2,8 +2,8 @@
 
     tools, int64[registers]   | function | its context | function | …
 
-Invariants: a register is 0 if its library lacks the function or one that belongs to it.  A context lives as long as the
-array that names it and serves one thread at a time.
+Invariants: a register is 0 if its library lacks this function or another one that is used with it.  A context exists as
+long as the array that contains its address; only one thread at a time may use it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Status numbers of all kernels.
 
-Each number has one meaning, so a status can pass from one kernel through another to the caller:
+Each number has one meaning, so a kernel can return the status of another kernel to its caller:
 
     0       done
     1-19    batches and records of any magic (`format.decode`, `format.legacy`)
@@ -57,7 +57,7 @@ NEEDS_MAP_ROOM = 104  # grow the map by NEEDED keys
 NEEDS_OUTPUT_ROOM = 105  # NEEDED bytes must be free below OUT_START
 NEEDS_RAW_ROOM = 106  # enlarge `raw` to NEEDED bytes
 NEEDS_SIGHT_ROOM = 107  # enlarge `sighted`, `mapped` and `places` to NEEDED rows
-NEEDS_ORIGINAL = 108  # place the bytes that the batch at CURSOR was read from and step past it
+NEEDS_ORIGINAL = 108  # copy the original bytes of the batch at CURSOR to the output and move the cursor past it
 NEEDS_SLOTS = 109  # make room for NEEDED keys in the hash table
 NEEDS_BLOCK = 110  # provide NEEDED bytes from NEXT_ADDRESS to END_ADDRESS
 RUN_FULL = 111  # take the content of the complete key run and begin the next run with an empty map

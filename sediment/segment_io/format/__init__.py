@@ -1,1 +1,1 @@
-"""Conversion of the bytes of Kafka's log files to values and back.  Opens no file and reads no clock."""
+"""Conversion of the bytes of Kafka's log files to values and back.  No module here opens a file or reads a clock."""

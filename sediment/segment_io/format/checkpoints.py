@@ -1,4 +1,4 @@
-"""Formats of the small files beside the segments (kafka-log 01 §9–12).
+"""Formats of checkpoint and property files (kafka-log 01 §9–12).
 
 Offset checkpoints, leader epochs, partition.metadata, meta.properties and the clean-shutdown marker.  A checkpoint is
 text: a version line, a line with the number of entries, then one line per entry.
@@ -35,7 +35,7 @@ def _corrupt(what: str, path: str | None, advice: str) -> CorruptCheckpointError
 
 
 def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
-    """Return lines as Java's BufferedReader splits them: a line end after the last line does not start another one."""
+    """Split text into lines like Java's BufferedReader: a line end at its end does not start another line."""
     try:
         lines = _LINE_END.split(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -44,7 +44,7 @@ def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
 
 
 def _integer(text: str, bits: int) -> int:
-    """Parse a decimal number of `bits` signed bits, else raise ValueError; int() alone would take `1_0` and ` 1`."""
+    """Parse a decimal number of `bits` signed bits, else raise ValueError; int() alone would accept `1_0` and ` 1`."""
     if not _INTEGER.fullmatch(text):
         raise ValueError(text)
     value = int(text)
@@ -98,7 +98,8 @@ def parse_offset_checkpoint(content: bytes, *, path: str | None = None) -> dict[
     """Return offsets by partition, in file order; a partition listed twice has its last offset.
 
     Raises:
-        CorruptCheckpointError: another version, a malformed line, or a wrong count.  An empty file has no entries.
+        CorruptCheckpointError: the version is unknown, a line is malformed, or the count is wrong.  An empty file has
+            no entries.
 
     Source: kafka-log 01 §9.
     """
@@ -114,7 +115,7 @@ def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
     """Return the file of `entries`, in their order.
 
     Raises:
-        UsageError: a broker could not read the entry of a partition again.  It rejects a whole file for one bad line.
+        UsageError: a broker could not read the entry of a partition again; it rejects a whole file for one bad line.
     """
     for partition, offset in entries.items():
         if not _is_readable(partition, offset):
@@ -301,7 +302,7 @@ class CleanShutdown:
 
 
 def parse_clean_shutdown(content: bytes) -> CleanShutdown:
-    """Return the content of the marker; the stop was clean whatever it is.
+    """Return the content of the marker; the stop was clean even if the content is malformed.
 
     Source: kafka-log 01 §12.
     """

@@ -1,8 +1,8 @@
-"""CRC-32C as a compiled loop; the crc32c library is its twin.
+"""CRC-32C as a compiled loop, and the check of a batch against its own; the crc32c library is the twin.
 
-Three streams run interleaved, because the instruction has a latency of three cycles and a throughput of one.  To join
-two states, the first is advanced over as many zero bytes as the second stream is long; that is linear, so a table
-look-up does it.  A CPU without the instruction takes eight table look-ups per word.
+Three streams run interleaved, because the instruction has a latency of three cycles and a throughput of one per cycle.
+To join two states, the first is advanced over as many zero bytes as the second stream has bytes; this operation is
+linear, so tables can be used.  A CPU without the instruction needs eight table look-ups per word.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import CRC_INSTRUCTION, crc32c_word, load_u8, load_word64
+from sediment.segment_io.compiled.memory import CRC_INSTRUCTION, crc32c_word, load_u8, load_u32, load_word64
+from sediment.segment_io.compiled.status import BAD_CRC, OK
+from sediment.segment_io.format.layout import ATTRIBUTES, CRC
 
 _POLYNOMIAL = 0x82F63B78
 _MASK = np.uint64(0xFFFFFFFF)
@@ -30,7 +32,7 @@ def _byte_table() -> list[int]:
 
 
 def _slicing_tables() -> npt.NDArray[np.uint64]:
-    """Return uint64[8, 256]; row k advances a byte over k further zero bytes."""
+    """Return uint64[8, 256]; row k advances the state of a byte over k further zero bytes."""
     rows = [_byte_table()]
     for _ in range(7):
         rows.append([rows[0][value & 0xFF] ^ (value >> 8) for value in rows[-1]])
@@ -119,3 +121,11 @@ def crc32c(address: int, count: int) -> int:
         crc = _SLICES[0, (crc ^ np.uint64(load_u8(address))) & np.uint64(0xFF)] ^ (crc >> np.uint64(8))
         address += 1
     return np.int64((crc ^ _MASK) & _MASK)
+
+
+@kernel
+def check_crc(address: int, size_bytes: int) -> int:
+    """Return OK or BAD_CRC for a whole batch of magic 2 at `address`."""
+    if crc32c(address + ATTRIBUTES, size_bytes - ATTRIBUTES) != load_u32(address + CRC):
+        return BAD_CRC
+    return OK

@@ -2,8 +2,8 @@
 
 Invariants
 * Every length, count and position is checked against its end before it is used.
-* At least PADDING_BYTES readable bytes follow a buffer, so that a varint may be read before its end is checked.  A
-  varint has at most ten bytes; one that starts inside the buffer ends inside the padding.
+* At least PADDING_BYTES readable bytes follow a buffer, so a varint may be read before its end is checked.  A varint
+  has at most ten bytes; one that starts inside the buffer ends inside the padding.
 * Positions are int64, relative to `base`, the address of the buffer.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import load_i8, load_i16, load_i32, load_i64, load_u8, load_u32
+from sediment.segment_io.compiled.memory import load_i8, load_i16, load_i32, load_i64, load_u8
 from sediment.segment_io.compiled.status import (
     BAD_CODEC,
     BAD_CONTROL_RECORD,
@@ -37,7 +37,6 @@ from sediment.segment_io.compiled.status import (
     RECORDS_REMAIN,
     ROWS_FULL,
 )
-from sediment.segment_io.format.checksum import crc32c
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -47,7 +46,6 @@ from sediment.segment_io.format.layout import (
     BATCH_LENGTH,
     CODEC_MASK,
     CONTROL_BIT,
-    CRC,
     LAST_OFFSET_DELTA,
     LEADER_EPOCH,
     LEGACY_MIN_LENGTH,
@@ -58,6 +56,7 @@ from sediment.segment_io.format.layout import (
     MAX_VARINT_BYTES,
     MAX_VARLONG_BYTES,
     MIN_RECORD_BYTES,
+    NO_CONTROL_RECORD,
     PRODUCER_EPOCH,
     PRODUCER_ID,
     RECORD_COUNT,
@@ -87,7 +86,6 @@ STATUS_TEXT = {
 }
 
 # ------------------------------------------------------------------------------------------- one row per batch header
-NO_CONTROL_RECORD = -1
 BATCH_ROW = np.dtype(
     [
         ("position", np.int64),
@@ -193,7 +191,7 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
     """
     address = base + start
     limit = base + end
-    # A row is never an array of its own: numba would count references to it for every record.
+    # A row is never a separate array, because numba would count references to it for every record.
     for index in range(count):
         if address >= limit:
             return RECORD_ENDS_EARLY
@@ -245,7 +243,7 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
 
 @kernel
 def check_header(address: int, size_bytes: int) -> int:
-    """Check the counts that later loops rely on, of a whole batch of magic 2 at `address`."""
+    """Check those counts of the complete batch of magic 2 at `address` that later loops rely on."""
     if load_i32(address + LAST_OFFSET_DELTA) < 0:
         return BAD_LAST_OFFSET
     codec = load_i16(address + ATTRIBUTES) & CODEC_MASK
@@ -258,19 +256,11 @@ def check_header(address: int, size_bytes: int) -> int:
 
 
 @kernel
-def check_crc(address: int, size_bytes: int) -> int:
-    """Return OK or BAD_CRC for a whole batch of magic 2 at `address`."""
-    if crc32c(address + ATTRIBUTES, size_bytes - ATTRIBUTES) != load_u32(address + CRC):
-        return BAD_CRC
-    return OK
-
-
-@kernel
 def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
     """Return (status, size in bytes) of the batch at `position` of a buffer that ends at `end`.
 
-    The status is INCOMPLETE also if too few bytes remain for a file iterator to go on (kafka-log 01 §2.2).  The size is
-    known if the length field is there, else 0; with LEGACY_MAGIC it is valid.
+    The status is also INCOMPLETE if too few bytes remain for a file iterator to continue (kafka-log 01 §2.2).  The size
+    is 0 if the length field is not in the buffer; with LEGACY_MAGIC it is valid.
     """
     remaining = end - position
     if remaining < LOG_OVERHEAD_BYTES:

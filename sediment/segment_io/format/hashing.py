@@ -1,7 +1,7 @@
 """XXH3 with 128 bits and a seed as a compiled loop, for record keys; the xxhash library is its twin.
 
-Every run draws a new seed, so that keys cannot be prepared to collide; results do not depend on it.  `secrets`,
-uint8[384], holds XXH3's own 192 bytes, then 192 derived from the seed for inputs above 240 bytes.
+Every run draws a new seed, so it is impossible to prepare keys that collide; results do not depend on the seed.
+`secrets`, uint8[384], holds XXH3's own 192 bytes, then 192 derived from the seed for inputs above 240 bytes.
 """
 
 from __future__ import annotations
@@ -90,8 +90,15 @@ def _avalanche64(word: np.uint64) -> np.uint64:
 
 
 @kernel
+def _product(left: np.uint64, right: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """Return the lower and the upper word of a 128-bit product."""
+    return left * right, multiply_high(left, right)
+
+
+@kernel
 def _fold(left: np.uint64, right: np.uint64) -> np.uint64:
-    return (left * right) ^ multiply_high(left, right)
+    low, high = _product(left, right)
+    return low ^ high
 
 
 @kernel
@@ -115,9 +122,7 @@ def _hash_4_to_8(address: int, length: int, seed: np.uint64) -> tuple[np.uint64,
     seed ^= _swap32(seed & _LOW32) << np.uint64(32)
     keyed = load_word32(address) + (load_word32(address + length - 4) << np.uint64(32))
     keyed ^= _FLIP_8 + seed
-    factor = _PRIME64_1 + (np.uint64(length) << np.uint64(2))
-    low = keyed * factor
-    high = multiply_high(keyed, factor)
+    low, high = _product(keyed, _PRIME64_1 + (np.uint64(length) << np.uint64(2)))
     high += low << np.uint64(1)
     low ^= high >> np.uint64(3)
     low ^= low >> np.uint64(35)
@@ -131,15 +136,13 @@ def _hash_9_to_16(address: int, length: int, seed: np.uint64) -> tuple[np.uint64
     first = load_word64(address)
     last = load_word64(address + length - 8)
     keyed = first ^ last ^ (_FLIP_16_LOW - seed)
-    low = keyed * _PRIME64_1
-    high = multiply_high(keyed, _PRIME64_1)
+    low, high = _product(keyed, _PRIME64_1)
     low += np.uint64(length - 1) << np.uint64(54)
     last ^= _FLIP_16_HIGH + seed
     high += last + (last & _LOW32) * (_PRIME32_2 - np.uint64(1))
     low ^= swap_word64(high)
-    result_low = low * _PRIME64_2
-    result_high = multiply_high(low, _PRIME64_2) + high * _PRIME64_2
-    return _avalanche(result_low), _avalanche(result_high)
+    result_low, result_high = _product(low, _PRIME64_2)
+    return _avalanche(result_low), _avalanche(result_high + high * _PRIME64_2)
 
 
 @kernel

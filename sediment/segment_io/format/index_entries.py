@@ -2,15 +2,15 @@
 
 `add_batch` takes the batches of a segment in order:
 
-1. The largest timestamp so far becomes the batch's if that is larger, with the batch's last offset.
+1. If the batch's timestamp is larger than the largest so far, it becomes the largest, with the batch's last offset.
 2. If more than `interval_bytes` of batches follow the last entry, the batch gets an offset index entry (last offset,
    position) and the largest timestamp a time index entry, unless it has one.  The first batch never gets an entry.
 3. The batch's bytes count towards the next entry.
 
-`end_time_index` gives the largest timestamp the last entry of the time index, unless it has one.
+`end_time_index` appends an entry for the largest timestamp as the last of the time index, unless it has one.
 
-Invariants: an entry is left out if its index is full or if its offset would go back; a sparser index answers every
-look-up.  The last slot of a time index is reserved for `end_time_index`.
+Invariants: an entry is left out if its index is full or if its offset is not above the last one; look-ups still work in
+a sparser index.  The last slot of a time index is reserved for `end_time_index`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def start_indexes(progress: Int64s) -> None:
 def start_entry_arrays(progress: Int64s) -> None:
     """Set `progress` for empty entry arrays that continue the indexes of a segment.
 
-    The offsets of earlier entries are forgotten: the caller has checked that the next offset exceeds them.
+    The offsets of earlier entries are not kept, because the caller has checked that the next offset exceeds them.
     """
     progress[INDEXED_TIMESTAMP_OFFSET] = _NO_OFFSET
     progress[INDEXED_OFFSET] = _NO_OFFSET
@@ -113,7 +113,7 @@ def end_time_index(segment_base_offset: int, progress: Int64s, time_entries: Byt
 
 @kernel
 def _append_time_entry(segment_base_offset: int, room_bytes: int, progress: Int64s, time_entries: ByteArray) -> None:
-    """Append an entry for the largest timestamp unless it has one, its offset goes back, or `room_bytes` are full."""
+    """Append an entry for the largest timestamp unless it has one, its offset would go back, or the index is full."""
     filled = progress[TIME_INDEX_BYTES]
     largest = progress[LARGEST_TIMESTAMP]
     largest_offset = progress[LARGEST_TIMESTAMP_OFFSET]

@@ -4,9 +4,9 @@
     time index, 12 bytes               timestamp i64 | relative offset i32
     transaction index, 34 bytes        version i16 = 0 | producer id i64 | first offset i64 | last offset i64 | lso i64
 
-Invariants: a parsed index is a value; its offsets and timestamps ascend, so that every search is a binary search.
-Relative offsets count from the segment's base offset and fit 0 … 2^31 − 1.  A look-up returns a position to scan
-forward from, so an index with fewer entries than possible is still correct.
+Invariants: a parsed index is a value; its offsets and timestamps ascend, so every search is a binary search.  Relative
+offsets count from the segment's base offset and fit 0 … 2^31 − 1.  A look-up returns a position from which to scan
+forward, so an index with fewer entries than possible is still correct.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def parse_offset_index(
 ) -> OffsetIndex:
     """Parse an offset index.
 
-    With `preallocated` the file may be longer than its entries, as an active segment's is after a crash.  Entries then
-    end before the zero tail, or before an offset or position that does not ascend.
+    With `preallocated`, the file may be longer than its entries, like that of an active segment after a crash.  Entries
+    then end before the zero tail, or before an offset or position that does not ascend.
 
     Raises:
         CorruptIndexError: the length is not a multiple of 8, an entry is negative, offsets do not strictly ascend or
@@ -130,7 +130,7 @@ def parse_offset_index(
 
 
 def _entries(data: Buffer, dtype: np.dtype[np.void], *, path: str | None, preallocated: bool) -> npt.NDArray[np.void]:
-    """Return the whole entries of an index file, without the zero tail of a preallocated one."""
+    """Return the complete entries of an index file, without the zero tail of a preallocated file."""
     view = memoryview(data).cast("B")
     count, trailing = divmod(len(view), dtype.itemsize)
     if trailing and not preallocated:
@@ -264,7 +264,7 @@ class TransactionIndex:
         return self._take(np.ones(len(self), dtype=np.bool_))
 
     def collect(self, fetch_offset: int, upper_bound: int) -> CollectedAborted:
-        """Return the aborted transactions that touch [fetch_offset, upper_bound), by Kafka's rule.
+        """Return the aborted transactions that overlap [fetch_offset, upper_bound), by Kafka's rule.
 
         The search ends after the first entry whose last stable offset reaches `upper_bound`: every later marker belongs
         to a transaction that began above it.
@@ -333,10 +333,10 @@ def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> byte
 def collect_aborted(
     indexes: Iterable[TransactionIndex], fetch_offset: int, upper_bound: int
 ) -> tuple[AbortedTransaction, ...]:
-    """Return the aborted transactions that touch [fetch_offset, upper_bound).
+    """Return the aborted transactions that overlap [fetch_offset, upper_bound).
 
-    `indexes` are those of all segments from the one with `fetch_offset` to the active one, in that order, because the
-    marker of a transaction can be far above the range.  It is consumed only as far as needed.
+    `indexes` are those of all segments from the one with `fetch_offset` to the active one, because the marker of a
+    transaction can be far above the range.  Only as many as necessary are read.
 
     Source: kafka-log 01 §7.4, 04 §8 step 7.
     """

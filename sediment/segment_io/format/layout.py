@@ -21,8 +21,8 @@ A message of magic 0 or 1 (§5):
     +--------+--------+-----+-------+------------+------------------+------------+-----+--------------+-------+
               `crc` is CRC-32 (IEEE) and covers byte 16 to the end; `length` counts from byte 12.
 
-The constants are byte positions from the start of the structure; `_BYTES` is a size.  The module has constants only,
-so that kernels freeze them.
+The constants are byte positions from the start of the structure; `_BYTES` is a size.  The module contains only
+constants, because kernels compile them in.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ BASE_OFFSET = 0
 BATCH_LENGTH = 8
 MAGIC = 16
 LOG_OVERHEAD_BYTES = 12  # `length` does not count these
-MAGIC_PREFIX_BYTES = 17  # the header up to and including magic; a file iterator needs these to go on
-LEGACY_MIN_LENGTH = 14  # a smaller `length` is corrupt whatever the magic
+MAGIC_PREFIX_BYTES = 17  # the header up to and including magic; a file iterator needs these to continue
+LEGACY_MIN_LENGTH = 14  # a smaller `length` is corrupt for every magic
 
 # -------------------------------------------------------------------------------------- message of magic 0 or 1 (§5)
 LEGACY_CRC = 12
@@ -92,6 +92,7 @@ MAX_VARLONG_BYTES = 10
 # -------------------------------------------------------------------------------------------- control records (§4)
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
+NO_CONTROL_RECORD = -1  # the batch is not a control batch, or was emptied
 CONTROL_KEY_STRUCT = struct.Struct(">hh")  # version, type
 END_TXN_MARKER_STRUCT = struct.Struct(">hi")  # version, coordinator epoch
 

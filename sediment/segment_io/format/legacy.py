@@ -1,7 +1,7 @@
 """Decoding of messages of magic 0 and 1, plain and in compressed wrappers, to the record rows of `decode`.
 
-`layout` has the fields of a message (kafka-log 01 §5).  A message with its offset and length is an entry of the log.
-A row is int64[RECORD_FIELDS] as `decode.decode_records` fills it, but OFFSET_DELTA and TIMESTAMP_DELTA are absolute and
+`layout` has the fields of a message (kafka-log 01 §5).  An entry of the log is a message with its offset and length.  A
+row is int64[RECORD_FIELDS] as `decode.decode_records` fills it, but OFFSET_DELTA and TIMESTAMP_DELTA are absolute and
 HEADERS_START is 0, because messages lack headers.
 
 Invariants: as in `decode`, every length is checked before it is used and kernels return a status.  The checksum of an
@@ -27,7 +27,7 @@ from sediment.segment_io.compiled.status import (
     OK,
 )
 from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import (
     HEADERS_START,
     KEY_BYTES,
@@ -59,6 +59,7 @@ from sediment.segment_io.format.layout import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
 )
+from sediment.segment_io.format.padding import padded_copy
 
 _ADVICE = "restore the segment from a replica or a backup, or leave this partition out"
 
@@ -155,7 +156,7 @@ def decode_entry(base: int, position: int, size_bytes: int, row: npt.NDArray[np.
 
 @kernel
 def decode_entries(base: int, end: int, records: npt.NDArray[np.int64]) -> tuple[int, int]:
-    """Decode the entries in [0, end) of a decompressed wrapper; an incomplete last one is left out.
+    """Decode the entries in [0, end) of a decompressed wrapper; leave out an incomplete last entry.
 
     `records` is int64[>= end // LEGACY_MIN_ENTRY_BYTES + 1, RECORD_FIELDS].
 
@@ -187,7 +188,7 @@ def decode_entries(base: int, end: int, records: npt.NDArray[np.int64]) -> tuple
 class Unwrapped:
     """The messages of one wrapper: `records`, int64[n, RECORD_FIELDS] with n > 0, point into `buffer`.
 
-    Offsets and timestamps are those that readers see.
+    Offsets and timestamps are the ones that readers get.
     """
 
     buffer: ByteArray
@@ -204,7 +205,7 @@ def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
     Source: kafka-log 01 §5.1.
     """
     outer = np.zeros(RECORD_FIELDS, dtype=np.int64)
-    source = _padded(wrapper)
+    source = padded_copy(wrapper)
     _check(decode_entry(source.ctypes.data, 0, len(wrapper), outer))
     if outer[VALUE_BYTES] < 0:
         raise _corrupt("a compressed message has no value")
@@ -212,7 +213,7 @@ def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
     start = int(outer[VALUE_START])
     value = memoryview(wrapper)[start : start + int(outer[VALUE_BYTES])]
     content = decompress(attributes & CODEC_MASK, value, limit_bytes=limit_bytes, magic=magic)
-    buffer = _padded(content)
+    buffer = padded_copy(content)
     size_bytes = buffer.size - PADDING_BYTES
     records = np.empty((size_bytes // LEGACY_MIN_ENTRY_BYTES + 1, RECORD_FIELDS), dtype=np.int64)
     status, count = decode_entries(buffer.ctypes.data, size_bytes, records)
@@ -239,13 +240,6 @@ def _make_absolute(records: npt.NDArray[np.int64], wrapper_offset: int) -> None:
     if not 0 <= base_offset <= INT64_MAX:
         raise _corrupt(f"a compressed message has offset {wrapper_offset}, below those of the messages it holds")
     records[:, OFFSET_DELTA] += base_offset
-
-
-def _padded(content: bytes | bytearray | memoryview) -> ByteArray:
-    data = np.frombuffer(content, dtype=np.uint8)
-    buffer = np.zeros(data.size + PADDING_BYTES, dtype=np.uint8)
-    buffer[: data.size] = data
-    return buffer
 
 
 def _check(status: int) -> None:

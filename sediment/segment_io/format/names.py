@@ -7,6 +7,7 @@ for live segment files.
 from __future__ import annotations
 
 import re
+import uuid
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import total_ordering
@@ -128,6 +129,11 @@ def segment_file_name(base_offset: int, kind: SegmentFileKind) -> str:
     return f"{base_offset:020d}{kind}"
 
 
+def new_run_id() -> str:
+    """Return a random run id, 12 hexadecimal digits, as the names of parts hold it."""
+    return uuid.uuid4().hex[:12]
+
+
 def part_file_name(base_offset: int, kind: SegmentFileKind, run_id: str, attempt: str) -> str:
     """Return the attempt-unique name under which a task writes; loaders ignore it."""
     return f"{segment_file_name(base_offset, kind)}.{run_id}-{attempt}{PART_SUFFIX}"
@@ -151,7 +157,8 @@ _SEGMENT_FILE = re.compile(
 def parse_segment_file(name: str) -> SegmentFileName | None:
     """Return the parts of a segment file's name, or None for any other file; offsets end at 2^63 - 1.
 
-    A broker opens a segment by the name of `segment_file_name`; a name with more or fewer digits is another file.
+    A broker opens a segment by the name that `segment_file_name` returns; a name with more or fewer digits is a
+    different file.
     """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or int(match[1]) > INT64_MAX:

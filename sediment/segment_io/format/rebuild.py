@@ -1,8 +1,8 @@
 """Compiled loops that rebuild a batch from its kept records.  No policy.
 
-kafka-log 02 §6.4 lists the fields that a rebuilt batch keeps and recomputes.  The loops take the packed rows of the
-kept records.  A record is written as length, attributes 0, timestamp delta and offset delta; the bytes from its key
-length on are unchanged.  Callers provide `rebuilt_bound` bytes at the target.
+kafka-log 02 §6.4 lists the fields that a rebuilt batch keeps and recomputes.  The loops get the packed rows of the kept
+records.  A record is written as length, attributes 0, timestamp delta and offset delta; the key length and all bytes
+after it are unchanged.  Callers provide `rebuilt_bound` bytes at the target.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from sediment.segment_io.compiled.memory import (
     store_i64,
 )
 from sediment.segment_io.format.checksum import crc32c
+from sediment.segment_io.format.compression.compress import compressed_bound
 from sediment.segment_io.format.decode import OFFSET_DELTA, RECORD_END, RECORD_FIELDS, RECORD_TAIL, TIMESTAMP_DELTA
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
+    BASE_OFFSET,
     BASE_TIMESTAMP,
     BATCH_HEADER_BYTES,
     BATCH_LENGTH,
     CODEC_MASK,
     CRC,
     DELETE_HORIZON_BIT,
+    LAST_OFFSET_DELTA,
     LOG_OVERHEAD_BYTES,
     MAX_TIMESTAMP,
     RECORD_COUNT,
@@ -45,6 +48,16 @@ _GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), an
 def rebuilt_bound(payload_bytes: int, records: int) -> int:
     """Return the largest size of an uncompressed batch rebuilt from `records` in `payload_bytes`."""
     return BATCH_HEADER_BYTES + payload_bytes + records * _GROWTH_PER_RECORD_BYTES
+
+
+@kernel
+def rebuild_room(size_bytes: int, payload_bytes: int, records: int, codec: int) -> tuple[int, int]:
+    """Return (bytes for raw records and what they compress to, bytes for the result) of rebuilding a batch."""
+    bound = max(size_bytes, rebuilt_bound(payload_bytes, records))
+    if codec == 0:
+        return 0, bound
+    packed_bound = compressed_bound(bound)
+    return bound + packed_bound, BATCH_HEADER_BYTES + packed_bound
 
 
 @kernel
@@ -71,14 +84,44 @@ def write_varlong(address: int, value: int) -> int:
 
 
 @kernel
+def field_bytes(size_bytes: int) -> int:
+    """Return the encoded size of a key or value of `size_bytes`; -1: null."""
+    return varlong_bytes(size_bytes) + max(size_bytes, 0)
+
+
+@kernel
+def write_field(target: int, source: int, size_bytes: int) -> int:
+    """Write the key or value of `size_bytes` at `source`, -1: null; return the address after it."""
+    target = write_varlong(target, size_bytes)
+    copy_bytes(target, source, max(size_bytes, 0))
+    return target + max(size_bytes, 0)
+
+
+@kernel
+def copy_batch(target: int, header: int, size_bytes: int) -> None:
+    """Copy the first `size_bytes` of the batch at `header`: all of it, or its header."""
+    copy_bytes(target, header, size_bytes)
+
+
+@kernel
 def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.uint8]) -> None:
-    """Move the rows of the kept ones of `count` records to the front, in order."""
+    """Move the rows of the kept records among `count` records to the front, in order."""
     first = records.ctypes.data
     packed = 0
     for index in range(count):
         # Every row is copied: a branch on `kept` would be unpredictable.
         copy_bytes(first + packed * _ROW_BYTES, first + index * _ROW_BYTES, _ROW_BYTES)
         packed += kept[index]
+
+
+@kernel
+def begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int) -> None:
+    """Let the batch at `header` hold the offsets from the first to the last of its `count` kept records, at least 1."""
+    first_delta = records[0, OFFSET_DELTA]
+    for index in range(count):
+        records[index, OFFSET_DELTA] -= first_delta
+    store_i64(header + BASE_OFFSET, load_i64(header + BASE_OFFSET) + first_delta)
+    store_i32(header + LAST_OFFSET_DELTA, records[count - 1, OFFSET_DELTA])
 
 
 @kernel
@@ -126,7 +169,7 @@ def write_records(
     target: int, header: int, payload: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int
 ) -> int:
     """Write `count` kept records of `payload` at `target`; return the address after them."""
-    # A row is never an array of its own: numba would count references to it for every record.
+    # A row is never a separate array, because numba would count references to it for every record.
     for index in range(count):
         delta = _timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
         tail_bytes = records[index, RECORD_END] - records[index, RECORD_TAIL]
@@ -145,7 +188,7 @@ def write_header(
     target: int, header: int, size_bytes: int, count: int, base_timestamp: int, max_timestamp: int, has_horizon: bool
 ) -> None:
     """Write the header of a rebuilt batch of `size_bytes` with its CRC; its records are in place already."""
-    copy_bytes(target, header, BATCH_HEADER_BYTES)
+    copy_batch(target, header, BATCH_HEADER_BYTES)
     attributes = load_i16(header + ATTRIBUTES) & 0xFF
     attributes = attributes | DELETE_HORIZON_BIT if has_horizon else attributes & ~DELETE_HORIZON_BIT
     store_i32(target + BATCH_LENGTH, size_bytes - LOG_OVERHEAD_BYTES)
@@ -159,10 +202,48 @@ def write_header(
 @kernel
 def write_empty_batch(target: int, header: int) -> None:
     """Write the 61 bytes of an emptied batch: no codec and no delete horizon, base timestamp -1, the rest kept."""
-    copy_bytes(target, header, BATCH_HEADER_BYTES)
+    copy_batch(target, header, BATCH_HEADER_BYTES)
     attributes = load_i16(header + ATTRIBUTES) & 0xFF & ~(CODEC_MASK | DELETE_HORIZON_BIT)
     store_i32(target + BATCH_LENGTH, BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES)
     store_i16(target + ATTRIBUTES, attributes)
     store_i64(target + BASE_TIMESTAMP, -1)
     store_i32(target + RECORD_COUNT, 0)
     store_i32(target + CRC, crc32c(target + ATTRIBUTES, BATCH_HEADER_BYTES - ATTRIBUTES))
+
+
+@kernel
+def write_plain(
+    end: int,
+    header: int,
+    payload: int,
+    records: npt.NDArray[np.int64],
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    has_horizon: bool,
+) -> int:
+    """Write the batch of `count` kept records of `payload`, uncompressed and with its end at `end`; return its size."""
+    size_bytes = BATCH_HEADER_BYTES + records_size(header, records, count, base_timestamp)
+    target = end - size_bytes
+    write_records(target + BATCH_HEADER_BYTES, header, payload, records, count, base_timestamp)
+    write_header(target, header, size_bytes, count, base_timestamp, max_timestamp, has_horizon)
+    return size_bytes
+
+
+@kernel
+def write_compressed(
+    end: int,
+    header: int,
+    compressed: int,
+    compressed_bytes: int,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    has_horizon: bool,
+) -> int:
+    """Write the batch whose `count` records were compressed, with its end at `end`; return its size."""
+    size_bytes = BATCH_HEADER_BYTES + compressed_bytes
+    target = end - size_bytes
+    copy_batch(target + BATCH_HEADER_BYTES, compressed, compressed_bytes)
+    write_header(target, header, size_bytes, count, base_timestamp, max_timestamp, has_horizon)
+    return size_bytes

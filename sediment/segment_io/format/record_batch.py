@@ -1,4 +1,4 @@
-"""Record batches of magic 2 built from values: for appends of a few records and for batches that are rewritten.
+"""Building record batches of magic 2 from values, for appends of a few records and for rewritten batches.
 
 Invariant: the offset deltas of a batch built here are 0, 1, 2 …; its base timestamp is that of its first record.
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import crc32c
 
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.format.codecs import compress
+from sediment.segment_io.format.compression.streams import compress
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,
@@ -33,7 +33,7 @@ from sediment.segment_io.format.layout import (
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to be written; None is a null key or value, headers are (key, value or None)."""
+    """A record to be written; a null key or value is None, and headers are (key, value or None)."""
 
     timestamp_ms: int
     key: bytes | None

@@ -5,9 +5,9 @@
     wrapper of n messages       | header, 61 bytes |             its n records are a separate uncompressed payload
 
 A batch keeps the codec and the timestamp type of its message; for magic 0 the timestamp is -1 and its type CreateTime.
-Leader epoch and producer are unknown, as Kafka writes them (kafka-log 02 §6.4).
+Leader epoch and producer are set to "unknown", as Kafka does (kafka-log 02 §6.4).
 
-Invariant: the batches have no checksum; only a cleaner that rebuilds each of them reads them.
+Invariant: the batches have no checksum; only the cleaner reads them, and it rebuilds each of them.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.legacy import decode_entry, unwrap
-from sediment.segment_io.format.rebuild import varlong_bytes, write_varlong
+from sediment.segment_io.format.rebuild import field_bytes, varlong_bytes, write_field, write_varlong
 
-# A record of magic 2 takes at most 32 bytes beside key and value, a message of magic 0 at least 26.
+# In addition to key and value, a record of magic 2 takes at most 32 bytes, a message of magic 0 at least 26.
 _RECORD_GROWTH_BYTES = 6
 
 # Facts about wrappers, int64[messages, WRAPPER_FIELDS]
@@ -99,11 +99,6 @@ def _write_header(
 
 
 @kernel
-def _field_bytes(size_bytes: int) -> int:
-    return varlong_bytes(size_bytes) + max(size_bytes, 0)
-
-
-@kernel
 def _write_record(
     target: int, source: int, record: npt.NDArray[np.int64], timestamp_delta: int, offset_delta: int
 ) -> int:
@@ -111,15 +106,12 @@ def _write_record(
     key_bytes = record[KEY_BYTES]
     value_bytes = record[VALUE_BYTES]
     body = 2 + varlong_bytes(timestamp_delta) + varlong_bytes(offset_delta)
-    target = write_varlong(target, body + _field_bytes(key_bytes) + _field_bytes(value_bytes))
+    target = write_varlong(target, body + field_bytes(key_bytes) + field_bytes(value_bytes))
     store_i8(target, 0)
     target = write_varlong(target + 1, timestamp_delta)
     target = write_varlong(target, offset_delta)
-    target = write_varlong(target, key_bytes)
-    copy_bytes(target, source + record[KEY_START], max(key_bytes, 0))
-    target = write_varlong(target + max(key_bytes, 0), value_bytes)
-    copy_bytes(target, source + record[VALUE_START], max(value_bytes, 0))
-    target += max(value_bytes, 0)
+    target = write_field(target, source + record[KEY_START], key_bytes)
+    target = write_field(target, source + record[VALUE_START], value_bytes)
     store_i8(target, 0)
     return target + 1
 
@@ -234,7 +226,7 @@ def upgrade_batches(
     skipped: npt.NDArray[np.bool_],
     wrappers: npt.NDArray[np.int64],
 ) -> tuple[ByteArray, npt.NDArray[np.int64]]:
-    """Return the batches in the first `size_bytes` of `buffer` as magic 2: (padded buffer, start of each batch in it).
+    """Convert the messages in the first `size_bytes` of `buffer` to magic 2; return (padded buffer, batch starts).
 
     `positions`, `sizes` and `skipped` are int64[n], int64[n] and bool[n]; a skipped batch is left out.  `wrappers`,
     int64[n, WRAPPER_FIELDS], has the facts of compressed messages.

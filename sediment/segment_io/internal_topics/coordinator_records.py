@@ -6,8 +6,8 @@
 The type is the API key of both schemas.  In the JSON form a record equals the output of Kafka's console consumer with
 its formatters: `{"type": …, "data": {…}}` for a key, `{"version": …, "data": {…}}` for a value.
 
-Invariant: a record is decoded as a whole or not at all: not with an unknown type or version, nor if its bytes end early
-or go on.
+Invariant: a record is decoded completely or not at all.  It is not decoded if its type or version is unknown, or if it
+has too few or too many bytes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CoordinatorRecord:
 
 
 def decode_coordinator_record(topic: str, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
-    """Return a record of one of COORDINATOR_TOPICS decoded; None if it is unknown or malformed."""
+    """Decode a record of one of COORDINATOR_TOPICS; return None if it is unknown or malformed."""
     if key is None or topic not in _COMPONENTS:
         return None
     try:

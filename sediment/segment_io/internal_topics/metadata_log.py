@@ -3,20 +3,20 @@
     latest <end offset>-<epoch>.checkpoint ──> the state up to its end offset (exclusive)
     batches from that offset on ─────────────> the changes since
 
-Every whole batch with a valid CRC counts, up to the log's end.  No file says how far the quorum had committed when the
-node stopped.  With one controller, a batch on disk is committed.  With several, the last batches may never have been:
-those changes were not acknowledged to any client.  A metadata transaction that was aborted, or is open at the end, is
-not applied (KIP-868).  Records of types that concern neither the names of topics nor configs are left out, whatever
-they hold.
+Every complete batch with a valid CRC counts, up to the log's end.  No file shows how far the quorum had committed when
+the node stopped.  With one controller, every batch on disk is committed.  With several, the last batches may never have
+been committed; such changes were not acknowledged to any client.  A metadata transaction that was aborted, or is open
+at the end, is not applied (KIP-868).  Records that concern neither the names of topics nor configs are ignored.
 
 Invariants: nothing is written, and no data is left out silently.  These are errors:
 
 * a gap between the snapshot and the log, or inside the log
 * a snapshot without its footer
 * a corrupt batch before good ones
-* a log that ends below an offset which its other files show it had
+* a log that ends below an offset that its other files show
 
-Only a torn batch, as a crash leaves it, ends the log after the last whole batch, as when the node starts.
+Only a torn batch, which a crash can leave, is accepted: the log then ends after the last complete batch, as when the
+node starts.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ClusterMetadata:
 
 
 def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    """Return the metadata in `log_dir`; None if the directory has no metadata log, or one without a record.
+    """Return the metadata in `log_dir`; None if the directory has no metadata log or an empty one.
 
     Raises:
         CorruptBatchError: a part of it is corrupt or missing.
@@ -178,7 +178,7 @@ def _read_snapshot(path: Path, state: _State) -> None:
 
 
 class _VerifiedScan:
-    """Batches of one file up to the first that is torn or corrupt, whose error is then `stopped`.
+    """The batches of one file up to the first torn or corrupt one, whose error is in `stopped`.
 
     `next_offset` is the offset after the last good batch, `last_control_type` the control type of that batch.
     """
@@ -192,7 +192,7 @@ class _VerifiedScan:
         self._scan = HeaderScan(path, start_position, size_bytes=self._size_bytes)
 
     def apply(self, state: _State, first_offset: int, *, in_order: bool) -> None:
-        """Apply every record from `first_offset` on to `state`; with `in_order` no offset from there on may be missing.
+        """Apply every record at or above `first_offset` to `state`; with `in_order`, no offset may be missing.
 
         Raises:
             CorruptBatchError: offsets are missing, or a batch with a valid CRC has content that Kafka never writes.
@@ -230,7 +230,7 @@ class _VerifiedScan:
             )
 
     def _check_order(self, span: BatchSpan, expected: int) -> None:
-        """Check that each batch begins at the end of the one before it; the first may begin below `expected`."""
+        """Check that each batch begins at the end of the one before; the first batch may begin below `expected`."""
         firsts, nexts = span.rows["base_offset"], span.rows["last_offset"] + 1
         expecteds = np.concatenate((np.array([expected], dtype=np.int64), nexts[:-1]))
         wrong = firsts != expecteds

@@ -5,9 +5,9 @@
     | 1              | its API key |                 | fields … |
     +----------------+-------------+-----------------+----------+
 
-The three numbers are unsigned varints; all of Kafka 4.2 fit one byte.
+The three numbers are unsigned varints; each of Kafka 4.2 takes one byte.
 
-Invariant: a record that cannot be decoded as a whole is an error, because the change is unknown.
+Invariant: if a record cannot be decoded completely, this is an error, because the change is unknown.
 """
 
 from __future__ import annotations

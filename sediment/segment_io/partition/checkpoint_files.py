@@ -1,8 +1,8 @@
-"""Reading and replacing of the small files beside the segments; `format.checkpoints` holds their formats.
+"""Reading and replacing the checkpoint and property files of logs; `format.checkpoints` defines their formats.
 
-Invariants: reading changes nothing; an absent file is None, never an empty value, because the two mean different things
-to a loader.  Writing checks every entry before it touches a file and replaces the whole file through `Fs.replace_file`,
-so that a crash leaves the old content or the new one.
+Invariants: reading changes nothing; an absent file is None, never an empty value, because a loader distinguishes the
+two.  Every entry is checked before a file is touched, and the whole file is replaced through `Fs.replace_file`, so a
+crash leaves the old or the new content.
 """
 
 from __future__ import annotations
@@ -53,13 +53,12 @@ def update_offset_checkpoint(
     *,
     like: Path | None = None,
 ) -> None:
-    """Set `entries`, drop `remove` and keep every other entry; do not write a file that would not change.
+    """Set `entries`, drop `remove` and keep all other entries; do not write the file if nothing changes.
 
-    A broker also drops partitions that it does not know; this does not.  A new file gets the owner, group and mode of
-    `like`.
+    Unlike a broker, this keeps partitions that are not known.  A new file gets the owner, group and mode of `like`.
 
     Raises:
-        CorruptCheckpointError: the file is there and malformed.
+        CorruptCheckpointError: the file exists and is malformed.
         UsageError: as `format_offset_checkpoint`; the file is as it was.
     """
     before = read_offset_checkpoint(fs, path)

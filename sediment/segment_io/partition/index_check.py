@@ -1,12 +1,12 @@
-"""Check of index files and snapshots against the log they belong to (kafka-log 01 §7.6, §8).
+"""Comparison of index files and snapshots with their log (kafka-log 01 §7.6, §8).
 
     offset index        a batch begins at each position; the offset is the last of that batch or of its append
-    time index          the first batch that reaches an entry's offset has its timestamp, and those before have smaller
-                        ones; the last entry of a segment that is not active is the largest of all
+    time index          the first batch that reaches an entry's offset has its timestamp, and earlier ones have smaller
+                        timestamps; the last entry of an inactive segment is the largest of all
     transaction index   an aborted transaction ends at a control batch of its producer in this segment
     snapshot            its CRC is valid
 
-Invariant: an index that passes gives every look-up a position from which a scan finds the record looked for.
+Invariant: an index that passes gives every look-up a position from which a scan finds the record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
-from sediment.segment_io.partition.producer_state import parse_snapshot
+from sediment.segment_io.partition.snapshots import parse_snapshot
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.reader import HeaderScan, Rows
 
@@ -90,7 +90,7 @@ def _check_segment(source: Source, segment: LiveSegment, fs: Fs) -> Iterator[Che
 
 
 def _batches(source: Source, segment: LiveSegment) -> tuple[Rows, str | None]:
-    """Return the header rows of a segment, and the problem if they end early."""
+    """Return the header rows of a segment and, if they end early, the problem."""
     found: list[Rows] = []
     end = None
     scan = HeaderScan(segment.path(source.directory, SegmentFileKind.LOG), size_bytes=segment.ref.log_bytes)
@@ -128,7 +128,7 @@ def _offset_problems(content: bytes, segment: LiveSegment, batches: Rows) -> tup
 
 
 def _slots(sorted_values: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return int64[wanted]: the index of each value in `sorted_values`, -1 for a value that is not there."""
+    """Return int64[wanted]: the index of each value in `sorted_values`; -1 if it is missing."""
     if not len(sorted_values):
         return np.full(len(wanted), -1)
     slots = np.minimum(np.searchsorted(sorted_values, wanted), len(sorted_values) - 1)

@@ -26,7 +26,7 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """Segment by the sizes of its files, which recognise it later without opening one.
+    """A segment and the sizes of its files, by which it is recognised later without opening a file.
 
     Sizes are file lengths in bytes; that of an index is None if its file is missing.
     """
@@ -41,7 +41,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """File that an interrupted replacement, deletion or task left."""
+    """A file that an interrupted replacement, deletion or task left."""
 
     name: str
     parsed: SegmentFileName
@@ -64,8 +64,8 @@ class LogListing:
     def is_replacement_open(self) -> bool:
         """Return True if an interrupted replacement leaves the set of segments undecided.
 
-        `.deleted` files and part files of a run do not: completing a deletion or a run only removes them.  A broker
-        that stops within a minute after it cleaned leaves `.deleted` files.
+        `.deleted` files and part files do not count: whatever finishes a deletion or a run only removes them.  A broker
+        that stops within a minute after a cleaning leaves `.deleted` files.
         """
         return any(leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for leftover in self.leftovers)
 
@@ -96,7 +96,7 @@ def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
 
 
 def stat_segment(directory: Path, base_offset: int, fs: Fs, *, suffix: str = "") -> SegmentRef | None:
-    """Return a segment by its files as they are now, with `suffix` on each name; None if it has no `.log`."""
+    """Return a segment with the present sizes of its files, whose names end in `suffix`; None if it has no `.log`."""
     found = {
         kind: fs.entry(directory / (segment_file_name(base_offset, kind) + suffix))
         for kind in (SegmentFileKind.LOG, *_INDEX_KINDS)

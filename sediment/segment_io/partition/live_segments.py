@@ -1,11 +1,12 @@
-"""Segments of a partition that a reader may use, also while another process replaces them.
+"""Segments of a partition that a reader may use, even while another process replaces them.
 
     two equal listings --> no replacement in progress, or an interrupted one --> segments and their files
 
-`live_segments` reads the clock and may sleep: a listing that shows a replacement is taken again until it is done, or
-until the directory did not change for some seconds and the replacement counts as interrupted.
+`live_segments` reads the clock and may sleep.  If a listing shows a replacement, it is repeated until the replacement
+is done, or until the directory did not change for some seconds; then the replacement counts as interrupted.
 
-Invariant: a listing never shows half of a replacement, unless replacements follow each other for as long as it waits.
+Invariant: the segments returned never show half of a replacement, unless replacements follow each other without a
+pause.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _QUIET_SECONDS = 5.0  # after this time without a change, a replacement counts a
 
 @dataclass(frozen=True, slots=True)
 class LiveSegment:
-    """Segment that a reader may use, with offsets below `end_offset`: the next base offset, or 2^63 - 1.
+    """A segment that a reader may use; its offsets are below `end_offset`, the next base offset or 2^63 - 1.
 
     `log_name` is the name of its `.log`; it has a suffix if a replacement was interrupted or is not complete.
     """
@@ -99,7 +100,7 @@ def _named_segment(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> L
 
 
 def _settled(source: Source, fs: Fs) -> LogListing:
-    """Return a listing that two scans agree on and that shows no replacement in progress."""
+    """Return a listing that is the same in two scans and shows no replacement in progress."""
     wait_seconds = _FIRST_WAIT_SECONDS
     listing = list_log(source.partition, source.directory, fs)
     for _ in range(_LISTING_ATTEMPTS):

@@ -1,6 +1,6 @@
-"""Checkpoint files of a log directory, together and for one partition.
+"""Checkpoint files of a log directory: all entries, and those of one partition.
 
-Not part of `log_view`, so that the driver can read checkpoints without loading compiled code.
+This is separate from `log_view`, so the driver can read checkpoints without loading compiled code.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PartitionCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class LogDirCheckpoints:
-    """Checkpoint files of a log directory; None for a file that is absent."""
+    """The checkpoint files of a log directory; None for an absent file."""
 
     first_dirty: Mapping[TopicPartition, int] | None
     log_start: Mapping[TopicPartition, int] | None

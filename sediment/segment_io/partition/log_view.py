@@ -5,12 +5,12 @@
     newest good snapshot -------> replay of headers to the log end ------> producers, last stable offset
     every .txnindex ------------> aborted transactions
 
-Invariants: nothing is written.  Only names, sizes and times of files are believed unchecked.  An offset index entry
-counts only if a batch of its offset is at its position, a snapshot only if its CRC is valid; headers are scanned in
-place of a missing or corrupt file.  After a clean stop, a view costs a few small reads whatever the size of the
-segments.
+Invariants: nothing is written.  Only names, sizes and times of files are trusted without a check.  An offset index
+entry counts only if a batch with its offset is at its position, and a snapshot only if its CRC is valid.  If such a
+file is missing or corrupt, headers are scanned instead.  After a clean stop, a view needs only a few small reads, even
+for large segments.
 
-A broker that loads the same files differs in three cases, because it forgets more (kafka-log 05 §3, §6):
+A broker that loads the same files has a different result in three cases, because it forgets more (kafka-log 05 §3, §6):
 
     files                               broker                                here
     no snapshot, clean stop             empty producer state                  the log is replayed
@@ -52,7 +52,8 @@ from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.index_files import read_last_entry
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
-from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, load_producer_state, replay
+from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, replay
+from sediment.segment_io.partition.snapshots import load_producer_state
 from sediment.segment_io.segment.reader import HeaderScan, Rows
 from sediment.segment_io.units import NS_PER_MS
 
@@ -73,14 +74,14 @@ class SegmentTimes:
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """Partition as a broker would see it once loaded; offsets are absolute, ends exclusive.
+    """A partition in the state that a broker would have after loading it; offsets are absolute, ends exclusive.
 
     `segment_times` match `listing.segments`.  `high_watermark` is None if the directory has a checkpoint file that does
     not list the partition.  After an unclean stop, `unverified_from_offset` is the base offset of the first unverified
-    segment, else None; `producers` and `last_stable_offset` do not cover the segments from there on.
+    segment, else None; `producers` and `last_stable_offset` do not cover that segment and later ones.
 
-    `producers` are the active ones.  `aborted` holds every aborted transaction of the log, by the offset of its marker.
-    A segment's lost transaction index shows only if the log is replayed, because most segments need none.
+    `producers` are the active ones.  `aborted` has every aborted transaction of the log, ordered by the offset of its
+    marker. A lost transaction index is noticed only if the log is replayed, because most segments have none.
     """
 
     listing: LogListing
@@ -106,12 +107,12 @@ def open_view(
 ) -> LogView:
     """Read the view of a partition from the files of `listing`.
 
-    With `producer_id_expiration_ms` None producers never expire.  `first_batch_timestamps` are needed if
+    If `producer_id_expiration_ms` is None, producers never expire.  `first_batch_timestamps` are needed if
     `max.compaction.lag.ms` is set.
 
     Raises:
         CorruptBatchError: a segment below the active one has to be scanned and is corrupt.
-        UnsupportedDataError: a transaction index of a newer version.
+        UnsupportedDataError: a transaction index has a newer version.
         SourceChangedError: a listed file is gone.
 
     Source: kafka-log 05 §3, §6; 04 §3, §5.
@@ -203,7 +204,7 @@ class _Opening:
         return max(bisect_right(bases, offset) - 1, 0)
 
     def _batches(self, segment: SegmentRef, position: int = 0) -> Iterator[Rows]:
-        """Yield header rows from `position` on; in the active segment up to the first bytes that are not a batch."""
+        """Yield header rows after `position`; in the active segment, end at the first bytes that are not a batch."""
         if segment.log_bytes == 0:
             return
         try:
@@ -220,7 +221,7 @@ class _Opening:
         return self.listing.segments[self._holding(checkpoints.recovery_point)].base_offset
 
     def _tail(self, active: SegmentRef) -> _Tail:
-        """Scan from the last entries of the indexes, or from the segment's start if the log contradicts them."""
+        """Scan from the last index entries, or from the segment's start if the log contradicts them."""
         indexed_ms = self._indexed_timestamp_ms(active, active.base_offset + INT32_MAX)
         if active.offset_index_bytes and indexed_ms is not None and indexed_ms >= 0:
             entry = _last_entry(self._path(active, SegmentFileKind.OFFSET_INDEX), OFFSET_ENTRY_STRUCT)
@@ -233,7 +234,7 @@ class _Opening:
     def _scanned_tail(self, active: SegmentRef, position: int, indexed_offset: int) -> _Tail | None:
         """Return the end of the segment, scanned from `position`.
 
-        That is None if no batch of offsets up to `indexed_offset` begins there.
+        Return None if no batch with offsets up to `indexed_offset` begins there.
         """
         tail = None
         for rows in self._batches(active, position):
@@ -313,7 +314,7 @@ class _Opening:
     def _all_aborted(
         self, indexed: Mapping[int, tuple[AbortedTransaction, ...] | None], state: ProducerState
     ) -> tuple[AbortedTransaction, ...]:
-        """Return indexed aborted transactions, and those of the replay for segments without a valid index."""
+        """Return the indexed aborted transactions; for segments without a valid index, return those of the replay."""
         found = [entry for entries in indexed.values() for entry in entries or ()]
         for entry in state.aborted():
             base_offset = self.listing.segments[self._holding(entry.last_offset)].base_offset

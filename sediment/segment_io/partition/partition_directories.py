@@ -1,7 +1,7 @@
-"""Partition directories of a log directory: the names that count, and a warning about the others.
+"""Partition directories of a log directory: their names, and a warning about other names.
 
-Invariant: a name that does not count never becomes a partition, so no file in it is opened and no checkpoint file names
-it.
+Invariant: a directory with another name is never treated as a partition, so no file in it is opened, and no checkpoint
+file names it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_WARNINGS = 10
 
 
 def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple[TopicPartition, DirectoryState]]:
-    """Return the partitions in `log_dir` by the names of their directories, and warn of every other name.
+    """Return the partitions in `log_dir` by the names of their directories; warn of every other name.
 
     `names` are those of sub-directories; the warning names `str()` of `log_dir`.  The metadata log and the index cache
     of tiered storage are left out.
@@ -46,7 +46,7 @@ def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple
 
 
 def find_live_partitions(log_dir: object, names: Iterable[str]) -> list[TopicPartition]:
-    """Return the live ones of `find_partitions`, in their order."""
+    """Return the live partitions of `find_partitions`, in the same order."""
     found = find_partitions(log_dir, names).values()
     return sorted(partition for partition, state in found if state is DirectoryState.LIVE)
 

@@ -5,8 +5,8 @@
                                                five of them, batch i in slot i modulo 5
     queue        int64[>= n, 2]                open transactions by first offset
 
-Invariants: the kernel returns a status and never raises, as those of `decode`.  A queued transaction that has ended
-stays in the queue until it is its head.
+Invariants: the kernel returns a status and never raises.  A queued transaction that has ended stays in the queue until
+it is its head.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sediment.segment_io.format.layout import (
     CONTROL_BIT,
     CONTROL_COMMIT,
     INT32_MAX,
+    NO_CONTROL_RECORD,
     NO_SEQUENCE,
     TRANSACTIONAL_BIT,
 )
@@ -33,7 +34,6 @@ BATCH_FIELDS = 4
 REMEMBERED_FIELDS = 1 + REMEMBERED_BATCHES * BATCH_FIELDS
 
 
-_NO_CONTROL_RECORD = -1
 _NO_OFFSET = -1
 
 
@@ -96,7 +96,7 @@ def fold_rows(
             batches[at + 2] = delta
             batches[at + 3] = entry[TIMESTAMP]
             batches[0] += 1
-        elif row["control_type"] != _NO_CONTROL_RECORD:
+        elif row["control_type"] != NO_CONTROL_RECORD:
             kind = row["control_type"]
             if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
                 return NO_MARKER, index, ended

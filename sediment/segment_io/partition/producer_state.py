@@ -1,32 +1,23 @@
-"""Producer state: snapshot files, and replay as a fold over batch headers (kafka-log 01 §8, 04 §3, 05 §6).
-
-    snapshot     version i16 = 1 | crc u32 | count i32 | entries
-    entry        producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32
-                 | timestamp i64 | coordinator epoch i32 | first offset of the open transaction i64
-    `crc` is CRC-32C over byte 6 to the end of the file.
+"""Producer state: replay as a fold over batch headers (kafka-log 04 §3, 05 §6); `snapshots` stores it.
 
 Replay follows Kafka's rules for batches of a log (origin REPLICATION): sequences and epochs are not checked, because
 the leader checked them at the append.
 
-Invariants: a state is a value, and `replay` returns a new one.  It reflects every batch below its `end_offset` and none
-above.  A producer has at most one open transaction, which its entry holds.  A snapshot holds one batch of each
-producer; a replay remembers up to five, because a client may send as many again.
+Invariants: a state is a value, and `replay` returns a new one.  It reflects every batch below its `end_offset`, and no
+other batch.  A producer has at most one open transaction, which is part of its entry.  A snapshot has one batch of each
+producer; a replay remembers up to five, because a client may send the last five again.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-import crc32c
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import NO_MARKER, OK
-from sediment.segment_io.errors import CorruptBatchError, CorruptSnapshotError
+from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import (
     FIRST_MAGIC_WITH_PRODUCERS,
@@ -34,23 +25,15 @@ from sediment.segment_io.format.layout import (
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
     NO_TIMESTAMP,
-    SNAPSHOT_CRC_START,
-    SNAPSHOT_ENTRY_BYTES,
-    SNAPSHOT_ENTRY_STRUCT,
-    SNAPSHOT_HEADER_STRUCT,
-    SNAPSHOT_VERSION,
 )
-from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
-from sediment.segment_io.fs import Fs
 
 NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
-NO_CONTROL_RECORD = -1
 
 
 @dataclass(frozen=True, slots=True)
 class RememberedBatch:
-    """Data batch of a producer: its last sequence and offset, and their distance to its first ones."""
+    """A data batch of a producer: its last sequence and offset, and their distance from the first ones."""
 
     last_sequence: int
     last_offset: int
@@ -90,12 +73,12 @@ class ProducerEntry:
 
     @property
     def has_open_transaction(self) -> bool:
-        """True if there is data of a transaction and no marker for it."""
+        """True if the producer has written data of a transaction, but no marker for it."""
         return self.current_txn_first_offset >= 0
 
     @property
     def batches(self) -> tuple[RememberedBatch, ...]:
-        """Batch that a snapshot holds; empty without data under this epoch."""
+        """The batch that a snapshot has; empty if the producer has no data under this epoch."""
         if self.last_offset < 0:
             return ()
         return (RememberedBatch(self.last_sequence, self.last_offset, self.offset_delta, self.timestamp_ms),)
@@ -103,7 +86,7 @@ class ProducerEntry:
     def is_expired(self, now_ms: int, expiration_ms: int | None) -> bool:
         """Return True if the producer was idle for `expiration_ms` or longer and has no open transaction.
 
-        With `expiration_ms` None no producer expires.
+        If `expiration_ms` is None, no producer expires.
 
         Source: kafka-log 04 §3.
         """
@@ -127,110 +110,12 @@ class CompletedTransaction:
     last_stable_offset: int
 
 
-# --------------------------------------------------------------------------------------------------------- snapshots
-
-_SNAPSHOT_ADVICE = "delete the snapshot; the state is rebuilt from an older one and the log"
-
-
-def parse_snapshot(data: Buffer, *, path: str | None = None) -> tuple[ProducerEntry, ...]:
-    """Return the entries of a producer snapshot, in file order.
-
-    Raises:
-        CorruptSnapshotError: too short for its count, an unknown version, or a wrong checksum.
-
-    Source: kafka-log 01 §8.
-    """
-    view = memoryview(data).cast("B")
-    try:
-        version, crc, count = SNAPSHOT_HEADER_STRUCT.unpack_from(view)
-    except struct.error as error:
-        raise _corrupt_snapshot(f"snapshot of {len(view)} bytes has no header", path) from error
-    if version != SNAPSHOT_VERSION:
-        raise _corrupt_snapshot(f"snapshot has version {version}, not {SNAPSHOT_VERSION}", path)
-    if crc != crc32c.crc32c(view[SNAPSHOT_CRC_START:]):
-        raise _corrupt_snapshot("snapshot fails its checksum", path)
-    entries = view[SNAPSHOT_HEADER_STRUCT.size :]
-    if not 0 <= count * SNAPSHOT_ENTRY_BYTES <= len(entries):
-        raise _corrupt_snapshot(f"snapshot of {len(view)} bytes cannot hold {count} producers", path)
-    return tuple(map(_entry, SNAPSHOT_ENTRY_STRUCT.iter_unpack(entries[: count * SNAPSHOT_ENTRY_BYTES])))
-
-
-def _corrupt_snapshot(what: str, path: str | None) -> CorruptSnapshotError:
-    return CorruptSnapshotError(what, path=path, advice=_SNAPSHOT_ADVICE)
-
-
-def _entry(fields: tuple[int, ...]) -> ProducerEntry:
-    producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp_ms, coordinator_epoch, txn_first = fields
-    if last_offset < 0:
-        last_sequence, last_offset, offset_delta = NO_SEQUENCE, NO_OFFSET, 0
-    return ProducerEntry(
-        producer_id,
-        epoch,
-        last_sequence,
-        last_offset,
-        offset_delta,
-        timestamp_ms,
-        coordinator_epoch,
-        max(txn_first, NO_OFFSET),
-    )
-
-
-def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """Return the content of a snapshot file of `entries`, by ascending producer id.
-
-    Source: kafka-log 01 §8, which gives the order no meaning.
-    """
-    body = [
-        SNAPSHOT_ENTRY_STRUCT.pack(
-            entry.producer_id,
-            entry.producer_epoch,
-            entry.last_sequence,
-            entry.last_offset,
-            entry.offset_delta,
-            entry.timestamp_ms,
-            entry.coordinator_epoch,
-            entry.current_txn_first_offset,
-        )
-        for entry in sorted(entries, key=lambda entry: entry.producer_id)
-    ]
-    unsigned = SNAPSHOT_HEADER_STRUCT.pack(SNAPSHOT_VERSION, 0, len(body)) + b"".join(body)
-    crc = crc32c.crc32c(unsigned[SNAPSHOT_CRC_START:])
-    return SNAPSHOT_HEADER_STRUCT.pack(SNAPSHOT_VERSION, crc, len(body)) + unsigned[SNAPSHOT_HEADER_STRUCT.size :]
-
-
-def snapshots_in_range(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> tuple[int, ...]:
-    """Return the snapshots that may be loaded for a log with these ends, ascending; the others are stale.
-
-    Source: kafka-log 04 §3.1, 05 §6 (truncateAndReload): above the log start offset and not above the log end offset.
-    """
-    return tuple(sorted(offset for offset in snapshots if log_start_offset < offset <= log_end_offset))
-
-
-def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> int | None:
-    """Return the newest snapshot that may be loaded, None without one; if it is corrupt, call again without it."""
-    usable = snapshots_in_range(snapshots, log_start_offset=log_start_offset, log_end_offset=log_end_offset)
-    return usable[-1] if usable else None
-
-
-def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[int]) -> tuple[int, ...]:
-    """Return the snapshots that a loader removes because no segment begins at their offset, ascending.
-
-    The largest stray stays if it is not below the last segment's base: a clean stop wrote it at the log end.
-
-    Source: kafka-log 05 §6 (removeStraySnapshots).
-    """
-    strays = sorted(set(snapshots) - set(segment_base_offsets))
-    if strays and strays[-1] >= max(segment_base_offsets, default=strays[-1]):
-        strays.pop()
-    return tuple(strays)
-
-
 # ------------------------------------------------------------------------------------------------------------- state
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """Producers of a log below `end_offset`, by id, and the transactions that ended in the replay.
+    """The producers of a log below `end_offset`, by id, and the transactions that ended during the replay.
 
     `completed` is in marker order.  `remembered` holds the last batches of each producer with more than one replayed
     batch: at most five of its current epoch, oldest first.
@@ -243,7 +128,7 @@ class ProducerState:
 
     @classmethod
     def at(cls, end_offset: int, entries: Iterable[ProducerEntry] = ()) -> ProducerState:
-        """Return the state of a snapshot at `end_offset`; without entries, that of a log that begins there."""
+        """Return the state of a snapshot at `end_offset`; without entries, the state of a log that begins there."""
         return cls(end_offset, {entry.producer_id: entry for entry in entries})
 
     def batches(self, producer_id: int) -> tuple[RememberedBatch, ...]:
@@ -285,51 +170,10 @@ class ProducerState:
         )
 
     def without_expired(self, now_ms: int, expiration_ms: int | None) -> ProducerState:
-        """Return the state without expired producers, as a broker loads a snapshot; with None none expires."""
+        """Return the state without expired producers, as a broker does at a load; with None, no producer expires."""
         kept = {key: entry for key, entry in self.entries.items() if not entry.is_expired(now_ms, expiration_ms)}
         remembered = {key: self.remembered[key] for key in kept.keys() & self.remembered.keys()}
         return replace(self, entries=kept, remembered=remembered)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedProducers:
-    """State to replay the log on, from `state.end_offset`, and the corrupt snapshots that were skipped."""
-
-    state: ProducerState
-    corrupt_snapshots: tuple[int, ...]
-
-
-def load_producer_state(
-    fs: Fs,
-    directory: Path,
-    snapshots: Iterable[int],
-    *,
-    log_start_offset: int,
-    log_end_offset: int,
-    now_ms: int,
-    expiration_ms: int | None,
-) -> LoadedProducers:
-    """Return the state of the newest readable snapshot in range, without expired producers; an empty one without it.
-
-    No file is removed.
-
-    Source: kafka-log 05 §6.
-    """
-    untried = set(snapshots)
-    corrupt: list[int] = []
-    while True:
-        offset = choose_snapshot(untried, log_start_offset=log_start_offset, log_end_offset=log_end_offset)
-        if offset is None:
-            return LoadedProducers(ProducerState.at(log_start_offset), tuple(corrupt))
-        path = directory / segment_file_name(offset, SegmentFileKind.SNAPSHOT)
-        try:
-            entries = parse_snapshot(fs.read_bytes(path), path=str(path))
-        except CorruptSnapshotError:
-            untried.discard(offset)
-            corrupt.append(offset)
-            continue
-        state = ProducerState.at(offset, entries).without_expired(now_ms, expiration_ms)
-        return LoadedProducers(state, tuple(corrupt))
 
 
 # ------------------------------------------------------------------------------------------------------------ replay
@@ -341,7 +185,7 @@ def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: b
     """Return `state` after the batches of `table`, rows of `decode.BATCH_ROW` in log order from `state.end_offset` on.
 
     Batches without a producer only move the end offset.  With `only_aborted`, `completed` leaves out committed
-    transactions, which the rebuild of a transaction index does not need.
+    transactions, which are not needed to rebuild a transaction index.
 
     Raises:
         CorruptBatchError: a batch is outside its producer's open transaction, or a control record of a producer is not

@@ -1,4 +1,4 @@
-r"""End of a log in use, and the range that READ_COMMITTED gives to a consumer, with the aborted transactions in it.
+r"""The end of a log in use, and the range that a READ_COMMITTED consumer gets, with the aborted transactions in it.
 
     newest good snapshot --replay of headers--> open transactions --> last stable offset
             |                                        \-> aborted transactions since the snapshot
@@ -7,8 +7,8 @@ r"""End of a log in use, and the range that READ_COMMITTED gives to a consumer, 
 Unlike `log_view`, this is for logs that are in use.  A transaction that has just been aborted may not be in its index
 yet, so aborted transactions of the replay count too.
 
-Invariant: the range less its aborted transactions holds no record of an open or aborted transaction, and none at or
-above the high watermark, if one is known.
+Invariant: without the aborted transactions, the range has no record of an open or aborted transaction.  It has no
+record at or above the high watermark, if that is known.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
-from sediment.segment_io.partition.producer_state import ProducerState, load_producer_state, replay
+from sediment.segment_io.partition.producer_state import ProducerState, replay
 from sediment.segment_io.partition.slices import Bounds, Slice, opened, plan_slices
+from sediment.segment_io.partition.snapshots import load_producer_state
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.reader import HeaderScan, Rows
 
@@ -132,7 +133,7 @@ def _committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) 
 def _replayed(state: ProducerState, source: Source, fs: Fs) -> tuple[ProducerState, int]:
     """Return the state at the log end, and the log end.
 
-    The scan begins with the batch before the end of `state`, so that it finds the log end if nothing follows.
+    The scan begins with the batch before the end of `state`, so it finds the log end even if no batch follows.
     """
     start_offset = state.end_offset
     log_end = 0
@@ -162,7 +163,7 @@ def _headers(part: Slice) -> Iterator[Rows]:
 
 
 def _indexed(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> list[AbortedTransaction] | None:
-    """Return every indexed aborted transaction; None if an index is corrupt, so that the whole log is replayed."""
+    """Return every indexed aborted transaction; None if an index is corrupt; then the whole log is replayed."""
     found: list[AbortedTransaction] = []
     for segment in segments:
         path = segment.path(source.directory, SegmentFileKind.TRANSACTION_INDEX)

@@ -1,7 +1,7 @@
-"""Sample of a log: chunks evenly spread over its segments, each beginning at an indexed batch.
+"""A sample of a log: chunks that are evenly spread over its segments; each begins at an indexed batch.
 
-Invariants: a log within the budget is read whole; a chunk that does not begin with a batch is left out, because an
-index is a hint; memory is one chunk.
+Invariants: a log within the budget is read completely; an index is only a hint, so a chunk that does not begin with a
+batch is left out; memory is one chunk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def sampled_batches(
     if total_bytes <= budget_bytes:
         for segment in segments:
             if segment.log_bytes:
-                yield from HeaderScan(_log(directory, segment), size_bytes=segment.log_bytes).spans()
+                yield from _spans(directory, segment)
         return
     chunks = max(budget_bytes // SAMPLE_CHUNK_BYTES, 1)
     middles = [(2 * number + 1) * total_bytes // (2 * chunks) for number in range(chunks)]
@@ -51,7 +51,7 @@ def sampled_batches(
 
 
 def _indexed_positions(directory: Path, segment: SegmentRef, positions: Sequence[int], fs: Fs) -> list[int]:
-    """Return the last indexed position up to each of `positions`, ascending and without repetition."""
+    """Return the last indexed position up to each of `positions`, ascending and without duplicates."""
     if not positions:
         return []
     entries = [0]
@@ -64,12 +64,13 @@ def _indexed_positions(directory: Path, segment: SegmentRef, positions: Sequence
 
 def _chunk(directory: Path, segment: SegmentRef, position: int) -> Iterator[BatchSpan]:
     taken_bytes = 0
-    for span in HeaderScan(_log(directory, segment), position, size_bytes=segment.log_bytes).spans():
+    for span in _spans(directory, segment, position):
         yield span
         taken_bytes += span.end - span.start
         if 2 * taken_bytes >= SAMPLE_CHUNK_BYTES:
             return
 
 
-def _log(directory: Path, segment: SegmentRef) -> Path:
-    return directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
+def _spans(directory: Path, segment: SegmentRef, position: int = 0) -> Iterator[BatchSpan]:
+    path = directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
+    return HeaderScan(path, position, size_bytes=segment.log_bytes).spans()

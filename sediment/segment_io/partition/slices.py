@@ -1,18 +1,18 @@
-r"""Slices: the byte ranges of segments that hold a range of offsets and times, cut at batches that indexes name.
+r"""Slices: byte ranges of segments that contain a range of offsets and times, cut at batches with index entries.
 
     bounds ----> segments that can hold them            by base offsets, and by the largest indexed timestamp
              \-> first and last position in a segment   by the entries of its offset and time index
               \-> cuts in between, every slice_bytes    each verified: a batch with a valid CRC begins there
 
-A log in use changes under its readers: segments roll, retention removes them, compaction refound them.  Therefore a
-slice stands for its offsets.  Its positions are valid only for the file they were taken from; if that file was
+A log in use changes while it is read: segments roll, retention removes them, compaction replaces them.  Therefore a
+slice stands for its offsets.  Its positions are valid only for the file from which they were taken; if that file was
 replaced, `current_slices` plans the same offsets again.
 
 Planning lists the directory with `live_segments`, which reads the clock and may sleep while a replacement is in
 progress.
 
-Invariants: an index is a hint, believed only if the log agrees; every record within the bounds is in a slice, records
-outside may be too; planning needs no compiled code.
+Invariants: an index is a hint, used only if the log confirms it; every record within the bounds is in a slice, and
+other records may be too; planning needs no compiled code.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ LARGEST_VERIFIED_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Range of offsets and of timestamps in ms; ends are exclusive, and 2^63 - 1 leaves an end open."""
+    """A range of offsets and of timestamps in ms; ends are exclusive, and 2^63 - 1 means no end."""
 
     first_offset: int = INT64_MIN
     end_offset: int = INT64_MAX
@@ -89,7 +89,7 @@ ALL = Bounds()
 class Slice:
     """Bytes [start_position, end_position) of a segment, which held the offsets [start_offset, end_offset).
 
-    `inode` is that of the `.log` when the positions were taken; -1 if the file was gone by then.
+    `inode` is that of the `.log` when the positions were taken; -1 if the file no longer existed.
     """
 
     source: Source
@@ -129,7 +129,7 @@ def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SL
 
 
 def current_slices(stale: Slice, fs: Fs) -> tuple[Slice, ...]:
-    """Return slices that hold the offsets of `stale` now, after its file was replaced or removed.
+    """Return slices that now have the offsets of `stale`, whose file was replaced or removed.
 
     Raises:
         SourceChangedError: the partition or the named segment is gone.
@@ -153,7 +153,7 @@ def _can_hold(source: Source, segment: LiveSegment, bounds: Bounds) -> bool:
         return False
     if segment.is_active or bounds.first_timestamp_ms == INT64_MIN:
         return True
-    # The last entry of a segment that is not active any more has its largest timestamp.
+    # The last entry of an inactive segment has the segment's largest timestamp.
     index = _time_index(source, segment)
     return not len(index) or index.last_entry.timestamp_ms >= bounds.first_timestamp_ms
 
@@ -163,7 +163,7 @@ def _cut(source: Source, segment: LiveSegment, bounds: Bounds, slice_bytes: int)
     try:
         descriptor = open_to_read(path)
     except FileNotFoundError:
-        # Listed and gone: the reader of the slice plans its offsets again.
+        # The file was listed and has vanished; the reader of the slice plans its offsets again.
         yield Slice(source, segment, 0, segment.ref.log_bytes, _first(segment, bounds), _end(segment, bounds), -1)
         return
     try:
@@ -185,7 +185,7 @@ def _end(segment: LiveSegment, bounds: Bounds) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Cuts:
-    """Search for cut positions in one open segment."""
+    """The search for cut positions in one open segment."""
 
     source: Source
     segment: LiveSegment
@@ -193,7 +193,7 @@ class _Cuts:
     descriptor: int
 
     def cuts(self, slice_bytes: int) -> list[tuple[int, int]]:
-        """Return (position, offset) of the begin of each slice, and of the end of the last one."""
+        """Return (position, offset) of the start of each slice, and of the end of the last one."""
         segment, bounds = self.segment, self.bounds
         size_bytes = segment.ref.log_bytes
         start, end = 0, size_bytes
@@ -211,7 +211,7 @@ class _Cuts:
         return [(start, _first(segment, bounds)), *found, (end, _end(segment, bounds))]
 
     def _start(self, index: OffsetIndex) -> int:
-        """Return the position of the last verified entry with nothing of the bounds before it; 0 without one."""
+        """Return the position of the last verified entry with no record within the bounds before it; 0 without one."""
         target = self.bounds.first_offset
         if self.bounds.first_timestamp_ms != INT64_MIN:
             times = _time_index(self.source, self.segment)
@@ -224,10 +224,10 @@ class _Cuts:
         return 0
 
     def _end(self, index: OffsetIndex, start: int) -> int:
-        """Return the position of the first verified entry with only offsets above the bounds from it on.
+        """Return the position of the first verified entry after which all offsets are above the bounds.
 
-        That is the end of the file without such an entry.  Batches after the batch of an entry are above the entry's
-        offset, but that batch itself need not be.
+        Without such an entry, return the end of the file.  Batches after the batch of an entry are above the entry's
+        offset, but that batch itself may not be.
         """
         slot = _search(index.relative_offsets, self.bounds.end_offset - 1 - index.base_offset, "left") + 1
         for later in range(slot, len(index)):
@@ -253,18 +253,18 @@ class _Cuts:
         return found
 
     def _verified(self, index: OffsetIndex, slot: int) -> int | None:
-        """Return the base offset of the batch at an entry; None without such a batch."""
+        """Return the base offset of the batch at an entry; None if no batch is there."""
         entry = index[slot]
         size_bytes = self.segment.ref.log_bytes
         return verified_batch(self.descriptor, entry.position, size_bytes, self.segment.base_offset, entry.offset)
 
 
 def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int, highest: int) -> int | None:
-    """Return the base offset of the batch at `position` of a file of `size_bytes`; None if none is proved to be there.
+    """Return the base offset of the batch at `position` of a file of `size_bytes`; None if that is not proved.
 
     Its CRC must be valid and its base offset within [lowest, highest]: an index entry names the last offset of its
-    batch, or of the append that began there.  A compressed message of magic 0 or 1 hides its base offset, so it is
-    never proved.
+    batch, or of the append that began there.  The header of a compressed message of magic 0 or 1 does not have its base
+    offset, so such a message never counts.
 
     Source: kafka-log 01 §7.1.
     """
@@ -311,9 +311,9 @@ def _search(column: Int64s, target: int, side: Literal["left", "right"]) -> int:
 # ------------------------------------------------------------------------------------------------------------- reading
 @contextmanager
 def opened(part: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
-    """Open the file of a slice; yield its descriptor, or None if it is not the file of the slice's positions any more.
+    """Open the file of a slice; yield its descriptor, or None if the slice's positions belong to a different file.
 
-    A `.log` only grows, so the same inode with the same size or more still holds the slice.  Inodes mean nothing on
+    A `.log` only grows, so the same inode with at least the same size still has the slice.  Inodes mean nothing on
     another host; there, the same size and modification time do.  With `or_deleted` the file is also looked for under
     its name with `.deleted`, under which a broker keeps a removed or replaced file for `file.delete.delay.ms`.
     """

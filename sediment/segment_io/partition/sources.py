@@ -1,7 +1,7 @@
-"""Sources that paths name: the partitions of a log directory, one partition, or one segment of it.
+"""The sources that paths name: the partitions of a log directory, one partition, or one segment.
 
-Only names are read, no file is opened.  A log directory stands for its live partitions.  Directories that are being
-deleted, stray or not yet in use, and the metadata log, are read only if a path names them.
+Only names are read; no file is opened.  A log directory stands for its live partitions.  The metadata log, and
+directories that are being deleted, stray or not yet in use, are read only if a path names them.
 
 Invariant: a source is a partition directory that exists; only `base_offset` narrows it to one segment.
 """
@@ -55,8 +55,8 @@ def find_sources(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
     Paths may be `file:` URIs and may be globs.
 
     Raises:
-        UsageError: no path, a path of another file system, a glob that matches nothing.
-        NotALogDirectoryError: a path does not exist, holds nothing of a log, or is not a file of a segment.
+        UsageError: no path is given, a path is on another filesystem, or a glob matches nothing.
+        NotALogDirectoryError: a path does not exist, has nothing of a log in it, or is not a file of a segment.
     """
     if not paths:
         raise UsageError("no path is given", advice=_WHAT_TO_NAME)
@@ -76,7 +76,8 @@ def _expanded(paths: Sequence[str | Path]) -> Iterable[Path]:
         matches = sorted(glob.glob(text))  # noqa: PTH207 - Path.glob takes no absolute pattern
         if not matches:
             raise UsageError("no path matches the pattern", path=text, advice=_WHAT_TO_NAME)
-        # A broad pattern also matches the checkpoint files of a log directory; they are an error only on their own.
+        # A broad pattern also matches the checkpoint files of a log directory; they are an error only if nothing else
+        # matches.
         likely = [match for match in matches if Path(match).is_dir() or parse_segment_file(Path(match).name)]
         yield from map(Path, likely or matches)
 
@@ -93,7 +94,7 @@ def _local(path: str) -> str:
 def _sources(path: Path, fs: Fs) -> Iterable[Source]:
     if not fs.exists(path):
         raise NotALogDirectoryError("no such file or directory", path=str(path), advice=_WHAT_TO_NAME)
-    path = Path(os.path.abspath(path))  # noqa: PTH100 - links are kept, because a link may be the only one with the partition's name
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - links are kept, because only the link may have the partition's name
     if not fs.is_directory(path):
         return [_segment(path)]
     entries = fs.scan(path)
@@ -125,7 +126,7 @@ def _segment(path: Path) -> Source:
 
 
 def partition_of(directory: Path) -> TopicPartition:
-    """Return the topic partition that a directory is named after, else one of its whole name and UNNUMBERED.
+    """Return the topic partition of a directory's name; if it has none, its whole name as a topic, and UNNUMBERED.
 
     A table cannot hold bytes that are not UTF-8, so such a name is escaped.
     """

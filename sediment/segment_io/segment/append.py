@@ -1,7 +1,7 @@
 """Compiled loops for an append: verify batches, check records, stamp batches, index them.  No policy.
 
-Invariants: as in `decode`, untrusted lengths are checked before they are used, and the result is a status.  The buffer
-belongs to the caller, and PADDING_BYTES follow it; only `stamp_batch` changes it.
+Invariants: as in `decode`, untrusted lengths are checked before they are used, and the result is a status.  The caller
+owns the buffer, which PADDING_BYTES follow; only `stamp_batch` changes it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ TIMESTAMP_TYPE_IS_WRONG = 3
 
 @kernel
 def read_verified(base: int, end: int, epoch_limit: int, rows: npt.NDArray[np.void]) -> tuple[int, int, int, int]:
-    """Fill `rows`, BATCH_ROW[n], with the headers of the whole batches in [0, end), with their checksums verified.
+    """Fill `rows`, BATCH_ROW[n], with the headers of the complete batches in [0, end), and verify their checksums.
 
-    With an `epoch_limit` the batches end before the first one of a later leader epoch.
+    With an `epoch_limit`, stop before the first batch with a later leader epoch.
 
     Returns:
         (status, rows filled, position after the last of them, size of the batch there or 0).  The status is INCOMPLETE
@@ -128,8 +128,9 @@ def index_entries(
 ) -> None:
     """Append the entries of the batches `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
 
-    `offset_entries` and `time_entries` are the free parts of the indexes, the reserved slot of the time index included.
-    `progress`, int64[PROGRESS_FIELDS], continues from one call to the next; it has the bytes that a call filled.
+    `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
+    index. `progress`, int64[PROGRESS_FIELDS], is carried from one call to the next; it has the number of bytes that a
+    call filled.
 
     Source: kafka-log 01 §7.5.
     """

@@ -1,6 +1,6 @@
-"""Record batches of a fetch as values: the counterpart of `record_batch.build_batch`.
+"""Decoding the record batches of a fetch to values: the counterpart of `record_batch.build_batch`.
 
-    bytes of a slice -> ReadBatch, ReadBatch, …        whole batches only; a torn last one is left out
+    bytes of a slice -> ReadBatch, ReadBatch, …        complete batches only; a torn last batch is left out
 
 Batches may have any magic.  Checksums are verified.
 
@@ -19,7 +19,7 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, INCOMPLETE, OK, ROWS_FULL
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import (
     BATCH_ROW,
     HEADERS_START,
@@ -51,6 +51,7 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
+from sediment.segment_io.format.padding import padded_copy
 from sediment.segment_io.segment.append import NO_EPOCH_LIMIT, read_verified
 
 _ROWS = 256
@@ -61,7 +62,7 @@ Header = tuple[bytes, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """A record; None is a null key or value, `timestamp_ms` is -1 for magic 0, headers are (key, value or None)."""
+    """A record; a null key or value is None, `timestamp_ms` is -1 for magic 0, and headers are (key, value or None)."""
 
     offset: int
     timestamp_ms: int
@@ -72,7 +73,7 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """A batch of any magic.  Cleaning can leave a batch without records; it still takes its offsets."""
+    """A batch of any magic.  Cleaning can leave a batch without records, which still covers its offsets."""
 
     base_offset: int
     last_offset: int
@@ -86,12 +87,12 @@ class ReadBatch:
 
 
 def parse_batches(data: Buffer, *, limit_bytes: int = INT32_MAX) -> Iterator[ReadBatch]:
-    """Yield the whole batches of `data`, which begins with a batch; a compressed one may hold `limit_bytes` at most.
+    """Yield the complete batches of `data`, which begins with a batch; decompress at most `limit_bytes` per batch.
 
     Raises:
         CorruptBatchError: a batch is malformed or fails its checksum; the batches before it were yielded.
     """
-    buffer = _padded(data)
+    buffer = padded_copy(data)
     end = buffer.size - PADDING_BYTES
     rows = np.zeros(_ROWS, dtype=BATCH_ROW)
     start, status = 0, ROWS_FULL
@@ -118,7 +119,7 @@ def _batch(entry: bytes, position: int, limit_bytes: int) -> ReadBatch:
     if not 0 <= count <= len(payload):
         raise _corrupt(STATUS_TEXT[BAD_RECORD_COUNT], position)
     fields = np.zeros((count, RECORD_FIELDS), dtype=np.int64)
-    buffer = _padded(payload)
+    buffer = padded_copy(payload)
     status = decode_records(buffer.ctypes.data, 0, len(payload), count, fields)
     if status != OK:
         raise _corrupt(STATUS_TEXT[status], position)
@@ -151,7 +152,7 @@ def _legacy_records(entry: bytes, position: int, limit_bytes: int) -> tuple[Read
         unwrapped = legacy.unwrap(entry, limit_bytes=limit_bytes)
         buffer, fields = unwrapped.buffer, unwrapped.records
     else:
-        buffer = _padded(entry)
+        buffer = padded_copy(entry)
         fields = np.zeros((1, RECORD_FIELDS), dtype=np.int64)
         status = legacy.decode_entry(buffer.ctypes.data, 0, len(entry), fields[0])
         if status != OK:
@@ -168,7 +169,7 @@ def _legacy_records(entry: bytes, position: int, limit_bytes: int) -> tuple[Read
 
 
 def _headers(buffer: ByteArray, start: int) -> tuple[Header, ...]:
-    """Decode the headers from their count on; the decoder has checked them, and a `start` of 0 means none."""
+    """Decode the headers, which begin with their count at `start` (0: there are none); the decoder has checked them."""
     if start == 0:
         return ()
     base = buffer.ctypes.data
@@ -185,12 +186,6 @@ def _headers(buffer: ByteArray, start: int) -> tuple[Header, ...]:
 
 def _content(buffer: ByteArray, start: int, size_bytes: int) -> bytes | None:
     return None if size_bytes < 0 else buffer[start : start + size_bytes].tobytes()
-
-
-def _padded(content: Buffer) -> ByteArray:
-    buffer = np.zeros(len(content) + PADDING_BYTES, dtype=np.uint8)
-    buffer[: len(content)] = np.frombuffer(content, dtype=np.uint8)
-    return buffer
 
 
 def _corrupt(what: str, position: int) -> CorruptBatchError:

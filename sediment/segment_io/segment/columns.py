@@ -1,4 +1,4 @@
-"""Gathering of record batches into columns in Arrow's layout, by compiled loops; pyarrow wraps them without a copy.
+"""Compiled loops that gather record batches into columns in Arrow's layout, which pyarrow wraps without a copy.
 
     chunk of a segment  --decode-->  record rows (scratch)  --gather-->  keys, values, headers: offsets and bytes
          |                                                                offsets, timestamps, sizes, sequences
@@ -6,14 +6,15 @@
 
 Invariants
 * A batch's CRC is checked before any of its records is used.
-* A batch goes into one table as a whole.
-* A kernel requests work that it cannot do itself by its status, with no batch half done: decompress, unwrap, enlarge an
-  array, take a full table.
+* All records of a batch are in one table.
+* By its status, a kernel requests work that it cannot do itself: decompress, unwrap, enlarge an array, take a full
+  table.  At that time, no batch is half done.
 * pyarrow is imported when the first table is taken, not before: a process must not load it before it forks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, load_u32
 from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, NEEDS_TABLE_ROOM, OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.checksum import check_crc
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import (
     HEADERS_START,
     KEY_BYTES,
@@ -39,7 +41,6 @@ from sediment.segment_io.format.decode import (
     TIMESTAMP_DELTA,
     VALUE_BYTES,
     VALUE_START,
-    check_crc,
     decode_records,
     read_varint,
 )
@@ -49,6 +50,7 @@ from sediment.segment_io.format.layout import (
     CRC,
     INT32_MAX,
     INT64_MAX,
+    INT64_MIN,
     LEGACY_CRC,
     MIN_RECORD_BYTES,
     NO_SEQUENCE,
@@ -81,6 +83,7 @@ END_OFFSET = 1  # exclusive, as all ends; 2^63 - 1 means none
 FIRST_TIMESTAMP_MS = 2
 END_TIMESTAMP_MS = 3
 BOUND_FIELDS = 4
+_EVERYTHING = np.array([INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.int64)
 
 # --------------------------------------------------------------------------------- columns of a table, by their arrays
 OFFSET = 0  # longs, int64[LONG_COLUMNS, rows]
@@ -108,7 +111,7 @@ HEADERS = 3
 HEADER_KEY_USED = 4
 HEADER_VALUE_USED = 5
 USED_REGISTERS = 6
-NEEDED = 6  # the addition of a batch to each of the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
+NEEDED = 6  # what a batch adds to each of the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
 RECORDS_NEEDED = 12  # rows of scratch that the batch needs
 STATE_REGISTERS = 13
 
@@ -264,16 +267,15 @@ def _gather_headers(
     key_used = state[HEADER_KEY_USED]
     value_used = state[HEADER_VALUE_USED]
     for _ in range(count):
-        length, address = read_varint(address)
-        copy_bytes(header_key_data.ctypes.data + key_used, address, length)
-        address += length
-        key_used += length
-        length, address = read_varint(address)
-        header_flags[to] = length >= 0
-        if length > 0:
-            copy_bytes(header_value_data.ctypes.data + value_used, address, length)
-            address += length
-            value_used += length
+        key_bytes, key = read_varint(address)
+        value_bytes, value = read_varint(key + key_bytes)
+        header_flags[to] = value_bytes >= 0
+        value_bytes = max(value_bytes, 0)
+        copy_bytes(header_key_data.ctypes.data + key_used, key, key_bytes)
+        copy_bytes(header_value_data.ctypes.data + value_used, value, value_bytes)
+        address = value + value_bytes
+        key_used += key_bytes
+        value_used += value_bytes
         to += 1
         header_ints[HEADER_KEY_OFFSETS, to] = key_used
         header_ints[HEADER_VALUE_OFFSETS, to] = value_used
@@ -304,7 +306,7 @@ def gather_batches(
     header_value_data: ByteArray,
     state: Int64s,
 ) -> tuple[int, int]:
-    """Append the batches headers[first:] that are not in `skip`; a file position plus `shift` is one in the buffer.
+    """Append the batches headers[first:] that are not in `skip`; file position + `shift` = position in the buffer.
 
     `counts`, int64[batches], receives the number of records that each batch added.
 
@@ -384,7 +386,7 @@ def check_batches(
 
 # ----------------------------------------------------------------------------------------------------- growing a table
 class _TableArrays:
-    """The arrays of one table, with room for `rows` and `sizes`."""
+    """The arrays of one table, with space for `rows` and `sizes`."""
 
     def __init__(self, rows: int, sizes: tuple[int, int, int, int, int]) -> None:
         key_bytes, value_bytes, headers, header_key_bytes, header_value_bytes = sizes
@@ -461,8 +463,8 @@ class RecordColumns:
     def add(self, span: BatchSpan, first: int, skip: npt.NDArray[np.bool_], bounds: Int64s) -> int:
         """Gather the batches span.rows[first:] that are not in `skip`; return the index after the last one done.
 
-        `bounds` is int64[BOUND_FIELDS].  If the result is below the number of batches, the table is full: `take` it and
-        call again from there.
+        `bounds` is int64[BOUND_FIELDS].  If the result is below the number of batches, the table is full: `take` it,
+        and call again with the result as `first`.
 
         Raises:
             BadBatchError: a batch is corrupt or of an unknown kind; earlier batches were gathered.
@@ -514,13 +516,13 @@ class RecordColumns:
         row = span.rows[index]
         at, size_bytes = int(row["position"]) + shift, int(row["size_bytes"])
         try:
-            if row["magic"] < 2:
+            if row["magic"] >= 2:
+                buffer, count = self._decompressed(span, row, at, size_bytes), int(row["record_count"])
+                records = self._records
+            else:
                 unwrapped = unwrap(span.buffer[at : at + size_bytes].tobytes(), limit_bytes=MAX_RECORDS_BYTES)
                 buffer, records, count = unwrapped.buffer, unwrapped.records, len(unwrapped.records)
                 row["base_offset"] = records[0, OFFSET_DELTA]  # the header has the last offset
-            else:
-                buffer, count = self._decompressed(span, row, at, size_bytes), int(row["record_count"])
-                records = self._records
         except SedimentError as error:
             raise BadBatchError(index, error) from error
         before = len(self)
@@ -552,6 +554,25 @@ class RecordColumns:
         table = RecordTable(self._arrays, headers, counts)
         self._start()
         return table
+
+
+def readable_tables(spans: Iterable[BatchSpan], want: int) -> Iterator[RecordTable]:
+    """Yield the records of `spans` as tables of at least one batch; a batch that cannot be read is left out."""
+    columns = RecordColumns(want)
+    for span in spans:
+        skip = np.zeros(len(span.rows), dtype=np.bool_)
+        done = 0
+        while done < len(span.rows):
+            try:
+                done = columns.add(span, done, skip, _EVERYTHING)
+            except BadBatchError as bad:
+                skip[bad.index] = True
+                done = bad.index
+            if done < len(span.rows) and len(columns):
+                yield columns.take()
+    last = columns.take()
+    if len(last.headers):
+        yield last
 
 
 class BadBatchError(Exception):
@@ -631,7 +652,7 @@ def _binary(offsets: Int32s, data: ByteArray, valid: ByteArray, count: int) -> p
 
 
 def _bitmap(valid: ByteArray, count: int) -> tuple[int, pa.Buffer | None]:
-    """Return (number of nulls, validity bitmap or None without nulls)."""
+    """Return (number of nulls, validity bitmap); the bitmap is None without nulls."""
     import pyarrow as pa
 
     missing = count - int(valid[:count].sum(dtype=np.int64))

@@ -1,6 +1,6 @@
-"""Indexes of an open segment: appended to as files, searched in a memory mapping.
+"""Indexes of an open segment: entries are appended by writes to the file, and searched in a memory mapping.
 
-Entries are appended with ordinary writes, so that a full disk is an error and not a signal.  Look-ups use a read-only
+Entries are appended with ordinary writes, so a full disk causes an error, not a signal.  Look-ups use a read-only
 mapping of the same file, which shows new entries at once.
 
 Most look-ups are for the end of the log.  Therefore the last 8192 bytes of entries are searched first (the warm section
@@ -8,19 +8,16 @@ of Kafka's AbstractIndex): they stay in the page cache.  A binary search over th
 been cold for hours.
 
 Invariants
-* A file is created beside its `.log` when its index is first needed.  An index that grows has its full size, with zeros
+* An index file is created when the index is first needed.  While an index grows, its file has its full size, with zeros
   after the last entry.
-* Only an index that grows keeps a descriptor; one that is only searched is mapped and closed.
+* Only an index that grows keeps a descriptor; an index that is only searched is mapped and its file is closed.
 * Only the bytes of entries are read from a mapping, and nothing here cuts a file below its entries.
-* Offsets and timestamps ascend, so that every search is a binary search.
+* Offsets and timestamps ascend, so every search is a binary search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-
-import numpy as np
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i32, load_i64
@@ -32,12 +29,8 @@ from sediment.segment_io.errors import (
     SettingsError,
 )
 from sediment.segment_io.format.indexes import (
-    AbortedTransaction,
     OffsetPosition,
     TimestampOffset,
-    TransactionIndex,
-    encode_transaction_index,
-    parse_transaction_index,
 )
 from sediment.segment_io.format.layout import (
     INT32_MAX,
@@ -46,7 +39,6 @@ from sediment.segment_io.format.layout import (
     OFFSET_ENTRY_STRUCT,
     TIME_ENTRY_BYTES,
     TIME_ENTRY_STRUCT,
-    TRANSACTION_ENTRY_BYTES,
 )
 from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.fs import FileMapping, Fs, OpenFile
@@ -94,7 +86,7 @@ class _MappedIndex:
     entry_bytes: int
 
     def __init__(self, path: Path, base_offset: int, fs: Fs, *, max_bytes: int, entries: int | None = None) -> None:
-        """Prepare an index; `entries` is 0 for a new one, None for all those of a file without a zero tail."""
+        """Prepare an index; `entries` is 0 for a new one, None for a file with only entries and no zeros after them."""
         if max_bytes < self.entry_bytes:
             raise SettingsError(
                 f"an index of {max_bytes} bytes holds no entry", advice="raise segment.index.bytes to at least 12"
@@ -137,7 +129,7 @@ class _MappedIndex:
             file.resize(self.max_entries * self.entry_bytes)
 
     def trim(self) -> None:
-        """Cut the file after its last entry."""
+        """Truncate the file after its last entry."""
         file = self.open()
         self.is_reserved = False
         self._file = None
@@ -200,25 +192,12 @@ class MappedOffsetIndex(_MappedIndex):
         relative_offset, position = OFFSET_ENTRY_STRUCT.unpack_from(mapping.memory, slot * OFFSET_ENTRY_BYTES)
         return OffsetPosition(self.base_offset + relative_offset, position)
 
-    def append(self, offset: int, position: int) -> None:
-        """Add an entry for the batch at byte `position` whose last offset is `offset`.
-
-        Raises:
-            IndexFullError: the index is full.
-            IndexOrderError: `offset` does not exceed the last entry's.
-            IndexOffsetOverflowError: `offset` is out of the segment's range.
-        """
-        if self.is_full:
-            raise IndexFullError(f"index is full with {len(self)} entries", advice="raise segment.index.bytes")
-        if len(self) and offset <= self.last_offset:
-            raise IndexOrderError(f"offset does not follow the last one indexed, {self.last_offset}", offset=offset)
-        self.extend(OFFSET_ENTRY_STRUCT.pack(relative_offset(offset, self.base_offset), position))
-
     def lookup(self, target_offset: int) -> OffsetPosition:
         """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none.
 
         Raises:
-            CorruptIndexError: its position is negative; an index is not checked if the log was closed cleanly.
+            CorruptIndexError: its position is negative; after a clean stop, indexes are not checked when they are
+                opened.
         """
         slot = self._slot(target_offset - self.base_offset)
         if slot < 0:
@@ -234,7 +213,7 @@ class MappedOffsetIndex(_MappedIndex):
         return entry
 
     def fetch_upper_bound(self, position: int) -> OffsetPosition | None:
-        """Return the first entry at or above byte `position`: every offset of a fetch up to there is below it."""
+        """Return the first entry at or above byte `position`; a fetch that ends there has only lower offsets."""
         entries = len(self)
         if not entries:
             return None
@@ -316,7 +295,7 @@ def _warm(index: _MappedIndex) -> int:
 
 
 def relative_offset(offset: int, base_offset: int) -> int:
-    """Return `offset` relative to the base offset of its segment, as an index entry holds it.
+    """Return `offset` relative to the base offset of its segment, as stored in an index entry.
 
     Raises:
         IndexOffsetOverflowError: it is out of the segment's range.
@@ -329,57 +308,3 @@ def relative_offset(offset: int, base_offset: int) -> int:
             advice="split the segment",
         )
     return relative
-
-
-class OpenTransactionIndex:
-    """The `.txnindex` of an open segment, which exists after the first aborted transaction (kafka-log 01 §7.4)."""
-
-    def __init__(self, path: Path, fs: Fs) -> None:
-        self.path = path
-        self._fs = fs
-        self._file: OpenFile | None = None
-        self._index: TransactionIndex | None = None
-
-    def index(self) -> TransactionIndex:
-        """Return the current entries."""
-        if self._index is None:
-            data = self._fs.read_bytes(self.path) if self._fs.exists(self.path) else b""
-            self._index = parse_transaction_index(data, path=str(self.path))
-        return self._index
-
-    def append(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Add entries; the caller has appended their markers after all earlier ones."""
-        entries = encode_transaction_index(transactions)
-        if entries:
-            at = len(self.index()) * TRANSACTION_ENTRY_BYTES
-            if self._file is None:
-                self._file = self._fs.create_file(self.path, like=self.path.with_suffix(SegmentFileKind.LOG))
-            self._file.write(entries, at)
-            self._index = None
-
-    def truncate_to(self, offset: int) -> None:
-        """Cut at the first entry whose last offset is at or above `offset`."""
-        beyond = np.flatnonzero(self.index().last_offsets >= offset)
-        if beyond.size:
-            if self._file is None:
-                self._file = self._fs.open_file(self.path)
-            self._file.resize(int(beyond[0]) * TRANSACTION_ENTRY_BYTES)
-            self._index = None
-
-    def changed_file(self) -> OpenFile | None:
-        """Return the file if it was changed here, else None."""
-        return self._file
-
-    def moved(self, path: Path) -> None:
-        """Note the new name of the file."""
-        self.path = path
-        if self._file is not None:
-            self._file.path = path
-
-    def close_file(self) -> None:
-        """Close the descriptor; the caller has made changes durable."""
-        self._file = None
-
-    def release(self) -> None:
-        """Drop the file, which closes with its last reference."""
-        self._file = None

@@ -1,6 +1,6 @@
-"""Ends of the whole batches of a segment file, by the header fields that every magic shares (kafka-log 01 §2.2).
+"""Ends of the complete batches of a segment file, from the header fields that all magics share (kafka-log 01 §2.2).
 
-A broker finds the end of a trusted log in this way (LogSegment.readNextOffset): it takes the offsets of a batch even if
+A broker finds the end of a trusted log in this way (LogSegment.readNextOffset): it uses the offsets of a batch even if
 the rest of the batch is malformed.
 
 Invariants: no checksum is computed; memory is one window, for a file and batches of any size.
@@ -28,10 +28,10 @@ _WINDOW_BYTES = 1 << 16
 
 
 def batch_ends(path: Path, fs: Fs, *, position: int = 0, size_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield (last offset, position after it) of each whole batch from `position` on, up to `size_bytes` of the file.
+    """Yield (last offset, end position) of each complete batch between `position` and `size_bytes` of the file.
 
     Raises:
-        CorruptBatchError: while iterating, for a batch with a length below that of any batch.
+        CorruptBatchError: while iterating, for a batch whose length field is below the size of the smallest batch.
 
     Source: kafka-log 01 §2.2.
     """

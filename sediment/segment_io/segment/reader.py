@@ -1,7 +1,7 @@
 """Forward reading of segment files in chunks, as rows of batch headers.
 
-Invariants: a file is read with pread into padded buffers and never mapped, so that a failing disk or a shrinking file
-is an error and not a signal.  Memory is one chunk and the largest batch, for a file of any size.
+Invariants: a file is read with pread into padded buffers and never mapped, so a failing disk or a shrinking file causes
+an error, not a signal.  Memory is one chunk and the largest batch, for a file of any size.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
 from sediment.segment_io.format import decode
 from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES
 from sediment.segment_io.format.layout import BASE_OFFSET, LOG_OVERHEAD_BYTES
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.fs import Fs
 
 CHUNK_BYTES = 1 << 20
@@ -26,11 +27,6 @@ ROWS_PER_TABLE = 1 << 14
 
 Rows = npt.NDArray[np.void]
 ByteArray = npt.NDArray[np.uint8]
-
-
-def padded_buffer(size_bytes: int) -> ByteArray:
-    """Return zeroed uint8[size_bytes + PADDING_BYTES]; decoders may read the padding."""
-    return np.zeros(size_bytes + PADDING_BYTES, dtype=np.uint8)
 
 
 def read_into(descriptor: int, buffer: ByteArray, start: int, count: int, position: int) -> int:
@@ -46,7 +42,7 @@ def read_into(descriptor: int, buffer: ByteArray, start: int, count: int, positi
 
 
 def batch_error(status: int, path: Path, position: int, buffer: ByteArray, at: int) -> CorruptBatchError:
-    """Return the error for a decoder's `status` on the batch at `position` of `path`, at byte `at` of `buffer`."""
+    """Return the error for a decoder's `status`; the batch is at `position` of `path` and at byte `at` of `buffer`."""
     offset = int.from_bytes(buffer[at + BASE_OFFSET : at + BASE_OFFSET + 8].tobytes(), "big", signed=True)
     return CorruptBatchError(
         decode.STATUS_TEXT[status],
@@ -59,7 +55,7 @@ def batch_error(status: int, path: Path, position: int, buffer: ByteArray, at: i
 
 @dataclass(frozen=True, slots=True)
 class BatchSpan:
-    """A chunk of a segment: whole batches in buffer[start:end], the first at `position` of the file."""
+    """A chunk of a segment: complete batches in buffer[start:end]; the first is at `position` of the file."""
 
     buffer: ByteArray
     start: int
@@ -69,15 +65,15 @@ class BatchSpan:
 
 
 class HeaderScan:
-    """The whole batches of a segment from `start_position` on, chunk by chunk, with their header rows.
+    """The complete batches of a segment after `start_position`, chunk by chunk, with their header rows.
 
     Iterating yields BATCH_ROW tables; `spans()` yields them with the bytes.  Afterwards `end_position` is the first
     byte not consumed: the end of the file, the start of a torn tail, or the batch of an error.  The scan ends at
     `size_bytes`, by default the file's length at the start.
 
     Raises:
-        CorruptBatchError: while iterating, for a batch with a malformed header (CRCs are not computed); with
-            `unknown_magic_may_be_torn` not for one of an unknown magic that would end after the end of the scan.
+        CorruptBatchError: while iterating, for a batch with a malformed header (CRCs are not computed).  With
+        `unknown_magic_may_be_torn`, a batch of an unknown magic that would end after the scan's end is not an error.
         SourceChangedError: while iterating, if the file became shorter.
     """
 
@@ -103,7 +99,7 @@ class HeaderScan:
     def spans(self, descriptor: int | None = None) -> Iterator[BatchSpan]:
         """Yield the chunks; a span's buffer is valid until the next span is requested.
 
-        A `descriptor` of the open file is read and left open; without one the file is opened and closed here.
+        If `descriptor` is given, it is read and left open; otherwise the file is opened and closed here.
         """
         opened = self._fs.open_to_read(self._path) if descriptor is None else descriptor
         try:

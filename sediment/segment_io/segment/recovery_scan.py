@@ -1,13 +1,14 @@
 """Recovery scan of a segment: verify every checksum and rebuild both indexes in one pass (Kafka's LogSegment.recover).
 
 A segment that is not trusted (kafka-log 05 §4) is good up to its first bad batch.  The good batches make index entries
-by the rule of `format.index_entries`.  Batches of producers, and the first batch of each leader epoch, are handed out
-during the scan, so that nothing has to be read twice.
+by the rule of `format.index_entries`.  During the scan, the caller gets the batches of producers and the first batch of
+each leader epoch, so nothing has to be read twice.
 
 Invariants
 * Nothing is written.  Memory is one chunk, the largest batch and the two indexes, for a file of any size.
 * The file is read with pread up to the size that the caller names.
-* An offset that would go back in an index ends the scan if the caller asks for that; otherwise the entry is left out.
+* If an index entry's offset would be below the one before, the scan ends if the caller asks for that; otherwise the
+  entry is left out.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from sediment.segment_io.compiled.status import (
     ROWS_FULL,
 )
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
-from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, STATUS_TEXT, batch_at, check_crc, read_headers
+from sediment.segment_io.format.checksum import check_crc
+from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, STATUS_TEXT, batch_at, read_headers
 from sediment.segment_io.format.index_entries import (
     LARGEST_TIMESTAMP,
     OFFSET_INDEX_BYTES,
@@ -69,8 +71,9 @@ from sediment.segment_io.format.layout import (
     TIME_ENTRY_BYTES,
 )
 from sediment.segment_io.format.legacy import check_legacy_crc
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.segment.reader import CHUNK_BYTES, Rows, batch_error, padded_buffer, read_into
+from sediment.segment_io.segment.reader import CHUNK_BYTES, Rows, batch_error, read_into
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -89,7 +92,7 @@ _EPOCHS_PER_TABLE = 64
 
 @kernel
 def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
-    """Return the result of `batch_at`, with BAD_CRC or BAD_MAGIC for a whole batch that fails verification.
+    """Return the result of `batch_at`; for a complete batch that fails verification, BAD_CRC or BAD_MAGIC.
 
     BAD_MAGIC means that the checksum is right; the batch may have a magic of a later version.
     """
@@ -110,7 +113,7 @@ def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 
 @kernel
 def _offset_is_lost(address: int, file_position: int, next_offset: int) -> bool:
-    """Return True if the first bytes of a batch's offset lie on a disk sector that was not written.
+    """Return True if the first bytes of a batch's offset are on a disk sector that was not written.
 
     No checksum covers the offset.  Its lost bytes are the last of their sector and zero, so the offset is below
     `next_offset`.
@@ -142,7 +145,7 @@ def _scan_batches(
     rows: npt.NDArray[np.void],
     epochs: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Verify and index the whole batches in [position, end) of a buffer whose byte 0 is at `file_position`.
+    """Verify and index the complete batches in [position, end) of a buffer whose byte 0 is at `file_position`.
 
     Returns:
         (status, position after the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the
@@ -260,11 +263,11 @@ def _looks_like_batch(address: int, least_offset: int) -> bool:
 class SegmentScan:
     """The good batches at the start of a segment.
 
-    `good_bytes` is their size.  `stop` is the reason why the next batch is bad, None if the file ends there; `is_torn`
-    is True if the rest of the file is shorter than a batch or than its length field says.  `next_offset` follows the
-    last good batch, `producers_end_offset` the last of a magic with producers; without one both are the base offset.
-    `largest_timestamp_ms` is -1 if no batch has a timestamp.  The indexes are whole files.  `leader_epochs` are the
-    epochs above the known one, with the base offset of the first batch of each.
+    `good_bytes` is their size.  `stop` says why the next batch is bad; None: the file ends there; `is_torn` is True if
+    the rest of the file is shorter than a batch or than its length field says.  `next_offset` follows the last good
+    batch, and `producers_end_offset` follows the last one of a magic with producers; without a batch both are the base
+    offset.  `largest_timestamp_ms` is -1 if no batch has a timestamp.  The indexes are the contents of complete files.
+    `leader_epochs` are the epochs above the known one, with the base offset of the first batch of each.
     """
 
     good_bytes: int
@@ -296,7 +299,7 @@ def scan_segment(
     during the call only.
 
     Raises:
-        IndexOffsetOverflowError: a batch is more than 2^31 − 1 offsets above the base: split the segment.
+        IndexOffsetOverflowError: a batch is more than 2^31 − 1 offsets above the base; the segment has to be split.
         CorruptBatchError: a good batch is below the segment's base offset.
         UnsupportedDataError: a batch with a right checksum has a magic or codec of a later version.
 
@@ -445,7 +448,7 @@ _STOP_TEXT = {
 
 
 def _entries(segment_index_bytes: int, most_entries: int, entry_bytes: int) -> ByteArray:
-    """Return uint8[…] for `most_entries`, or for the whole entries of `segment_index_bytes` if those are fewer."""
+    """Return a buffer for `most_entries`, or for as many complete entries as `segment_index_bytes` allows."""
     return np.zeros(min(segment_index_bytes // entry_bytes, most_entries) * entry_bytes, dtype=np.uint8)
 
 
@@ -461,7 +464,7 @@ class BatchesAfterCorruption:
 def find_batches_after(
     path: Path, position: int, size_bytes: int, least_offset: int, fs: Fs | None = None
 ) -> BatchesAfterCorruption:
-    """Look for good batches from `position` of a segment file of `size_bytes`, with offsets from `least_offset` on.
+    """Look for good batches after `position` of a file of `size_bytes`, with offsets of at least `least_offset`.
 
     If a length is corrupt too, the next batch is recognised by its header and its checksum.
     """

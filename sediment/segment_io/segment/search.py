@@ -29,7 +29,8 @@ BY_EXACT_TIMESTAMP = 2
 def find_batch(base: int, end: int, what: int, target: int) -> tuple[int, int, int]:
     """Find the first batch in [0, end) of a buffer whose last offset, or largest timestamp, is at least `target`.
 
-    `what` is a kind of search; BY_EXACT_TIMESTAMP requires equality.  The last batch may be cut after its header.
+    `what` is a kind of search; BY_EXACT_TIMESTAMP requires equality.  The last batch may be incomplete after its
+    header.
 
     Returns:
         (status, position, size of the batch there or 0).  OK: found; INCOMPLETE: not among the headers in the buffer.

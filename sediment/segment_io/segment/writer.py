@@ -50,7 +50,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class SegmentImage:
-    """The bytes of one new segment, in memory: `log` is a slice of the rebuilt batches, the indexes are whole files."""
+    """The content of one new segment, in memory: `log` is a slice of the rebuilt batches; indexes are complete."""
 
     base_offset: int
     log: ByteArray
@@ -59,7 +59,7 @@ class SegmentImage:
     transaction_index: bytes
 
     def files(self) -> Iterator[tuple[SegmentFileKind, memoryview]]:
-        """Yield kind and content in Kafka's renaming order; a transaction index only if it has entries."""
+        """Yield (kind, content) of each file in Kafka's renaming order; leave out an empty transaction index."""
         yield SegmentFileKind.LOG, self.log.data
         yield SegmentFileKind.OFFSET_INDEX, memoryview(self.offset_index)
         yield SegmentFileKind.TIME_INDEX, memoryview(self.time_index)
@@ -79,7 +79,7 @@ def _index_batches(
     time_entries: npt.NDArray[np.uint8],
     progress: npt.NDArray[np.int64],
 ) -> int:
-    """Index rebuilt batches until one does not fit the segment, and return the bytes of log taken.
+    """Index rebuilt batches until one does not fit the segment; return the number of log bytes indexed.
 
     `unreadable`, int64[n, 2], are (start, end) of the bytes that are not batches; the last bytes always are a batch.
     `progress`, int64[PROGRESS_FIELDS], has the bytes of both indexes afterwards.
@@ -89,7 +89,7 @@ def _index_batches(
     start_indexes(progress)
     while position < size_bytes:
         if skipped < unreadable.shape[0] and position == unreadable[skipped, 0]:
-            # Look-ups of later offsets need not cross unreadable bytes.
+            # So look-ups of later offsets do not have to read across unreadable bytes.
             progress[SINCE_ENTRY_BYTES] = interval_bytes + 1
             position = unreadable[skipped, 1]
             skipped += 1
@@ -134,9 +134,9 @@ def lay_out_segments(
 ) -> tuple[SegmentImage, ...]:
     """Return the segments of `batches`, uint8[n] of whole batches of any magic in log order.
 
-    The first segment is at `base_offset`.  A batch that would exceed Kafka's limits of file size or offsets begins a
-    further segment at its own base offset.  `aborted` are the transaction index entries to keep, by marker.
-    `unreadable` are (start, end) of the bytes that are not batches; index entries never refer to them.
+    The first segment is at `base_offset`.  If a batch would exceed Kafka's limits of file size or offsets, it begins
+    another segment, at its own base offset.  `aborted` are the transaction index entries to keep, by the offset of
+    their marker.  `unreadable` are (start, end) of the bytes that are not batches; index entries never refer to them.
     """
     images: list[SegmentImage] = []
     progress = np.zeros(PROGRESS_FIELDS, dtype=np.int64)

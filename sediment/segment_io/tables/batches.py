@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format.decode import NO_CONTROL_RECORD, OFFSET_DELTA
+from sediment.segment_io.format.decode import OFFSET_DELTA
 from sediment.segment_io.format.layout import (
     CODEC_MASK,
     DELETE_HORIZON_BIT,
+    NO_CONTROL_RECORD,
 )
 from sediment.segment_io.format.legacy import unwrap
 from sediment.segment_io.fs import Fs
@@ -54,7 +55,7 @@ _CONTROL_TYPES = (
 
 @dataclass(slots=True)
 class _Batches:
-    """Header rows gathered for one table, and the columns that headers do not hold."""
+    """Header rows gathered for one table, and the columns that are not in headers."""
 
     rows: list[Rows]
     valid: list[Mask]
@@ -74,7 +75,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `batches`; arguments and errors are those of `readers.read_table`.
 
-    A batch with a wrong CRC is not unreadable here: its row says that it is not `valid`.
+    A batch with a wrong CRC is not unreadable here: it has a row in which `valid` is False.
     """
     selected = request.selected()
     gathered = _Batches([], [], [], [])
@@ -117,7 +118,7 @@ def _gather(gathered: _Batches, span: BatchSpan, scan_task: ScanTask) -> None:
 
 
 def _look_inside(row: np.void, valid: bool, span: BatchSpan) -> None:
-    """Fill in the base offset and record count of a message of magic 0 or 1; a compressed one is decompressed."""
+    """Fill in the base offset and record count of a message of magic 0 or 1; decompress it if it is compressed."""
     if not row["attributes"] & CODEC_MASK:
         row["record_count"] = 1
         return

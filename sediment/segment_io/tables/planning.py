@@ -1,6 +1,6 @@
-"""Tasks that read a table: cut from the segments by size, or a number of partitions with small files each.
+"""Tasks that read a table: each reads slices of segments up to a size, or the small files of several partitions.
 
-Invariant: the rows of the tasks of `plan_table` together are the table, in the order of the sources and of offsets.
+Invariant: together, the rows of the tasks of `plan_table` are the table, in the order of sources and offsets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.schema import READ_COMMITTED, SLICED_TABLES, TableRequest
 
 BATCHES_TASK_BYTES = 512 << 20  # larger than for records, because only headers are decoded
-OPEN_SEGMENT_BYTES = 1 << 20  # a segment's opening costs a task as much as reading this
+OPEN_SEGMENT_BYTES = 1 << 20  # opening a segment takes as long as reading this many bytes
 SOURCES_PER_TASK = 64
 
 
@@ -47,12 +47,12 @@ class TableTask:
 def plan_table(
     request: TableRequest, sources: Sequence[Source], fs: Fs, *, task_bytes: int | None = None
 ) -> list[TableTask]:
-    """Return the tasks whose rows together are the table, in the order of `sources` and offsets.
+    """Return the tasks; together, their rows are the table, in the order of `sources` and offsets.
 
-    A task reads about `task_bytes` of segments; None is a default for each table.
+    A task reads about `task_bytes` of segments; None means the default of the table.
 
     Raises:
-        SedimentError: a directory went away, or a corrupt log keeps READ_COMMITTED from being decided.
+        SedimentError: a directory vanished, or the log is so corrupt that the committed range cannot be found.
     """
     wanted = [source for source in sources if request.selects(source)]
     if task_bytes is None:
@@ -93,7 +93,7 @@ def pack_scan_tasks(scan_tasks: Sequence[ScanTask], task_bytes: int) -> list[Tab
 
 
 def read_cost(scan_task: ScanTask) -> int:
-    """Return the cost of a scan task in bytes read, the opening of its segment included."""
+    """Return the cost of a scan task in bytes read, including the cost of opening its segment."""
     return scan_task.slice.size_bytes + OPEN_SEGMENT_BYTES
 
 
@@ -108,7 +108,7 @@ class UnreadableRange:
 
 
 def parse_range(text: str | None, name: str) -> tuple[int, int]:
-    """Return `A:B` as (A, B); an empty side is open, and None is open on both sides.
+    """Return `A:B` as (A, B); if a side is empty, the range has no bound there; None has no bounds.
 
     Raises:
         UsageError: `text` is not a range of numbers.

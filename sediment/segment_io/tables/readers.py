@@ -1,7 +1,7 @@
-"""Readers of the tables of a log's files: rows of a task as pyarrow batches.
+"""Readers of the tables of a log's files: they return the rows of a task as pyarrow batches.
 
-    records, batches          read by `records` and `batches`, so that one large segment is read by several tasks
-    the others                read here from the small files beside the segments, a task for many partitions
+    records, batches          read by the modules `records` and `batches`; several tasks can read one large segment
+    the others                read here from indexes, snapshots and checkpoints; one task reads many partitions
 
 Invariants: every batch that `read_table` yields has the schema of `arrow_schema`; pyarrow is imported when a batch is
 asked for, compiled code when records or batches are read, neither before.
@@ -27,8 +27,8 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
-from sediment.segment_io.partition.producer_state import parse_snapshot
 from sediment.segment_io.partition.slices import Slice
+from sediment.segment_io.partition.snapshots import parse_snapshot
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.printable import encodable
 from sediment.segment_io.tables.planning import TableTask, UnreadableRange
@@ -53,8 +53,8 @@ def read_table(
     With SKIP and ROWS, `on_unreadable` gets each range that was not read.  If retention removed records after planning,
     `on_lost` gets the slice and the first offset that still has data; without `on_lost` that is an error.
 
-    Without `follow`, a segment that was replaced or removed after planning is an error too.  The segments that are
-    there now may lack records that newer, unplanned segments supersede.
+    Without `follow`, a segment that was replaced or removed after planning is an error too.  The present segments may
+    lack records that newer, unplanned records supersede.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: with FAIL, at the first batch that cannot be read.

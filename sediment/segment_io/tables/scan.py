@@ -1,13 +1,13 @@
-r"""Scan of the slices of segments: spans of whole batches, and the ranges between them that cannot be read.
+r"""Scan of slices of segments: it yields spans of complete batches, and the ranges between them that cannot be read.
 
     slice --chunks--> spans of whole batches --headers--> batches of which no record is wanted are left out
                         \--> unreadable range: raised, reported, or a row of its own; reading goes on at the next batch
 
-Bytes after the last whole batch of a segment that is written to are not an error: they are a batch in the middle of
-its append, or the zeros of a preallocated file.
+If a segment is being written to, bytes after its last complete batch are not an error: they are a batch that is being
+appended, or the zeros of a preallocated file.
 
-Invariants: memory is one chunk and the largest batch; a file is read through one descriptor, so that a rename or a
-deletion of the file meanwhile does not matter.
+Invariants: memory is one chunk and the largest batch; a file is read through one descriptor, so it may be renamed or
+deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def read_spans(
 ) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
     """Yield the spans and unreadable ranges of a scan task.
 
-    With `follow`, the segments that hold its offsets now are read; without, only the file that was planned.
+    With `follow`, the segments that now have its offsets are read; otherwise only the planned file.
 
     Raises:
         SourceChangedError: without `follow` the planned file is gone; with it, files are replaced faster than read, or
@@ -173,7 +173,7 @@ def _replaced(planned: Slice) -> SourceChangedError:
 
 
 def _moved(scan_task: ScanTask, fs: Fs, on_lost: OnLost | None) -> list[ScanTask]:
-    """Return scan tasks for the offsets of one whose file was replaced or removed."""
+    """Return new scan tasks for the offsets of a scan task whose file was replaced or removed."""
     stale = scan_task.slice
     slices = current_slices(stale, fs)
     segments = live_segments(stale.source, fs)
@@ -220,7 +220,7 @@ def _spans(scan_task: ScanTask, descriptor: int) -> Iterator[tuple[ScanTask, Bat
 def _next_good(scan_task: ScanTask, descriptor: int, position: int) -> int:
     """Return the position of the next batch with a valid CRC after the bad one at `position`, else the slice's end.
 
-    Candidates are the end that the length of the bad batch gives, and the entries of the offset index.
+    Candidates are the end of the bad batch according to its length, and the entries of the offset index.
     """
     segment, end = scan_task.slice.segment, scan_task.slice.end_position
     base_offset, size_bytes = segment.base_offset, segment.ref.log_bytes

@@ -1,10 +1,10 @@
 """Tables of a log's files: their columns, requests for them, and their pyarrow schemas.
 
-    records, batches          a row each, read from slices of segments
-    the others                a row an entry of the small files beside them
+    records, batches          one row each, read from slices of segments
+    the others                one row for each entry of a small file
 
-Column names are those of Spark's Kafka source if it has them, else Kafka's own words.  A value that a file does not
-have is null; but `timestamp`, `producerId`, `sequence` and the like of a record are -1 where Kafka's clients give -1.
+Column names are those of Spark's Kafka source if it has the column, else Kafka's own terms.  A missing value is null;
+but `timestamp`, `producerId`, `sequence` and similar columns of a record are -1 if Kafka's clients return -1.
 
 Invariant: pyarrow is imported when a schema or an array is asked for, not before.
 """
@@ -179,9 +179,9 @@ SLICED_TABLES = frozenset({"records", "batches"})
 class TableRequest:
     """Request for rows and columns of one table.
 
-    `columns`, `topics` and `partitions` None are all of them.  Only `records` and `batches` hold exactly the rows that
-    `topics`, `partitions` and `bounds` select; the other tables may hold more.  With `on_corruption` ROWS there is a
-    column `corruption`.
+    If `columns`, `topics` or `partitions` is None, all are requested.  Only `records` and `batches` contain exactly the
+    rows that `topics`, `partitions` and `bounds` select; the other tables may contain more.  With `on_corruption` ROWS
+    there is a column `corruption`.
     """
 
     what: str = "records"
@@ -247,7 +247,7 @@ def _arrow_types() -> dict[str, Any]:
 def timestamps_from_ms(values_ms: Any) -> pa.Array:
     """Return timestamps for ms since the epoch.
 
-    None and -1 are null; a value that does not fit microseconds becomes the nearest that does.
+    None and -1 become null; a value that does not fit microseconds becomes the nearest value that does.
     """
     import pyarrow as pa
 

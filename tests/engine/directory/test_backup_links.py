@@ -1,4 +1,4 @@
-"""A log directory as it was before a run: whole, once, and only where links can lead."""
+"""Links to a log directory before a run: all files, linked once, and only on the same filesystem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mark of a directory of links: what it says of each partition, and what changes a fingerprint."""
+"""The mark of a directory of links: its fingerprint of each partition, and the changes that alter a fingerprint."""
 
 from __future__ import annotations
 

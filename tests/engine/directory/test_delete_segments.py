@@ -1,4 +1,4 @@
-"""Removing segments: what is renamed, in which order, and what is left."""
+"""Removing segments: the renamed files, their order, and the remaining files."""
 
 from __future__ import annotations
 

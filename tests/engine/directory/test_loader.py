@@ -1,4 +1,4 @@
-"""Loading a partition: Kafka's scenarios, Kafka's own results, and every step cut off."""
+"""Loading a partition: Kafka's scenarios, Kafka's own results, and an interruption at every step."""
 
 import errno
 import random

@@ -1,4 +1,4 @@
-"""An output is complete if its manifest is there, and belongs to the run that claimed it last."""
+"""An output is complete if its manifest exists, and belongs to the run that claimed it last."""
 
 import hashlib
 import json

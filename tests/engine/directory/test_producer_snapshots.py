@@ -1,10 +1,11 @@
-"""Snapshots of producer state: which are taken, believed, dropped."""
+"""Snapshots of producer state: which ones are taken, used and dropped."""
 
 import pytest
 
 from sediment.engine.directory.producer_snapshots import ProducerStateManager, ReplayedSegment, Snapshots
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.producer_state import ProducerEntry, encode_snapshot
+from sediment.segment_io.partition.producer_state import ProducerEntry
+from sediment.segment_io.partition.snapshots import encode_snapshot
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.segments import list_snapshots
 from tests.twin.snapshots import parse_snapshot

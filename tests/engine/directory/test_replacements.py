@@ -1,4 +1,4 @@
-"""Random mixes of what replacements can leave: nothing that a whole log held is lost without a word."""
+"""Random mixes of leftovers of replacements: no record of an intact log is lost without a report."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The hand-off folder: what an engine says in it, what a job leaves, and what neither takes for the other's."""
+"""The hand-off folder: the files of the engine, those of a job, and files that belong to neither."""
 
 from __future__ import annotations
 

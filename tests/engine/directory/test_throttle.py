@@ -1,4 +1,4 @@
-"""The throttle's windows and sleeps, as Kafka's Throttler has them, by one process and by several."""
+"""The throttle's windows and sleeps, which equal those of Kafka's Throttler, in one process and in several."""
 
 import multiprocessing
 import threading

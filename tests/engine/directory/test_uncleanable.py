@@ -1,4 +1,4 @@
-"""The marks of partitions that cleaning gave up on: how long they hold, and that nothing else is lost with them."""
+"""The marks of uncleanable partitions: how long they are valid, and that changing one keeps the others."""
 
 import json
 import os

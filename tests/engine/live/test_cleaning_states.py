@@ -1,4 +1,4 @@
-"""The states of cleaning; a thread that waits for the end of a cleaning is woken."""
+"""The cleaning states, and how a thread that waits for the end of a cleaning is woken."""
 
 from __future__ import annotations
 

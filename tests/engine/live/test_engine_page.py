@@ -1,4 +1,4 @@
-"""The code on the engine's page runs as it is written."""
+"""The code on the page about the engine runs unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's cleaner: which log it takes, how it stops, what it remembers, and that a log in use stays right."""
+"""The engine's cleaner: which log it chooses, how it stops, what it remembers, and that a log in use stays correct."""
 
 from __future__ import annotations
 

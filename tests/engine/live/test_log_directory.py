@@ -1,4 +1,4 @@
-"""One log directory that an engine owns: how it is taken, what its files say, and how its checkpoints are written."""
+"""A log directory that an engine owns: how it is opened, what its files contain, and how checkpoints are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Background tasks: when they run, in which order, and what a failing or slow one does to the others."""
+"""Background tasks: when they run, in which order, and how a failing or slow task affects the others."""
 
 from __future__ import annotations
 

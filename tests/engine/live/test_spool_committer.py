@@ -1,4 +1,4 @@
-"""Swaps that were prepared beside a running engine: what it commits, what it refuses, and that it says so."""
+"""Swaps that were prepared while an engine was running: which ones it commits or refuses, and its replies."""
 
 from __future__ import annotations
 

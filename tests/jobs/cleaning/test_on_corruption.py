@@ -1,4 +1,4 @@
-"""`compact --on-corruption keep`: corrupt regions stay and are reported, the rest is compacted; `verify` agrees."""
+"""`compact --on-corruption keep`: corrupt regions stay and are reported, other data is compacted; `verify` agrees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions cleaned in splits from the command line: the bytes of one task, and the fallback to one task."""
+"""Partitions cleaned in splits from the command line: the same bytes as from one task, and the fallback to one task."""
 
 from __future__ import annotations
 

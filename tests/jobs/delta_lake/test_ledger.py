@@ -1,4 +1,4 @@
-"""The ledger: each run is recorded once, even if repeated or interrupted, and the ledger never fails a run."""
+"""The ledger: each run is recorded once, even if it is repeated or interrupted, and errors never fail a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directories in a log directory that no partition is named like: every command says so and leaves them alone."""
+"""Directories whose names are not those of partitions: every command reports them and leaves them alone."""
 
 from __future__ import annotations
 

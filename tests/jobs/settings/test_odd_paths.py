@@ -1,4 +1,4 @@
-"""Paths that are not UTF-8, or hold what a terminal, a Delta table or a format string takes for something else."""
+"""Paths that are not UTF-8, or that contain special characters of terminals, Delta tables or format strings."""
 
 from __future__ import annotations
 

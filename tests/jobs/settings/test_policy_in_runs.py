@@ -1,4 +1,4 @@
-"""The rules of choosing and bounding, as a run over whole log directories keeps them (kafka-log 02 §1, §2, §9; 06)."""
+"""Rules for choosing logs and limiting a run, in runs over complete log directories (kafka-log 02 §1, §2, §9; 06)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that only read, on a log directory in which a broker is at work."""
+"""Commands that only read, on a log directory that a running broker uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands where settings are elsewhere: what they leave alone, refuse and delete (tests/data/kraft is a real node)."""
+"""Commands without the files that contain the settings: what they leave alone, refuse and delete."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.fs import Fs
 from tests.archives import unpack
+from tests.jobs.expire.test_expire import bases, make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree, write_checkpoint
-from tests.jobs.test_expire import bases, make_log
 from tests.segments import NOW_MS
 
 KRAFT = Path(__file__).parents[2] / "data" / "kraft"

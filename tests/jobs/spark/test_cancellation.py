@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: at any moment a command ends with one sentence and 1, and with nothing half-done."""
+"""SIGINT and SIGTERM: at any moment a command ends with one sentence and exit status 1, with nothing half-done."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_a_command_that_imports_its_first_library_ends_with_one_sentence(
         program, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "sediment: the run was stopped before it began\n"
+    assert done.stderr == "sediment: the run was stopped before it started\n"
 
 
 def test_an_ignored_signal_stays_ignored_while_a_command_loads(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The same job gives the same bytes wherever its tasks run, and whatever happens to them."""
+"""A job writes the same bytes on every kind of cluster, even if its tasks are lost or repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of a `compact` run: corruption, rates, network filesystems, memory and originals."""
+"""Limits of a `compact` run: quarantine, rates, network filesystems, memory and originals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions are started in processes of their own: the tests of this package share one context."""
+"""Sessions, started in separate processes because the tests of this package share one context."""
 
 from __future__ import annotations
 

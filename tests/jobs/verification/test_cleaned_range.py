@@ -1,4 +1,4 @@
-"""Up to where a log could be cleaned, and what its segments alone tell."""
+"""The range in which a log could be cleaned, and differences that segments alone show."""
 
 from dataclasses import replace
 

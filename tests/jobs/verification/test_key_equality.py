@@ -1,4 +1,4 @@
-"""`--key-equality exact` through the command line: what it takes, what a plan says of it, what it does not go with.
+"""`--key-equality exact` on the command line: its memory, its plan, and the options that it excludes.
 
 That keys of one hash are told apart is shown in tests/compaction/test_exact_keys.py.
 """

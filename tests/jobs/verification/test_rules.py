@@ -1,4 +1,4 @@
-"""Rules that go by settings: what is right where no setting states them, and where they are as large as can be."""
+"""Rules that depend on settings: results if no source states a setting, and with the largest values."""
 
 from __future__ import annotations
 

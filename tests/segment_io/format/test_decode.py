@@ -18,6 +18,7 @@ from sediment.segment_io.compiled.status import (
 )
 from sediment.segment_io.format import decode
 from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, RECORD_FIELDS
+from sediment.segment_io.format.layout import NO_CONTROL_RECORD
 from tests.twin import varints
 from tests.twin.batches import Record, RecordHeader, encode_batch, parse_batch
 from tests.twin.errors import InvalidRecordError, TwinError
@@ -235,7 +236,7 @@ def test_header_rows_carry_every_field():
     assert (row["base_offset"], row["last_offset"], row["leader_epoch"], row["magic"]) == (100, 105, 5, 2)
     assert (row["producer_id"], row["producer_epoch"], row["base_sequence"], row["record_count"]) == (7, 3, 12, 2)
     assert (row["base_timestamp"], row["max_timestamp"], row["attributes"]) == (1000, 1000, 0x10)
-    assert row["control_type"] == decode.NO_CONTROL_RECORD
+    assert row["control_type"] == NO_CONTROL_RECORD
 
 
 COMMIT = bytes.fromhex(

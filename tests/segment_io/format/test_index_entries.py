@@ -1,4 +1,4 @@
-"""Kafka's rule for index entries, and where the product leaves out an entry that a broker refuses."""
+"""Kafka's rule for index entries, and entries that Sediment leaves out although a broker would fail."""
 
 import numpy as np
 from hypothesis import given

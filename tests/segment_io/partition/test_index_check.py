@@ -1,4 +1,4 @@
-"""Checks of indexes and snapshots: what Kafka wrote passes, and every kind of damage is named."""
+"""Checks of indexes and snapshots: Kafka's own files pass, and every kind of damage is reported."""
 
 import numpy as np
 import pytest

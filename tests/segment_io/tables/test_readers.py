@@ -1,4 +1,4 @@
-"""Every table against what Kafka's own dumps and files say, and what is made of damage."""
+"""Every table compared with Kafka's own dumps and files, and the rows of damaged files."""
 
 import contextlib
 import logging

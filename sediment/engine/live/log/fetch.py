@@ -1,6 +1,6 @@
 """Requests and results of reads of a live log: isolation, offset locations, slices of segments.
 
-Invariant: a slice keeps its file open, so that it can be read to its end even if the segment is deleted.
+Invariant: a slice keeps its file open, so it can be read to its end even if the segment is deleted.
 
 Source: kafka-log 04 §8, §9.
 """
@@ -48,8 +48,8 @@ class LogOffsetMetadata:
 class FetchedData:
     """A slice of a segment that begins with a batch and may end inside one.
 
-    It may hold records below the requested offset, which the caller skips.  `aborted` are the aborted transactions
-    that touch it, None unless the read was of committed data.
+    It may hold records below the requested offset, which the caller skips.  `aborted` are the aborted transactions that
+    overlap it; None if the read was not limited to committed data.
     """
 
     start: LogOffsetMetadata

@@ -37,7 +37,8 @@ from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind,
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
 from sediment.segment_io.partition.checkpoint_files import write_leader_epochs
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.producer_state import ProducerState, encode_snapshot
+from sediment.segment_io.partition.producer_state import ProducerState
+from sediment.segment_io.partition.snapshots import encode_snapshot
 
 _SNAPSHOT = SegmentFileKind.SNAPSHOT
 
@@ -87,7 +88,7 @@ class LocalLog:
             self.segment(found.base_offset, size_bytes=found.log_bytes, now_ms=now_ms) for found in loaded.segments
         )
         self.epochs = loaded.leader_epochs
-        # A log that is being deleted is loaded with a log end of 0, whatever its log start.
+        # A log that is being deleted is loaded with a log end of 0, even if its log start is higher.
         log_end = max(loaded.log_end_offset, loaded.log_start_offset)
         self.offsets = LogOffsets.within(loaded.log_start_offset, loaded.high_watermark, loaded.recovery_point, log_end)
         self.last_flush_ms = now_ms
@@ -112,10 +113,10 @@ class LocalLog:
 
     @contextmanager
     def changing_files(self) -> Iterator[None]:
-        """Make a change of several steps, after a check that the files it opens are within the limit of open files.
+        """Guard a change of several steps: first check that the files that it opens are within the limit of open files.
 
-        If other threads take the descriptors meanwhile, the log goes offline and its directory stays online: the state
-        of the files after half a change is not known.
+        If other threads take the descriptors meanwhile, the log goes offline, because the state of its files is then
+        unknown.  Its directory stays online.
         """
         self.fs.require_descriptors(SPARE_DESCRIPTORS)
         try:
@@ -153,8 +154,8 @@ class LocalLog:
         raise self._offline_error(f"the disk failed: {error}") from error
 
     def go_offline(self, reason: str) -> None:
-        """Refuse every further call with StorageError; the first reason is kept, and no lock is waited for."""
-        # Text alone: the traceback of an error would keep the files of its frames open.
+        """Refuse every further call with StorageError; keep the first reason, and wait for no lock."""
+        # Only the text: the traceback of an error would keep the files of its frames open.
         self.failure = self.failure or reason
 
     def _offline_error(self, reason: str) -> StorageError:
@@ -180,7 +181,7 @@ class LocalLog:
         self.producers.on_high_watermark(self.offsets.high_watermark)
 
     def start_at(self, offset: int) -> bool:
-        """Raise the log start to `offset`; False if it is there or above already."""
+        """Raise the log start to `offset`; return False if it is already there or above."""
         if offset <= self.offsets.log_start:
             return False
         self.offsets = self.offsets.started_at(offset)
@@ -196,7 +197,7 @@ class LocalLog:
 
     # --------------------------------------------------------------------------------------------------------- segments
     def segment(self, base_offset: int, *, size_bytes: int, now_ms: int, is_new: bool = False) -> Segment:
-        """Return a segment of this log, with a jitter of its own."""
+        """Return a segment of this log, with its own jitter."""
         jitter_bound_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
         return Segment(
             self.directory,
@@ -258,7 +259,7 @@ class LocalLog:
         self.last_snapshot_offset = max(self.snapshots, default=self.offsets.log_start)
 
     def write_snapshot(self, offset: int, *, synced: bool) -> None:
-        """Write a snapshot of the producers, which are those at `offset`, unless there is a later one.
+        """Write a snapshot of the producers at `offset`, unless there is a later snapshot.
 
         Source: kafka-log 04 §3.1.
         """

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from sediment.engine.directory.leader_epochs import with_batches
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_flush import flush_locked
-from sediment.engine.live.log.log_roll import roll
+from sediment.engine.live.log.log_roll import roll, should_roll
 from sediment.engine.live.log.producer_appends import ProducerUpdate, VerificationGuard
 from sediment.engine.live.log.validation import (
     AppendBuffers,
@@ -40,8 +40,8 @@ from sediment.segment_io.partition.producer_state import NO_OFFSET, RememberedBa
 class AppendInfo:
     """The result of an append; without batches the offsets are -1 and nothing changed.
 
-    `first_offset` is also -1 if a follower appended a compressed message of magic 0 or 1, whose header gives only the
-    last one, as in Kafka.  For a duplicate, offsets and timestamp are those of the first append.
+    As in Kafka, `first_offset` is also -1 if a follower appended a compressed message of magic 0 or 1, because its
+    header has only the last offset.  For a duplicate, offsets and timestamp are those of the first append.
     """
 
     first_offset: int
@@ -64,7 +64,7 @@ _THREAD_LOCAL = _ThreadLocalBuffers()
 
 
 class AppendRequest(NamedTuple):
-    """The arguments of an append besides its records.
+    """The arguments of an append, without the records.
 
     `guard` belongs to the first batch of a transaction, `transaction_version` to a marker.
     """
@@ -155,7 +155,8 @@ def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, re
         )
         if update.duplicate is not None:
             return _duplicate(log, update.duplicate)
-    rolls = log.segments.active.should_roll(
+    rolls = should_roll(
+        log.segments.active,
         log.config,
         append_bytes=batches.size_bytes,
         max_timestamp_ms=max_timestamp_ms,
@@ -173,7 +174,7 @@ def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, re
             if flushes:
                 flush_locked(log, log_end)
     else:
-        # Every file that this needs is open.
+        # Every file that is needed below is open.
         _store(log, batches, log_end, update)
     return AppendInfo(
         first_offset if request.origin.assigns_offsets or _has_first_offset(batches) else NO_OFFSET,

@@ -5,8 +5,8 @@
     recovery point   offsets below it are durable; it may lag behind the log start after records were deleted
     log end          next offset to be assigned
 
-Invariants: log start ≤ high watermark ≤ log end, and recovery point ≤ log end.  The constructor holds them, so each
-method returns offsets that keep them or raises.
+Invariants: log start ≤ high watermark ≤ log end, and recovery point ≤ log end.  The constructor checks them, so each
+method either returns offsets that keep them, or raises.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LogOffsets:
 
     @classmethod
     def within(cls, log_start: int, high_watermark: int, recovery_point: int, log_end: int) -> LogOffsets:
-        """Return the offsets with high watermark and recovery point lowered or raised into the log."""
+        """Return the offsets with high watermark and recovery point moved to the nearest offset within the log."""
         return cls(log_start, min(max(high_watermark, log_start), log_end), min(recovery_point, log_end), log_end)
 
     def appended_to(self, log_end: int) -> LogOffsets:
@@ -56,13 +56,13 @@ class LogOffsets:
         return LogOffsets(self.log_start, self.high_watermark, recovery_point, self.log_end)
 
     def truncated_to(self, offset: int) -> LogOffsets:
-        """Return the offsets after the log was truncated to end at `offset`; they stay if it ends there or below."""
+        """Return the offsets after a truncation to `offset`; unchanged if the log already ends there or below."""
         if offset >= self.log_end:
             return self
         return LogOffsets.within(min(self.log_start, offset), self.high_watermark, self.recovery_point, offset)
 
     def emptied_at(self, offset: int, log_start: int | None = None) -> LogOffsets:
-        """Return the offsets of the log without a record: it ends at `offset` and starts at `log_start` or there.
+        """Return the offsets of an emptied log that ends at `offset` and starts at `log_start`, by default at `offset`.
 
         Raises:
             UsageError: `log_start` is above `offset`.

@@ -1,11 +1,12 @@
-"""Reading a live log: slices of segments, offsets by time, and the log as cleaner and reports see it.
+"""Reading a live log: slices of segments, offsets by time, and the view that the cleaner and reports use.
 
     read      limit by isolation -> segment -> slice of its file        kafka-log 04 §8
     lookup    timestamp -> segment -> first record at or after it       kafka-log 04 §9
 
 The last stable offset is the high watermark, or the first offset of an earlier transaction that is undecided.
 
-Invariants: a read finds its position under the lock and its bytes without; nothing here changes the log.
+Invariants: a read finds its position under the lock, and reads its bytes without the lock; nothing here changes the
+log.
 """
 
 from __future__ import annotations
@@ -132,10 +133,10 @@ def offset_metadata(log: LocalLog, offset: int) -> LogOffsetMetadata:
 
 
 def lookup_timestamp(log: LocalLog, target_ms: int) -> TimestampOffsetEpoch | None:
-    """Return the first record at or after a time, or the offset for EARLIEST_TIMESTAMP and its like; None if none is.
+    """Return the first record at or after a time, or the offset for a constant like EARLIEST_TIMESTAMP; else None.
 
     Raises:
-        UsageError: a negative time that has no meaning.
+        UsageError: the time is negative and not one of these constants.
         CorruptBatchError: the segment is corrupt.
         StorageError: the disk failed.
     """
@@ -162,7 +163,7 @@ def _found(record: FoundRecord | None) -> TimestampOffsetEpoch | None:
 
 
 def segment_refs(log: LocalLog) -> tuple[SegmentRef, ...]:
-    """Return the segments as their files are now; the active one counts written bytes, without the reserved ones."""
+    """Return the segments in their present state; for the active one, count written bytes only, not reserved ones."""
     with log.locked():
         found = list_log(log.partition, log.directory, log.fs).segments
         sizes = log.segments.sizes_bytes()
@@ -170,7 +171,7 @@ def segment_refs(log: LocalLog) -> tuple[SegmentRef, ...]:
 
 
 def view(log: LocalLog, *, first_dirty_checkpoint: int | None, now_ms: int) -> LogView:
-    """Return the log as the rules of compaction see it."""
+    """Return the view of the log that the rules of compaction use."""
     with log.locked():
         segments = list(log.segments)
         has_lag = log.config.compaction.max_compaction_lag_ms < INT64_MAX

@@ -1,6 +1,6 @@
 """Committing a cleaning of a live log: cleaned segments replace their sources, one group at a time.
 
-Invariant: the lock is held for one group at a time, so appends and reads go on between two groups.
+Invariant: the lock is held for one group at a time, so appends and reads continue between two groups.
 
 Source: kafka-log 02 §8.1; Kafka's LocalLog.replaceSegments, which the cleaner calls for each group.
 """

@@ -1,13 +1,36 @@
-"""Rolling a live log: end the active segment and begin the next one (kafka-log 04 §6)."""
+"""Rolling a live log: when and how the active segment ends and the next one begins (kafka-log 04 §6)."""
 
 from __future__ import annotations
 
+from sediment.engine.config import LogConfig
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_flush import flush
+from sediment.engine.live.log.segment import Segment
 from sediment.segment_io.errors import StorageError, UsageError
+from sediment.segment_io.format.layout import INT32_MAX
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 
 _SNAPSHOT = SegmentFileKind.SNAPSHOT
+
+
+def should_roll(
+    active: Segment, config: LogConfig, *, append_bytes: int, max_timestamp_ms: int, last_offset: int, now_ms: int
+) -> bool:
+    """Return True if an append to the segment `active` has to begin the next one.
+
+    Source: kafka-log 04 §6.
+    """
+    if active.size_bytes > config.compaction.segment_bytes - append_bytes:
+        return True
+    if active.size_bytes:
+        first_ms = active.first_timestamp_ms()
+        waited_ms = max_timestamp_ms - first_ms if first_ms >= 0 else now_ms - active.created_ms
+        if waited_ms > config.max_segment_ms - active.jitter_ms:
+            return True
+    active.open_to_append()
+    if active.offset_index.is_full or active.time_index.is_full:
+        return True
+    return not 0 <= last_offset - active.base_offset <= INT32_MAX
 
 
 def roll(log: LocalLog, expected_offset: int) -> int:
@@ -53,6 +76,6 @@ def _flush_rolled(log: LocalLog, base_offset: int) -> None:
                 log.fs.sync_file(snapshot)
         flush(log, base_offset, force_last_segment=False)
     except (StorageError, UsageError):
-        # A close meanwhile has flushed the log or no longer needs it; a disk failure was reported already.
+        # If the log was closed meanwhile, it is flushed or needs no flush; a disk failure was already reported.
         if not log.is_closed and log.failure is None:
             raise

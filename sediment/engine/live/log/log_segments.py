@@ -3,8 +3,8 @@
 Invariants
 * The segments ascend by base offset and the last one is active; there is always one, except while a log is emptied.
 * Nothing here writes to a file; a removed segment has released its files.
-* After the first read of committed data, every segment with aborted transactions is known, so that a read of a log
-  without transactions costs no more than one segment.
+* After the first read of committed data, every segment with aborted transactions is known, so a read of a log without
+  transactions looks at one segment only.
 
 Source: kafka-log 04 §8, §9.
 """
@@ -104,7 +104,7 @@ class LogSegments:
 
     # ------------------------------------------------------------------------------------------------------------- find
     def between(self, from_offset: int, to_offset: int) -> list[Segment]:
-        """Return the segments that hold offsets from `from_offset` up to, without, `to_offset`."""
+        """Return the segments with offsets from `from_offset` up to, not including, `to_offset`."""
         if from_offset >= to_offset:
             return []
         first = max(bisect_right(self._bases, from_offset) - 1, 0)
@@ -133,7 +133,7 @@ class LogSegments:
     def aborted(
         self, segment: Segment, start_offset: int, end_position: int, log_end_offset: int
     ) -> tuple[AbortedTransaction, ...]:
-        """Return aborted transactions that touch a read from `start_offset` to byte `end_position` of `segment`.
+        """Return aborted transactions that overlap a read from `start_offset` to byte `end_position` of `segment`.
 
         Source: kafka-log 04 §8 step 7.
         """

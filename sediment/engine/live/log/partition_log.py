@@ -15,7 +15,7 @@ Invariants
 * If the process may open no more files, a call raises OpenFilesLimitError before it changes anything.
 * One lock per log serialises writers; the checksums of an append are verified before the lock is taken.
 * A read finds its position under the lock and reads its bytes without; a segment that is deleted or replaced meanwhile
-  is read to its end.
+  can still be read to its end.
 * Time comes from `clock`; background work goes through `scheduler`.
 
 Source: kafka-log 04, 05.
@@ -272,7 +272,7 @@ class PartitionLog:
             return () if producer is None else producer.batches
 
     def segments(self) -> tuple[SegmentRef, ...]:
-        """Return the segments as their files are now; the active one counts written bytes, without reserved ones."""
+        """Return the segments in their present state; only written bytes of the active one count, not reserved ones."""
         return log_reader.segment_refs(self._log)
 
     def segment_states(self) -> tuple[SegmentState, ...]:
@@ -281,7 +281,7 @@ class PartitionLog:
             return self._log.segments.states()
 
     def segment_bases_between(self, from_offset: int, to_offset: int) -> tuple[int, ...]:
-        """Return the bases of the segments that hold offsets from `from_offset` up to, without, `to_offset`.
+        """Return the bases of the segments with offsets from `from_offset` up to, not including, `to_offset`.
 
         Raises:
             UsageError: `to_offset` is below `from_offset`.
@@ -292,7 +292,7 @@ class PartitionLog:
             return tuple(segment.base_offset for segment in self._log.segments.between(from_offset, to_offset))
 
     def view(self, *, first_dirty_checkpoint: int | None, now_ms: int) -> LogView:
-        """Return the log as the rules of compaction see it."""
+        """Return the view of the log that the rules of compaction use."""
         return log_reader.view(self._log, first_dirty_checkpoint=first_dirty_checkpoint, now_ms=now_ms)
 
     def update_config(self, config: LogConfig) -> None:
@@ -313,8 +313,8 @@ class PartitionLog:
     ) -> AppendInfo:
         """Append a batch under the next offsets; `records` stay unchanged.
 
-        A marker needs its `transaction_version`; the first batch of a transaction needs a guard of
-        `maybe_start_transaction_verification`.  RAFT_LEADER brings its own offsets.
+        A marker needs its `transaction_version`; the first batch of a transaction needs a guard from
+        `maybe_start_transaction_verification`.  With RAFT_LEADER the batches already have their offsets.
 
         Raises:
             RejectedAppendError: a batch or record may not be appended; nothing changed.
@@ -330,7 +330,7 @@ class PartitionLog:
         return log_append.append(self._log, records, request)
 
     def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo:
-        """Append batches that bring their offsets, up to the first one of a leader epoch above `leader_epoch`.
+        """Append batches that already have offsets, up to the first one with a leader epoch above `leader_epoch`.
 
         Raises:
             UnexpectedAppendOffsetError: they begin below the log end offset.
@@ -342,7 +342,7 @@ class PartitionLog:
     def maybe_start_transaction_verification(
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool = False
     ) -> VerificationGuard | None:
-        """Return a guard to append the first batch of a transaction with; None if the transaction is already open.
+        """Return a guard for appending the first batch of a transaction; None if the transaction is already open.
 
         `sequence` is that of the batch; `supports_epoch_bump` is True for a client with transaction version 2.
 
@@ -400,9 +400,9 @@ class PartitionLog:
             return log_roll.roll(self._log, 0 if expected_next_offset is None else expected_next_offset)
 
     def flush(self, up_to: int | None = None, *, force_last_segment: bool = False) -> None:
-        """Make batches below `up_to`, by default the log end, durable; the recovery point follows.
+        """Make batches below `up_to`, by default the log end, durable; then raise the recovery point.
 
-        With `force_last_segment` an active segment without a batch is made durable too.  Appends go on meanwhile.
+        With `force_last_segment` an active segment without a batch is made durable too.  Appends continue meanwhile.
 
         Raises:
             StorageError: the disk failed.
@@ -428,7 +428,7 @@ class PartitionLog:
             return self._log.offsets.high_watermark
 
     def maybe_increment_high_watermark(self, offset: int | None = None) -> bool:
-        """Raise the high watermark to `offset`, by default to the log end; False if it is there or above already.
+        """Raise the high watermark to `offset`, by default to the log end; return False if it is already there.
 
         The default is right for a log without other replicas, and safe with any number of appending threads.
 
@@ -449,7 +449,7 @@ class PartitionLog:
             return True
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
-        """Raise the log start to `offset`; False if it is there or above already.
+        """Raise the log start to `offset`; return False if it is already there or above.
 
         The files stay until `delete_old_segments`.
 
@@ -483,7 +483,7 @@ class PartitionLog:
 
     # ------------------------------------------------------------------------------------------- truncate and replace
     def truncate_to(self, offset: int) -> bool:
-        """Truncate the log to end at `offset`; False if it ends there or below already.
+        """Truncate the log to end at `offset`; return False if it already ends there or below.
 
         A batch that spans `offset` is removed whole.
 
@@ -499,7 +499,7 @@ class PartitionLog:
             return log_truncation.truncate_to(self._log, offset)
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
-        """Delete everything; the log goes on at `offset` and starts at `log_start_offset`, by default there too.
+        """Delete everything; continue at `offset`, with the log start at `log_start_offset`, by default also `offset`.
 
         Raises:
             UsageError: `offset` is negative or below `log_start_offset`; nothing changed.
@@ -515,7 +515,7 @@ class PartitionLog:
     def replace_segments(self, swap: PreparedSwap, *, before_group: Callable[[], None] | None = None) -> None:
         """Commit a cleaning of this log: the parts of each group replace its sources.
 
-        The lock is held for one group at a time, and `before_group` is called without it: appends and reads go on
+        The lock is held for one group at a time, and `before_group` is called without it: appends and reads continue
         between two groups.
 
         Raises:
@@ -537,7 +537,7 @@ class PartitionLog:
     ) -> FetchedData:
         """Return a slice of at most `max_bytes` of the segment with `start_offset`, or of the next one with data.
 
-        With `min_one_message` the first batch is given whole whatever its size.
+        With `min_one_message`, the first batch is returned complete even if it is larger than `max_bytes`.
 
         Raises:
             OffsetOutOfRangeError: `start_offset` is outside the log.
@@ -558,12 +558,12 @@ class PartitionLog:
         return log_reader.offset_metadata(self._log, offset)
 
     def lookup_timestamp(self, target_ms: int) -> TimestampOffsetEpoch | None:
-        """Return the first record at or after a time, or the offset for EARLIEST_TIMESTAMP and its like.
+        """Return the first record at or after a time, or the offset for a constant like EARLIEST_TIMESTAMP.
 
-        Returns None without such a record.
+        Returns None if such a record does not exist.
 
         Raises:
-            UsageError: a negative time that has no meaning.
+            UsageError: the time is negative and not one of these constants.
             CorruptBatchError: the segment is corrupt.
             StorageError: the disk failed.
 
@@ -575,12 +575,12 @@ class PartitionLog:
     def go_offline(self, reason: str) -> None:
         """Refuse every further call with StorageError; `reason` is a clause for its text.
 
-        It waits for no lock: calls under way go on.  `close_handlers` closes the files.
+        It does not wait for a lock, so calls in progress continue.  `close_handlers` closes the files.
         """
         self._log.go_offline(reason)
 
     def close(self) -> None:
-        """Close the files as a clean stop leaves them: indexes trimmed, a snapshot of the producers at the log end.
+        """Close the files as for a clean stop: trim the indexes, and write a snapshot of the producers at the log end.
 
         Batches are not flushed: for a clean stop call `flush(force_last_segment=True)` first.  If the log is offline,
         only the files are closed.

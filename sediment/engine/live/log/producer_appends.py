@@ -1,13 +1,13 @@
-"""The producers of a live log: checks of an append against them, and its effect once the batches are written.
+"""The producers of a live log: check an append against them, and update them once its batches are written.
 
 Invariants
 * `check` changes nothing.  It returns a `ProducerUpdate`, which `apply` takes after the batches were written, so a
   refused or failed append leaves no trace.
 * A producer remembers its last five batches, the number that a client may have in flight; all have its current epoch.
 * `_open` is keyed by the first offset of its transactions and ascends.
-* `_unreplicated` holds ended transactions in the order of their markers; the log's end grows, so that is their last
-  offset.  `_unreplicated_firsts` is a heap of (first offset, last offset); it can hold transactions that were
-  forgotten, but not at its top.
+* `_unreplicated` holds ended transactions in the order of their markers; this is also the order of their last offsets,
+  because the log end only grows.  `_unreplicated_firsts` is a heap of (first offset, last offset); it can contain
+  forgotten transactions, but never at its top.
 
 Source: kafka-log 04 §3.
 """
@@ -28,9 +28,15 @@ from sediment.segment_io.errors import (
     UsageError,
 )
 from sediment.segment_io.format.indexes import AbortedTransaction
-from sediment.segment_io.format.layout import CONTROL_ABORT, CONTROL_COMMIT, INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE
-from sediment.segment_io.partition.producer_state import (
+from sediment.segment_io.format.layout import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    INT32_MAX,
     NO_CONTROL_RECORD,
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+)
+from sediment.segment_io.partition.producer_state import (
     NO_COORDINATOR_EPOCH,
     NO_OFFSET,
     CompletedTransaction,
@@ -64,11 +70,11 @@ class Producer:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last batch, -1 without one under this epoch."""
+        """The sequence of the last batch; -1 if the producer wrote none under this epoch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, fields: BatchFields) -> RememberedBatch | None:
-        """Return the remembered batch that `fields` repeats, None if it is new."""
+        """Return the remembered batch that `fields` repeats; None if the batch is new."""
         if fields.producer_epoch != self.epoch:
             return None
         last = last_sequence(fields.base_sequence, fields.last_offset - fields.base_offset)
@@ -210,7 +216,7 @@ class LogProducers:
     def remove_expired(self, now_ms: int) -> None:
         """Forget producers and verifications that were idle for `producer.id.expiration.ms`.
 
-        Without that setting none is forgotten.
+        Without that setting, no producer is forgotten.
         """
         expiration_ms = self.expiration_ms
         if expiration_ms is None:
@@ -262,7 +268,7 @@ class LogProducers:
         Raises:
             OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError,
             TransactionCoordinatorFencedError: a batch may not be appended.
-            UsageError: a marker without a transaction version, or a control record that is not a marker.
+            UsageError: a marker has no transaction version, or a control record is not a marker.
         """
         update = ProducerUpdate()
         for fields in batches:

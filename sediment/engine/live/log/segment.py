@@ -6,10 +6,10 @@
     <base>.txnindex     aborted transactions whose marker is here                          01 §7.4
 
 Invariants
-* `size_bytes` counts whole writes: reads end there and the next append begins there, whatever bytes a failed write left
-  after it.
-* Files are opened on first use, so that a log of many segments costs nothing until it is read.  A segment that is only
-  read keeps one descriptor, one that is appended to three; `close_idle` closes them.
+* `size_bytes` counts complete writes: reads end there, and the next append begins there, even if a failed write left
+  bytes after it.
+* Files are opened on first use, so a log of many segments costs nothing until it is read.  A segment keeps one
+  descriptor if it is only read, and three if it is appended to; `close_idle` closes them.
 * The log's lock serialises writers; a reader finds positions under the lock and reads bytes without it.
 """
 
@@ -25,7 +25,7 @@ from sediment.engine.live.log.validation import Batches
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, INCOMPLETE, OK
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import (
     OFFSET_DELTA,
     PADDING_BYTES,
@@ -62,11 +62,13 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.segment.append import index_entries
-from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, MappedTimeIndex, OpenTransactionIndex
-from sediment.segment_io.segment.reader import batch_error, padded_buffer
+from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, MappedTimeIndex
+from sediment.segment_io.segment.reader import batch_error
 from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_LAST_OFFSET, BY_TIMESTAMP, find_batch
+from sediment.segment_io.segment.transaction_index import OpenTransactionIndex
 from sediment.segment_io.units import NS_PER_MS
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
@@ -92,7 +94,7 @@ class FoundRecord:
 
 
 class Segment:
-    """A segment by its base offset; `created_ms`, the time this object was made, dates one without timestamps."""
+    """A segment by its base offset; without timestamps, its age counts from `created_ms`, when this object was made."""
 
     def __init__(
         self,
@@ -263,27 +265,8 @@ class Segment:
         return self._first_timestamp_ms
 
     # ------------------------------------------------------------------------------------------------------------- roll
-    def should_roll(
-        self, config: LogConfig, *, append_bytes: int, max_timestamp_ms: int, last_offset: int, now_ms: int
-    ) -> bool:
-        """Return True if an append has to begin the next segment.
-
-        Source: kafka-log 04 §6.
-        """
-        if self.size_bytes > config.compaction.segment_bytes - append_bytes:
-            return True
-        if self.size_bytes:
-            first_ms = self.first_timestamp_ms()
-            waited_ms = max_timestamp_ms - first_ms if first_ms >= 0 else now_ms - self.created_ms
-            if waited_ms > config.max_segment_ms - self.jitter_ms:
-                return True
-        self.open_to_append()
-        if self.offset_index.is_full or self.time_index.is_full:
-            return True
-        return not 0 <= last_offset - self.base_offset <= INT32_MAX
-
     def become_inactive(self) -> None:
-        """Trim log and indexes to their content; the largest timestamp gets its entry first."""
+        """Write the time index entry of the largest timestamp, then trim log and indexes to their content."""
         self._end_time_index()
         self.offset_index.trim()
         self.time_index.trim()
@@ -330,7 +313,7 @@ class Segment:
         return None
 
     def find_timestamp(self, target_ms: int, start_offset: int) -> FoundRecord | None:
-        """Return the first record at or above `start_offset` whose timestamp is at least `target_ms`; None without one.
+        """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`, or None.
 
         Raises:
             CorruptBatchError: a batch before it is malformed.
@@ -407,7 +390,7 @@ class Segment:
         )
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
-        """Return an offset that no record before byte `position` reaches, by the index; None without an entry."""
+        """Return, from the index, an offset above all records before byte `position`; None without an entry."""
         return self.offset_index.fetch_upper_bound(position)
 
     # --------------------------------------------------------------------------------------------------------- truncate
@@ -466,7 +449,7 @@ class Segment:
 
     # -------------------------------------------------------------------------------------------------------------- end
     def moved(self, directory: Path) -> None:
-        """Take over the new path of the partition's directory."""
+        """Use the new path of the partition's directory."""
         self.directory = directory
         if self._file is not None:
             self._file.path = self.path()

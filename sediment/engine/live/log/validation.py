@@ -3,9 +3,9 @@
     read_batches      bytes -> whole batches with correct checksums                        kafka-log 04 §1.1
     validate          batches of a leader -> batches with offsets in the log               04 §2
 
-Invariants: nothing is written, and the caller's bytes are not changed, because work is done in buffers of the thread.
-A batch that needs only offsets and times is stamped in place, without a loop over its records in Python; every other
-batch is rebuilt.
+Invariants: nothing is written to a file, and the caller's bytes are not changed, because each thread works in its own
+buffers. If a batch needs only offsets and times, they are stamped into its copy, without a Python loop over its
+records; every other batch is rebuilt.
 
 Source: Kafka's LogValidator.
 """
@@ -39,7 +39,7 @@ from sediment.segment_io.errors import (
     UnsupportedForFormatError,
 )
 from sediment.segment_io.format import legacy
-from sediment.segment_io.format.codecs import decompress
+from sediment.segment_io.format.compression.streams import decompress
 from sediment.segment_io.format.decode import (
     BATCH_ROW,
     KEY_BYTES,
@@ -73,6 +73,7 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
+from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.rebuild import rebuilt_bound, write_records
 from sediment.segment_io.format.record_batch import BatchHead, NewRecord, batch_of, build_batch
 from sediment.segment_io.segment.append import (
@@ -85,7 +86,7 @@ from sediment.segment_io.segment.append import (
     read_verified,
     stamp_batch,
 )
-from sediment.segment_io.segment.reader import Rows, padded_buffer
+from sediment.segment_io.segment.reader import Rows
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -162,7 +163,7 @@ assert BatchFields._fields == BATCH_ROW.names
 
 
 class Summary(NamedTuple):
-    """Several headers in one; `has_producer` is True if one of them has a producer."""
+    """A summary of several headers; `has_producer` is True if one of them has a producer."""
 
     first_offset: int
     last_offset: int
@@ -172,7 +173,7 @@ class Summary(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Batches:
-    """Whole batches in buffer[:size_bytes], with their header rows, BATCH_ROW[n]."""
+    """Complete batches in buffer[:size_bytes], with their header rows, BATCH_ROW[n]."""
 
     buffer: ByteArray
     size_bytes: int
@@ -188,7 +189,7 @@ class Batches:
         return BatchFields(*self.rows[0].item())
 
     def summary(self) -> Summary:
-        """Return all headers in one; a single row avoids numpy's reductions, which cost more."""
+        """Return a summary of all headers; for a single row it avoids numpy's reductions, which cost more."""
         first = self.first()
         if len(self.rows) == 1:
             return Summary(first.base_offset, first.last_offset, first.max_timestamp, first.producer_id >= 0)
@@ -233,15 +234,15 @@ class AppendBuffers:
 def read_batches(
     records: Buffer, buffers: AppendBuffers, *, origin: AppendOrigin, leader_epoch: int, max_message_bytes: int
 ) -> Batches:
-    """Return the whole batches of an append; a partial batch after them is left out.
+    """Return the complete batches of an append; leave out a partial batch at the end.
 
-    For a follower, the first batch of a leader epoch above `leader_epoch` and all after it are left out too.
+    For a follower, also leave out the first batch with a leader epoch above `leader_epoch`, and all batches after it.
 
     Raises:
         CorruptBatchError: a checksum, a length or a magic is wrong.
-        InvalidRecordError: a header contradicts itself, a client gives offsets, or an epoch differs from the leader's.
-        RecordTooLargeError: a batch is above `max_message_bytes`; not for a follower.
-        OffsetsOutOfOrderError: given offsets do not ascend.
+        InvalidRecordError: a header contradicts itself, a client sets offsets, or an epoch differs from the leader's.
+        RecordTooLargeError: a batch is larger than `max_message_bytes`; never for a follower.
+        OffsetsOutOfOrderError: assigned offsets do not ascend.
 
     Source: kafka-log 04 §1.1.
     """
@@ -316,11 +317,11 @@ def validate(
     origin: AppendOrigin,
     now_ms: int,
 ) -> ValidatedAppend:
-    """Assign the batches of a leader's append, at least one, their offsets from `first_offset` on.
+    """Assign offsets, beginning with `first_offset`, to the batches of a leader's append; there is at least one batch.
 
     Raises:
         InvalidRecordError: a batch or record may not be appended; RecordValidationError lists records.
-        UnsupportedForFormatError: producer fields in a format without them.
+        UnsupportedForFormatError: a batch has producer fields, but its format has none.
         CorruptBatchError: compressed records cannot be decompressed, or an inner checksum is wrong.
         RecordTooLargeError: a rebuilt batch is above max.message.bytes.
 
@@ -543,7 +544,7 @@ def _rebuilt(
 
 
 def _convert(batches: Batches, config: LogConfig, codec: int, append_time_ms: int, now_ms: int) -> _Assembled:
-    """Messages of magic 0 and 1 as the records of one batch of magic 2."""
+    """Convert messages of magic 0 and 1 to the records of one batch of magic 2."""
     earliest_ms, latest_ms = _time_range(config, now_ms)
     new: list[NewRecord] = []
     reasons: list[int] = []

@@ -1,4 +1,4 @@
-"""The question of `expire`: on a terminal only, once, before anything changes; what follows is what was shown."""
+"""The question of `expire`: once, only on a terminal, before any change; a yes deletes the segments that were shown."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from sediment.jobs.expire import ExpiryRunReport
 from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import DeclinedError, SourceChangedError
+from tests.jobs.expire.test_expire import NAME, bases, make_log
 from tests.jobs.kept_originals import catalogues
 from tests.jobs.log_dirs import tree, write_checkpoint
-from tests.jobs.test_expire import NAME, bases, make_log
 from tests.segments import NOW_MS, batch_bytes, write_segment
 
 SETS = ("cleanup.policy=delete", "retention.bytes=360", "retention.ms=-1")

@@ -1,4 +1,4 @@
-"""A refresh of a snapshot table cut off at every step that Spark and Delta do to files.
+"""A refresh of a snapshot table, interrupted at every file operation of Spark and Delta.
 
 The steps are those of a Hadoop filesystem below Delta (tests/faults/java).  Either the steps after the last one do
 nothing, so that the files are those of a killed run; or a step fails and Spark goes on.  Hadoop syncs nothing on a
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.delta, pytest.mark.timeout(0)]
 IS_WHOLE = os.environ.get("SEDIMENT_CRASH_MATRIX") == "whole"
 KINDS = ("SIGKILL", "torn write", "torn rename", "EIO", "ENOSPC")
 SAMPLE = 3
-SOURCES = Path(__file__).parents[1] / "faults" / "java"
+SOURCES = Path(__file__).parents[2] / "faults" / "java"
 NOW_MS = 1_700_000_100_000
 
 

@@ -1,4 +1,4 @@
-"""`expire --keep-originals`: links before anything goes, and a catalogue from which everything can be put back."""
+"""`expire --keep-originals`: links are made before a deletion, and with the catalogue everything can be restored."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Fail, FaultyFs, Kill, Killed
+from tests.jobs.expire.test_expire import LOG_START, NAME, bases, make_log
 from tests.jobs.kept_originals import catalogues, put_back
 from tests.jobs.log_dirs import sediment, tree, write_checkpoint
-from tests.jobs.test_expire import LOG_START, NAME, bases, make_log
 from tests.segments import NOW_MS
 
 EPOCHS = "0\n3\n0 0\n1 7\n2 12\n"

@@ -1,4 +1,4 @@
-"""The same appends, rolls, truncations and markers by Kafka 4.2.0 and by a PartitionLog must give the same files.
+"""Kafka 4.2.0 and a PartitionLog must write the same files for the same appends, rolls, truncations and markers.
 
 SEDIMENT_CONFORMANCE_LIVE is the number of random logs (60), SEDIMENT_CONFORMANCE_SEED the first seed (0).  With codecs
 the compressed streams differ, and so do sizes; then Kafka's description of the directory is compared without them.

@@ -3,11 +3,11 @@
     area      | records of a batch | records of the next | …        | padding |
     payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if they are not in the area
 
-They call functions of the codecs' C libraries by address; snappy, which no library exports, is a loop here.  A batch
-that is framed in another way, is malformed or has no library is left out; `codecs.decompress` reads or reports it.
+They call functions of the codecs' C libraries by address; snappy, which no library exports, is a loop here.  A batch is
+left out if it is framed differently, is malformed, or has no library; `streams.decompress` then reads or reports it.
 
 Invariants
-* A payload counts only if `codecs.decompress` returns the same bytes.
+* A payload counts only if `streams.decompress` returns the same bytes.
 * Nothing is written outside the area and its padding.
 * Nothing is read beyond a payload and the PADDING_BYTES after its buffer.
 """
@@ -79,7 +79,7 @@ _ZSTD_MAX_WINDOW_EXPONENT = 17  # of a window of 128 MiB, the largest for stream
 def find_tools() -> Tools:
     """Return the libraries' functions with new contexts, int64[TOOL_REGISTERS].
 
-    The contexts live as long as the array and serve one thread at a time.
+    The contexts exist as long as the array; only one thread at a time may use them.
     """
     tools = np.zeros(TOOL_REGISTERS, dtype=np.int64)
     tools[_LZ4_DECOMPRESS] = address_of(LZ4, "LZ4_decompress_safe")
@@ -140,7 +140,7 @@ def _gzip(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     )
     if status == _LIBDEFLATE_INSUFFICIENT_SPACE:
         return _NO_ROOM
-    # Bytes after the first member are left to `codecs.decompress`, which reads them as Java does.
+    # Bytes after the first member are left to `streams.decompress`, which reads them as Java does.
     if status != _LIBDEFLATE_SUCCESS or tools[_SIZES] != end - start:
         return NOT_DECOMPRESSED
     return tools[_SIZES + 1]
@@ -267,7 +267,7 @@ def _snappy_block(source: int, end: int, target: int, room: int) -> int:
         if source > end or distance == 0 or distance > out - target or length > limit - out:
             return NOT_DECOMPRESSED
         if distance >= 16:
-            # Whole words, past the end of the copy too: the bytes there are written later or are padding.
+            # Whole words, even past the end of the copy, because the bytes there are written later or are padding.
             for at in range(0, length, 16):
                 copy_bytes(out + at, out + at - distance, 16)
         else:

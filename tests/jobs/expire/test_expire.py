@@ -1,4 +1,4 @@
-"""`sediment expire`: which segments go, what is left on disk, and what is said."""
+"""`sediment expire`: the deleted segments, the remaining files, and the messages."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
 """
 
 # The package is never on the import path itself, so the name cannot hide the standard library's.
-# ruff: noqa: A005
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ from sediment.segment_io.format.layout import (
 )
 
 GZIP_LEVEL = 6  # the level of deflate's default, Kafka's level -1
-LZ4_LEVEL = 9  # Kafka's number for the fast compressor; other levels select the high compressor
+LZ4_LEVEL = 9  # Kafka's level for the fast compressor; other levels select the high compressor
 ZSTD_LEVEL = 3
 SNAPPY_BLOCK_BYTES = 32 << 10
 
@@ -62,7 +61,7 @@ def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2)
             in a wrapper of magic 0 or 1.
         UnsupportedDataError: codec 5 to 7.
 
-    Source: kafka-log 01 §6; streams that Kafka's readers tolerate are tolerated.
+    Source: kafka-log 01 §6; a stream that Kafka's readers accept is accepted here too.
     """
     view = memoryview(payload).cast("B")
     if codec == CODEC_NONE:
@@ -125,7 +124,7 @@ def _joined(parts: list[Buffer]) -> Buffer:
 _GZIP_WBITS = 31  # a gzip header and trailer around 32 KiB windows
 _GZIP_MEMBER_START = b"\x1f\x8b\x08"
 _GZIP_HEADER_AND_TRAILER_BYTES = 18
-# Each member costs a copy of the rest of its window; windows keep the cost of many small members linear.
+# Each member costs a copy of the remaining bytes of its window; so windows keep the cost of many small members linear.
 _GZIP_WINDOW_BYTES = 64 << 10
 
 
@@ -148,7 +147,7 @@ def _decompress_gzip(payload: memoryview, limit_bytes: int) -> Buffer:
             parts.append(part)
             room -= len(part)
             position += len(window) - len(inflater.unused_data)
-        # Java's reader takes bytes that are not a member for the end of the stream.
+        # For Java's reader, bytes that are not a member are the end of the stream.
         rest = payload[position:]
         if len(rest) <= _GZIP_HEADER_AND_TRAILER_BYTES or rest[:3] != _GZIP_MEMBER_START:
             return _joined(parts)
@@ -214,7 +213,7 @@ _LZ4_MAGIC = LZ4_FRAME_HEADER[:4]
 _LZ4_END_MARK = bytes(4)
 _LZ4_CHECKSUM_BYTES = 4
 _LZ4_CONTENT_SIZE_BYTES = 8
-_LZ4_MAX_RATIO = 255  # a length byte of 255 is the densest that an lz4 block holds
+_LZ4_MAX_RATIO = 255  # an lz4 block expands most with length bytes of 255
 _LZ4_WORD = struct.Struct("<I")
 
 _FLG_RESERVED = 0x03
@@ -330,7 +329,7 @@ _ZSTD_RAW, _ZSTD_RLE, _ZSTD_COMPRESSED = range(3)
 
 
 class _ZstdContexts(threading.local):
-    """Contexts of one thread: they are costly to create and serve one stream at a time."""
+    """Contexts of one thread; they are costly to create, and each handles one stream at a time."""
 
     def __init__(self) -> None:
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}
@@ -359,9 +358,9 @@ def _decompress_zstd(payload: memoryview, limit_bytes: int) -> Buffer:
 
 
 def _zstd_bound(payload: memoryview) -> int:
-    """Return the most bytes that the frames of `payload` can hold, by their block headers; every frame must be whole.
+    """Return an upper bound of the bytes in the frames of `payload`, from block headers; every frame must be complete.
 
-    The library's reader takes a truncated frame for a short one, so the block headers are scanned first.
+    The library's reader accepts a truncated frame as a shorter one, so the block headers are scanned first.
     """
     bound = 0
     position = 0
@@ -396,7 +395,7 @@ def _zstd_advance(payload: memoryview, position: int, count: int) -> int:
 
 
 def _compress_zstd(payload: memoryview, level: int) -> bytes:
-    """Compress as Kafka's stream does: flush before the end, so that the last block is empty."""
+    """Compress like Kafka's stream: flush before the end, so the last block is empty."""
     compressor = _zstd.compressors.get(level)
     if compressor is None:
         compressor = zstandard.ZstdCompressor(level=level, write_content_size=False, write_checksum=False)

@@ -1,9 +1,9 @@
-"""A compiled function that compresses the records of one batch, as `codecs.compress` does at Kafka's levels.
+"""A compiled function that compresses the records of one batch, as `streams.compress` does at Kafka's levels.
 
-It calls functions of the codecs' C libraries by address.  Snappy, which no library exports, and codecs without a
-library are left to `codecs.compress`.
+It calls functions of the codecs' C libraries by address.  It leaves snappy, which no library exports, and codecs
+without a library to `streams.compress`.
 
-Invariants: the result is byte for byte that of `codecs.compress` for the same records.  Nothing is written outside the
+Invariants: the result is byte for byte that of `streams.compress` for the same records.  Nothing is written outside the
 target.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import call_for_int, call_for_size, copy_bytes, store_i8
 from sediment.segment_io.compiled.native import LIBDEFLATE, LZ4, ZSTD, Tools, address_of, take_tool
-from sediment.segment_io.format.codecs import GZIP_LEVEL, ZSTD_LEVEL
+from sediment.segment_io.format.compression.streams import GZIP_LEVEL, ZSTD_LEVEL
 from sediment.segment_io.format.layout import (
     CODEC_GZIP,
     CODEC_LZ4,
@@ -50,7 +50,7 @@ _ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END = range(3)
 def find_compressors() -> Tools:
     """Return the libraries' functions with new contexts, int64[COMPRESSOR_REGISTERS].
 
-    The contexts live as long as the array and serve one thread at a time.
+    The contexts exist as long as the array; only one thread at a time may use them.
     """
     tools = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
     tools[_LZ4_COMPRESS] = address_of(LZ4, "LZ4_compress_default")
@@ -72,7 +72,7 @@ def _prepare_zstd(library: ctypes.CDLL, context: ctypes.c_void_p) -> bool:
 
 @kernel
 def compressed_bound(size_bytes: int) -> int:
-    """Return the bytes that every codec needs at most to compress records of that size."""
+    """Return an upper bound of the bytes that any codec needs to compress records of that size."""
     return size_bytes + (size_bytes >> 7) + 1024
 
 
@@ -125,7 +125,7 @@ def _lz4(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tool
 
 @kernel
 def _zstd(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tools) -> int:
-    """Compress as Kafka's stream does: flush before the end, so that the last block is empty."""
+    """Compress like Kafka's stream: flush before the end, so the last block is empty."""
     if tools[_ZSTD_COMPRESS] == 0:
         return NOT_COMPRESSED
     tools[_ZSTD_OUTPUT], tools[_ZSTD_OUTPUT + 1], tools[_ZSTD_OUTPUT + 2] = target, room_bytes, 0

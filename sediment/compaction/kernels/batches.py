@@ -1,0 +1,260 @@
+"""The batches of one chunk as kernels read them: header fields, where the records are, and the hashes of their keys.
+
+`decode_keys` is the common beginning of `fill_map` and `collect_keys`; the sweep takes its two steps one by one.
+
+Invariants: `scan_chunk` has checked every batch; nothing enters the map here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.compaction.kernels.offset_map import headroom, normal, prefetch_slot
+from sediment.compaction.kernels.registers import HEADROOM, NEEDED
+from sediment.compaction.kernels.transactions import UNREADABLE
+from sediment.segment_io.compiled.jit import inlined_kernel, kernel
+from sediment.segment_io.compiled.memory import load_i16, load_i32, load_i64
+from sediment.segment_io.compiled.status import (
+    BAD_RECORD_COUNT,
+    NEEDS_MAP_ROOM,
+    NEEDS_PAYLOAD,
+    NEEDS_RECORD_ROOM,
+    OK,
+)
+from sediment.segment_io.format.compression.decompress import NOT_DECOMPRESSED
+from sediment.segment_io.format.decode import (
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    decode_records,
+    read_varint,
+    read_varlong,
+)
+from sediment.segment_io.format.hashing import hash_key
+from sediment.segment_io.format.layout import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    BATCH_HEADER_BYTES,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    LAST_OFFSET_DELTA,
+    LOG_OVERHEAD_BYTES,
+    MIN_RECORD_BYTES,
+    RECORD_COUNT,
+)
+
+
+class Batches(NamedTuple):
+    """The checked batches of one chunk.
+
+    `flags` is uint8[batches], or empty for all zero.  `payloads`, int64[batches, 2], holds the address and bytes of the
+    decompressed records of compressed batches, or NOT_DECOMPRESSED; it is empty if no batch is compressed.
+    """
+
+    buffer: npt.NDArray[np.uint8]
+    positions: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.uint8]
+    payloads: npt.NDArray[np.int64]
+
+
+class KeyMap(NamedTuple):
+    """The tables of an OffsetMap, and the seed and secrets with which its keys are hashed."""
+
+    tables: npt.NDArray[np.int64]
+    seed: np.uint64
+    secrets: npt.NDArray[np.uint8]
+
+
+class Rows(NamedTuple):
+    """Working memory for the records of one batch: decoded rows, hashes of their keys, and 1 for each record kept.
+
+    int64[n, RECORD_FIELDS], uint64[n, 2] and uint8[n].
+    """
+
+    records: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.uint64]
+    kept: npt.NDArray[np.uint8]
+
+
+class Header(NamedTuple):
+    """The header fields of one batch that the kernels use."""
+
+    address: int
+    size_bytes: int
+    base_offset: int
+    last_delta: int
+    last_offset: int
+    codec: int
+    is_control: bool
+    has_horizon: bool
+    base_timestamp: int
+    record_count: int
+
+
+@inlined_kernel
+def read_header(address: int) -> Header:
+    """Read the header of the batch of magic 2 at `address`."""
+    base_offset = load_i64(address + BASE_OFFSET)
+    last_delta = load_i32(address + LAST_OFFSET_DELTA)
+    attributes = load_i16(address + ATTRIBUTES)
+    return Header(
+        address,
+        load_i32(address + BATCH_LENGTH) + LOG_OVERHEAD_BYTES,
+        base_offset,
+        last_delta,
+        base_offset + last_delta,
+        attributes & CODEC_MASK,
+        (attributes & CONTROL_BIT) != 0,
+        (attributes & DELETE_HORIZON_BIT) != 0,
+        load_i64(address + BASE_TIMESTAMP),
+        load_i32(address + RECORD_COUNT),
+    )
+
+
+@inlined_kernel
+def flags_of(batches: Batches, ordinal: int) -> int:
+    """Return the flags of batch `ordinal`."""
+    return np.int64(batches.flags[ordinal]) if batches.flags.size else 0
+
+
+@inlined_kernel
+def locate_records(header: Header, payloads: npt.NDArray[np.int64], ordinal: int) -> tuple[int, int, int]:
+    """Return (status, address of the batch's records, their bytes).
+
+    The status is OK, NEEDS_PAYLOAD or BAD_RECORD_COUNT.  Only OK makes the header's count one to reserve room for.
+    """
+    if header.codec == 0:
+        address, payload_bytes = header.address + BATCH_HEADER_BYTES, header.size_bytes - BATCH_HEADER_BYTES
+    else:
+        address, payload_bytes = payloads[ordinal, 0], payloads[ordinal, 1]
+        if payload_bytes == NOT_DECOMPRESSED:
+            return NEEDS_PAYLOAD, 0, 0
+    return (BAD_RECORD_COUNT if header.record_count * MIN_RECORD_BYTES > payload_bytes else OK), address, payload_bytes
+
+
+@kernel
+def decode_and_hash(
+    records_base: int,
+    payload_bytes: int,
+    count: int,
+    mapped: int,
+    hashed: int,
+    slot_bytes: int,
+    seed: np.uint64,
+    secrets: int,
+    tables: npt.NDArray[np.int64],
+    records: npt.NDArray[np.int64],
+    hashes: npt.NDArray[np.uint64],
+    state: npt.NDArray[np.int64],
+) -> int:
+    """Decode the records at `records_base`, hash the keys of the first `hashed` of them, and prefetch their slots.
+
+    There has to be room for a row of each record and for `mapped` keys in the map.  The payload was checked.  Return
+    OK, a status that asks for room, or a decoder's status.
+    """
+    if count > records.shape[0]:
+        state[NEEDED] = count
+        return NEEDS_RECORD_ROOM
+    if state[HEADROOM] < mapped:
+        state[HEADROOM] = headroom(tables)
+        if state[HEADROOM] < mapped:
+            state[NEEDED] = mapped
+            return NEEDS_MAP_ROOM
+    status = decode_records(records_base, 0, payload_bytes, count, records)
+    if status != OK:
+        return status
+    for index in range(hashed):
+        length = records[index, KEY_BYTES]
+        if length >= 0:
+            low, high = hash_key(records_base + records[index, KEY_START], length, seed, secrets)
+            low = normal(low, high)
+            hashes[index, 0] = low
+            hashes[index, 1] = high
+            prefetch_slot(tables, slot_bytes, low)
+    return OK
+
+
+@inlined_kernel
+def decode_keys(
+    batches: Batches,
+    header: Header,
+    ordinal: int,
+    slot_bytes: int,
+    keys: KeyMap,
+    rows: Rows,
+    state: npt.NDArray[np.int64],
+) -> int:
+    """Decode the records of a batch and hash their keys, once the map has room for all of them.
+
+    Return OK, a status that asks for room or the payload, or a decoder's status.
+    """
+    status, records_base, payload_bytes = locate_records(header, batches.payloads, ordinal)
+    if status != OK:
+        return status
+    count, secrets = header.record_count, keys.secrets.ctypes.data
+    return decode_and_hash(
+        records_base,
+        payload_bytes,
+        count,
+        count,
+        count,
+        slot_bytes,
+        keys.seed,
+        secrets,
+        keys.tables,
+        rows.records,
+        rows.hashes,
+        state,
+    )
+
+
+@kernel
+def offsets_increase(records: npt.NDArray[np.int64], count: int, last_delta: int) -> bool:
+    """Return True if the offsets of a batch increase and end at or below its last one."""
+    previous = -1
+    for index in range(count):
+        delta = records[index, OFFSET_DELTA]
+        if delta <= previous or delta > last_delta:
+            return False
+        previous = delta
+    return True
+
+
+@inlined_kernel
+def prefetch_ahead(batches: Batches, base: int, ahead: int, keys: KeyMap, slot_bytes: int) -> None:
+    """Prefetch the slot that batch `ahead` will need first."""
+    if batches.flags.size == 0 or batches.flags[ahead] & UNREADABLE == 0:
+        secrets = keys.secrets.ctypes.data
+        _prefetch_first_key(base + batches.positions[ahead], keys.seed, secrets, keys.tables, slot_bytes)
+
+
+@kernel
+def _prefetch_first_key(
+    header: int, seed: np.uint64, secrets: int, tables: npt.NDArray[np.int64], slot_bytes: int
+) -> None:
+    """Prefetch the slot of the first record's key of the batch at `header`, if it is uncompressed and has a key.
+
+    `decode_and_hash` prefetches the keys of one batch; for small batches that comes too late.
+    """
+    if load_i16(header + ATTRIBUTES) & (CODEC_MASK | CONTROL_BIT):
+        return
+    end = header + LOG_OVERHEAD_BYTES + load_i32(header + BATCH_LENGTH)
+    _, address = read_varint(header + BATCH_HEADER_BYTES)
+    if address == 0:
+        return
+    _, address = read_varlong(address + 1)
+    if address == 0:
+        return
+    _, address = read_varint(address)
+    if address == 0:
+        return
+    length, address = read_varint(address)
+    if address != 0 and 0 <= length <= end - address:
+        low, high = hash_key(address, length, seed, secrets)
+        prefetch_slot(tables, slot_bytes, normal(low, high))

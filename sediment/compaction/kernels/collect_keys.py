@@ -1,0 +1,162 @@
+"""The first sweep of a split: the latest occurrence of each of its keys, in runs that the tasks of all splits exchange.
+
+By `digest_of` the caller sees that both sweeps of a split met the same batches.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.compaction.kernels.batches import (
+    Batches,
+    KeyMap,
+    Rows,
+    decode_keys,
+    flags_of,
+    offsets_increase,
+    read_header,
+)
+from sediment.compaction.kernels.offset_map import SET_SLOT_BYTES, is_held
+from sediment.compaction.kernels.registers import (
+    CURSOR,
+    FIRST_MAPPED_OFFSET,
+    HEADROOM,
+    LAST_BASE_OFFSET,
+    NEEDED,
+    RECORDS,
+    RUN_KEYS,
+    RUN_LIMIT,
+)
+from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, UNREADABLE
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u32
+from sediment.segment_io.compiled.status import DONE, NEEDS_SIGHT_ROOM, OFFSETS_NOT_INCREASING, OK, RUN_FULL
+from sediment.segment_io.format.decode import KEY_BYTES, OFFSET_DELTA
+from sediment.segment_io.format.layout import (
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    CRC,
+    FIRST_MAGIC_WITH_PRODUCERS,
+    INT64_MAX,
+    LEGACY_CRC,
+    MAGIC,
+)
+
+_DIGEST_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_DIGEST_SHIFT = np.uint64(29)
+
+
+class RunKeys(NamedTuple):
+    """The keys of one run: hash, uint64[n, 2]; 1 if it enters the map, uint8[n]; number of its record, int64[n]."""
+
+    hashes: npt.NDArray[np.uint64]
+    mapped: npt.NDArray[np.uint8]
+    numbers: npt.NDArray[np.int64]
+
+
+@kernel
+def collect_keys(
+    batches: Batches,
+    rules: npt.NDArray[np.int64],
+    keys: KeyMap,
+    rows: Rows,
+    run: RunKeys,
+    state: npt.NDArray[np.int64],
+) -> int:
+    """Collect the latest occurrence of every key below CURSOR, last batch first: records that may survive BY_BITMAP.
+
+    `run` receives the keys from RUN_KEYS on; a record's number is RECORDS at that record.
+    """
+    base = np.int64(batches.buffer.ctypes.data)
+    while state[CURSOR] > 0:
+        ordinal = state[CURSOR] - 1
+        flags = flags_of(batches, ordinal)
+        if flags & UNREADABLE:
+            state[CURSOR] = ordinal
+            continue
+        header = read_header(base + batches.positions[ordinal])
+        if header.last_offset >= state[LAST_BASE_OFFSET]:
+            return OFFSETS_NOT_INCREASING
+        if header.record_count > 0 and not header.is_control and not flags & DISCARD:
+            all_keys = state[RUN_KEYS] + header.record_count
+            if state[RUN_KEYS] > 0 and all_keys > rules[RUN_LIMIT]:
+                return RUN_FULL
+            status = decode_keys(batches, header, ordinal, SET_SLOT_BYTES, keys, rows, state)
+            if status != OK:
+                return status
+            if not offsets_increase(rows.records, header.record_count, header.last_delta):
+                return OFFSETS_NOT_INCREASING
+            if run.hashes.shape[0] < all_keys:
+                state[NEEDED] = all_keys
+                return NEEDS_SIGHT_ROOM
+            first_mapped = INT64_MAX if flags & UNMAPPED else rules[FIRST_MAPPED_OFFSET]
+            state[RUN_KEYS] = _collect_latest(
+                rows.records,
+                rows.hashes,
+                header.record_count,
+                header.base_offset,
+                first_mapped,
+                keys.tables,
+                state[RECORDS],
+                state[RUN_KEYS],
+                run.hashes,
+                run.mapped,
+                run.numbers,
+            )
+            state[HEADROOM] -= header.record_count
+        state[RECORDS] += header.record_count
+        state[LAST_BASE_OFFSET] = header.base_offset
+        state[CURSOR] = ordinal
+    return DONE
+
+
+@kernel
+def _collect_latest(
+    records: npt.NDArray[np.int64],
+    hashes: npt.NDArray[np.uint64],
+    count: int,
+    base_offset: int,
+    first_mapped_offset: int,
+    tables: npt.NDArray[np.int64],
+    first: int,
+    keys: int,
+    run_hashes: npt.NDArray[np.uint64],
+    run_mapped: npt.NDArray[np.uint8],
+    run_numbers: npt.NDArray[np.int64],
+) -> int:
+    """Collect the records that `keep_latest` would find to be the latest of their keys, in its order.
+
+    `run_hashes`, uint64[n, 2], `run_mapped`, uint8[n], and `run_numbers`, int64[n], hold `keys` keys already.  They
+    receive the hash, 1 if the key enters the map, and the record's number; the last record's number is `first`.
+    Return the number of keys that they hold then.
+    """
+    for index in range(count - 1, -1, -1):
+        if records[index, KEY_BYTES] < 0:
+            continue
+        low = hashes[index, 0]
+        high = hashes[index, 1]
+        is_mapped = base_offset + records[index, OFFSET_DELTA] >= first_mapped_offset
+        if is_held(tables, low, high, is_mapped):
+            continue
+        run_hashes[keys, 0] = low
+        run_hashes[keys, 1] = high
+        run_mapped[keys] = is_mapped
+        run_numbers[keys] = first + count - 1 - index
+        keys += 1
+    return keys
+
+
+@kernel
+def digest_of(source: npt.NDArray[np.uint8], origins: npt.NDArray[np.int64], digest: np.uint64) -> np.uint64:
+    """Return `digest` extended by the batches or messages at `origins`, last first: their offsets, lengths and CRCs."""
+    base = source.ctypes.data
+    for ordinal in range(origins.size - 1, -1, -1):
+        address = base + origins[ordinal]
+        crc = load_u32(address + (CRC if load_i8(address + MAGIC) >= FIRST_MAGIC_WITH_PRODUCERS else LEGACY_CRC))
+        for word in (load_i64(address + BASE_OFFSET), (load_i32(address + BATCH_LENGTH) << 32) ^ crc):
+            digest = (digest ^ np.uint64(word)) * _DIGEST_FACTOR
+            digest ^= digest >> _DIGEST_SHIFT
+    return digest

@@ -1,0 +1,68 @@
+"""The filling of a map with offsets, before a sweep that filters by offset: Kafka's buildOffsetMap as a kernel.
+
+It goes forward through the dirty range, because of two keys the last put wins.  A bounded map may be full before the
+range ends; the round then ends there (kafka-log 02 §4.2).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.compaction.kernels.batches import Batches, KeyMap, Rows, decode_keys, flags_of, read_header
+from sediment.compaction.kernels.offset_map import FULL, OFFSET_SLOT_BYTES, put_bounded
+from sediment.compaction.kernels.registers import (
+    CURSOR,
+    FIRST_MAPPED_OFFSET,
+    HEADROOM,
+    LATEST_OFFSET,
+    MAP_LIMIT,
+    MAPPED,
+)
+from sediment.compaction.kernels.transactions import UNMAPPED, UNREADABLE
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.status import DONE, MAP_FULL, OK
+from sediment.segment_io.format.decode import KEY_BYTES, OFFSET_DELTA
+
+
+@kernel
+def fill_map(
+    batches: Batches,
+    rules: npt.NDArray[np.int64],
+    keys: KeyMap,
+    rows: Rows,
+    state: npt.NDArray[np.int64],
+) -> int:
+    """Put the keys of a chunk's batches into a map with offsets, first batch first; CURSOR counts upwards here.
+
+    LATEST_OFFSET is the map's latest offset.  Return DONE, a status that asks, a decoder's status, or MAP_FULL where
+    Kafka's buildOffsetMapForSegment stops.
+    """
+    base = np.int64(batches.buffer.ctypes.data)
+    first_mapped = rules[FIRST_MAPPED_OFFSET]
+    while state[CURSOR] < batches.positions.size:
+        ordinal = state[CURSOR]
+        flags = flags_of(batches, ordinal)
+        if flags & UNREADABLE:
+            state[CURSOR] = ordinal + 1
+            continue
+        header = read_header(base + batches.positions[ordinal])
+        is_mapped = header.last_offset >= first_mapped
+        if header.record_count > 0 and is_mapped and not header.is_control and not flags & UNMAPPED:
+            status = decode_keys(batches, header, ordinal, OFFSET_SLOT_BYTES, keys, rows, state)
+            if status != OK:
+                return status
+            state[HEADROOM] -= header.record_count
+            for index in range(header.record_count):
+                offset = header.base_offset + rows.records[index, OFFSET_DELTA]
+                if rows.records[index, KEY_BYTES] >= 0 and offset >= first_mapped:
+                    low, high = rows.hashes[index, 0], rows.hashes[index, 1]
+                    added = put_bounded(keys.tables, low, high, offset, state[MAPPED], rules[MAP_LIMIT])
+                    if added == FULL:
+                        return MAP_FULL
+                    state[MAPPED] += added
+                    state[LATEST_OFFSET] = offset
+        if is_mapped:
+            state[LATEST_OFFSET] = header.last_offset
+        state[CURSOR] = ordinal + 1
+    return DONE

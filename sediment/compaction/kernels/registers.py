@@ -1,0 +1,46 @@
+"""Registers of the resumable kernels: what a sweep has done so far, and the settings that it follows.
+
+`state` and `rules` are int64 arrays; the numbers below are their indexes.  The kernel driver owns both.
+"""
+
+from __future__ import annotations
+
+# ---------------------------------------------------------------------------------- registers, int64[STATE_REGISTERS]
+CURSOR = 0  # batches of the chunk still to do
+OUT_START = 1  # first used byte of the output
+LAST_BASE_OFFSET = 2  # base offset of the batch done last
+HEADROOM = 3  # keys that the map can take wherever they hash to
+NEEDED = 4  # the amount that a status asks for
+RAW_BYTES = 5  # bytes of `raw` that are to be compressed
+PENDING_KEPT = 6  # of the batch to be compressed: records kept, timestamps, horizon, codec
+PENDING_BASE_TIMESTAMP = 7
+PENDING_MAX_TIMESTAMP = 8
+PENDING_HAS_HORIZON = 9
+PENDING_CODEC = 10
+MESSAGES_READ = 11
+MESSAGES_WRITTEN = 12
+CHANGED = 13  # 1: the output differs from the input
+LATEST_OFFSET = 14  # of a filled map; records above it survive
+MAPPED = 15  # keys put into a map being filled
+TOMBSTONES_WAITING = 16  # tombstones kept; the next two are the first and last delete horizon of their batches
+FIRST_HORIZON_MS = 17
+LAST_HORIZON_MS = 18
+WITHOUT_HORIZON = 19  # batches that needed a delete horizon and got none
+RUN_KEYS = 20  # keys collected in the current run
+RECORDS = 21  # records met in the split, from its end on
+STATE_REGISTERS = 22
+
+# ------------------------------------------------------------------------------------ settings, int64[RULE_REGISTERS]
+FIRST_MAPPED_OFFSET = 0  # keys below are only looked up
+UPPER_BOUND_OFFSET = 1  # first uncleanable offset; the batch before it keeps its header
+NOW_MS = 2
+NEXT_HORIZON_MS = 3  # now + delete.retention.ms, or NO_HORIZON
+FILTER = 4  # BY_OCCURRENCE, BY_OFFSET or BY_BITMAP
+MAP_LIMIT = 5  # keys that a map being filled may hold
+RUN_LIMIT = 6  # keys that a run may hold; a single batch may exceed it
+RULE_REGISTERS = 7
+
+# How records are filtered
+BY_OCCURRENCE = 0  # by a set of the keys that occurred nearer to the log's end
+BY_OFFSET = 1  # by a filled map with offsets
+BY_BITMAP = 2  # by a bit for each record of the split, from the keys of all splits

@@ -1,0 +1,22 @@
+"""Buffers with readable bytes after their content, which decoders may read before they check an end."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.format.decode import PADDING_BYTES
+
+
+def padded_buffer(size_bytes: int) -> npt.NDArray[np.uint8]:
+    """Return zeroed uint8[size_bytes + PADDING_BYTES]; decoders may read the padding."""
+    return np.zeros(size_bytes + PADDING_BYTES, dtype=np.uint8)
+
+
+def padded_copy(content: Buffer) -> npt.NDArray[np.uint8]:
+    """Return `content` in a padded buffer."""
+    data = np.frombuffer(content, dtype=np.uint8)
+    buffer = padded_buffer(data.size)
+    buffer[: data.size] = data
+    return buffer
