@@ -17,7 +17,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,13 @@ from sediment.jobs.reporting.run_report import SCHEMA, counted, new_run_id
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.server.endpoints import parse_endpoint
 from sediment.server.kafka_server import KafkaServer, Security, ServerOptions
 from sediment.server.read_only.catalog import CatalogOptions
+from sediment.server.read_only.frozen_log import FrozenLog
+from sediment.server.read_only.frozen_segment import UnreadableRange
 from sediment.server.read_only.renaming import parse_renaming
 from sediment.server.request_metrics import request_name
 from sediment.server.server_config import ServerConfig
@@ -102,7 +105,7 @@ def _announce(server: KafkaServer, options: ServerOptions, messages: Any) -> Non
         f"with {server.protocol}"
     )
     if options.security.insecure and not server.bound.is_loopback:
-        _LOGGER.warning("--insecure: whoever reaches %s can read every topic", server.bound)
+        _LOGGER.warning("--insecure: every machine that reaches %s can read every topic", server.bound)
     if server.advertised != server.bound:
         messages.print(f"clients connect to {server.advertised}")
     stderr_log.log_ready(f"listening on {server.bound}")
@@ -138,19 +141,32 @@ def _report(server: KafkaServer, started_ms: int, seconds: float) -> dict[str, A
 
 
 def _partitions(server: KafkaServer) -> list[Mapping[str, Any]]:
-    unreadable: dict[str, int] = {}
-    for partition, _ in server.catalog.unreadable():
-        unreadable[str(partition)] = unreadable.get(str(partition), 0) + 1
+    unreadable: dict[TopicPartition, list[UnreadableRange]] = {}
+    for partition, found in server.catalog.unreadable():
+        unreadable.setdefault(partition, []).append(found)
     return [
-        {
-            "partition": f"{topic.name}-{number}",
-            "log_dir": str(log.directory.parent),
-            "status": "served",
-            "unreadable_ranges": unreadable.get(f"{topic.name}-{number}", 0),
-        }
+        _partition(TopicPartition(topic.name, number), log, unreadable.get(TopicPartition(topic.name, number), []))
         for topic in server.catalog.topics()
         for number, log in sorted(topic.partitions.items())
     ]
+
+
+def _partition(name: TopicPartition, log: FrozenLog, unreadable: Sequence[UnreadableRange]) -> Mapping[str, Any]:
+    reason = None
+    if unreadable:
+        first = unreadable[0]
+        reason = (
+            f"bytes {first.start_position} to {first.end_position} of {first.path} were left out, after offset "
+            f"{first.from_offset}: {first.reason}"
+        )
+    return {
+        "partition": str(name),
+        "log_dir": str(log.directory.parent),
+        "status": "served",
+        "reason_code": "corrupt-batch" if unreadable else None,
+        "reason": reason,
+        "unreadable_ranges": len(unreadable),
+    }
 
 
 # --------------------------------------------------------------------------------------------------------- command line

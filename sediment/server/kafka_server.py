@@ -13,7 +13,8 @@
     10  load groups and transactions, in a thread     answer the members that wait for a rebalance
     11  accept connections                            accept none, close the idle ones, read no further request
 
-A step that fails undoes those before it.  A stop takes STOP_SECONDS at most; what then still runs is left behind.
+A step that fails undoes those before it.  A stop takes STOP_SECONDS or little more.  Then the process can end, whatever
+still runs.
 
 Source: Kafka's BrokerServer and SocketServer.
 """
@@ -224,7 +225,7 @@ class KafkaServer:
         undo.callback(self._sockets.stop_accepting)
 
     def _load_in_background(self, coordinator: GroupCoordinator, transactions: TransactionHandlers) -> None:
-        """Load groups and transactions; until they are there, clients are told to try again."""
+        """Load groups and transactions; until they are there, clients try again."""
 
         def load_groups() -> None:
             coordinator.load(replay_groups(*self._coordinator_logs(CONSUMER_OFFSETS), self._fs))

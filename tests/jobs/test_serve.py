@@ -81,6 +81,8 @@ def test_json_is_printed_after_the_stop(directory):
         "partition": "__consumer_offsets-0",
         "log_dir": str(directory),
         "status": "served",
+        "reason_code": None,
+        "reason": None,
         "unreadable_ranges": 0,
     }
 

@@ -196,7 +196,7 @@ class GroupCoordinator:
     ) -> list[ErrorCode]:
         """Commit offsets (topic, partition, value); return the error of each.
 
-        GROUP_ID_NOT_FOUND means that the group of the given generation does not exist.
+        GROUP_ID_NOT_FOUND means that a generation is given and the group does not exist.
         """
         error = self._serving_error()
         group = self._find(group_id, create=generation < 0) if error is ErrorCode.NONE else None
