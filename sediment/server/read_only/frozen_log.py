@@ -240,15 +240,16 @@ class FrozenLog:
         )
 
     def _attempt(self, read: Callable[[], _Found]) -> _Found:
-        """Return the result of `read`; an error is one of storage, and the next call fails with it at once."""
+        """Return the result of `read`; after an error in the files, which do not change, later calls fail at once."""
         try:
             return read()
-        except (OpenFilesLimitError, OffsetOutOfRangeError):
+        except OSError as error:
+            raise self._disk_failed(error) from error
+        except (OpenFilesLimitError, StorageError):
             raise
-        except (SedimentError, OSError) as error:
-            what = error.what if isinstance(error, SedimentError) else error.strerror or str(error)
+        except SedimentError as error:
             self._failure = StorageError(
-                f"the log cannot be read: {what}",
+                f"the log cannot be read: {error.what}",
                 partition=str(self.partition),
                 path=str(self.directory),
                 advice="check the directory with the command dump, or serve another copy",

@@ -29,16 +29,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sediment.segment_io.compiled.status import INCOMPLETE
 from sediment.segment_io.errors import CorruptDataError
+from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, STATUS_TEXT, read_headers
 from sediment.segment_io.partition.slices import verified_batch
 from sediment.segment_io.segment.columns import check_batches
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
-from sediment.segment_io.segment.reader import BatchSpan, HeaderScan
+from sediment.segment_io.segment.reader import HeaderScan, Rows, padded_buffer
 from sediment.segment_io.segment.record_times import FoundRecord, records_of
 from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_LAST_OFFSET, BY_TIMESTAMP
 from sediment.server.read_only.open_segments import OffsetEntries, OpenSegment, SegmentFiles, int32s
 
 _INDEX_INTERVAL_BYTES = 4096
+_VERIFIED_BYTES = 1 << 20
+_VERIFIED_ROWS = 1 << 12
+_BAD_BATCH = "a batch fails its checksum or its offsets are out of order"
+_TORN = "the segment ends within a batch"
 
 
 class Run(NamedTuple):
@@ -236,31 +242,50 @@ class FrozenSegment:
             self._on_unreadable(found)
 
 
+class _Buffers(threading.local):
+    """Memory that verifications read into; new memory for each would cost as much as the checksums do."""
+
+    def __init__(self) -> None:
+        self.bytes = padded_buffer(_VERIFIED_BYTES)
+        self.rows = np.zeros(_VERIFIED_ROWS, dtype=BATCH_ROW)
+
+
+_buffers = _Buffers()
+
+
 def _verify(opened: OpenSegment, files: SegmentFiles, start: int, until: int, end_position: int) -> tuple[int, str]:
     """Return the end of the good batches from `start` on, at or after `until` if all are good, and why it ends."""
+    buffer, rows = _buffers.bytes, _buffers.rows
     good, previous = start, files.base_offset - 1
-    spans = HeaderScan(Path(files.log), start, size_bytes=end_position).spans(opened.file.descriptor)
-    try:
-        for span in spans:
-            count = _good_rows(span, previous, files.end_offset)
-            if count:
-                good = int(span.rows["position"][count - 1] + span.rows["size_bytes"][count - 1])
-                previous = int(span.rows["last_offset"][count - 1])
-            if count < len(span.rows):
-                return good, "a batch fails its checksum or its offsets are out of order"
-            if good >= until:
-                break
-    except CorruptDataError as error:
-        return good, error.what
-    return good, "the segment ends within a batch"
+    while good < until:
+        wanted = min(buffer.size - PADDING_BYTES, end_position - good)
+        filled = opened.file.read_into(buffer.data[:wanted], good)
+        address = buffer.ctypes.data
+        status, count, end, needed = read_headers(address, 0, filled, good, rows)
+        found = rows[:count]
+        valid = _good_rows(address, -good, found, previous, files.end_offset)
+        if count:
+            previous = int(found["last_offset"][-1])
+        if valid < count:
+            return int(found["position"][valid]), _BAD_BATCH
+        good += end
+        if count:
+            continue
+        if status != INCOMPLETE or not filled < needed <= end_position - good:
+            return good, _TORN if status == INCOMPLETE else STATUS_TEXT[status]
+        buffer = padded_buffer(needed)
+    return good, ""
 
 
-def _good_rows(span: BatchSpan, previous_offset: int, end_offset: int) -> int:
-    """Return the number of batches before the first that fails its checksum or the order of offsets."""
-    rows = span.rows
+def _good_rows(address: int, shift: int, rows: Rows, previous_offset: int, end_offset: int) -> int:
+    """Return the number of batches before the first that fails its checksum or the order of offsets.
+
+    The batch of a row is at byte `position + shift` of the buffer at `address`.
+    """
+    if not len(rows):
+        return 0
     valid = np.zeros(len(rows), dtype=np.bool_)
-    shift = span.start - span.position
-    check_batches(span.buffer.ctypes.data, shift, rows, valid, np.zeros(len(rows), dtype=np.int64))
+    check_batches(address, shift, rows, valid, np.zeros(len(rows), dtype=np.int64))
     last_offsets = rows["last_offset"]
     valid &= last_offsets < end_offset
     valid[0] &= last_offsets[0] > previous_offset
@@ -279,10 +304,11 @@ def _survey(
     while position < end_position:
         start = position
         spans = HeaderScan(Path(files.log), start, size_bytes=end_position).spans(opened.file.descriptor)
-        why = "the segment ends within a batch"
+        why = _TORN
         try:
             for span in spans:
-                count = _good_rows(span, next_offset - 1, files.end_offset)
+                address, shift = span.buffer.ctypes.data, span.start - span.position
+                count = _good_rows(address, shift, span.rows, next_offset - 1, files.end_offset)
                 if count:
                     rows = span.rows[:count]
                     _, firsts = np.unique(rows["position"] // _INDEX_INTERVAL_BYTES, return_index=True)
@@ -291,7 +317,7 @@ def _survey(
                     position = int(rows["position"][-1] + rows["size_bytes"][-1])
                     next_offset = int(rows["last_offset"][-1]) + 1
                 if count < len(span.rows):
-                    why = "a batch fails its checksum or its offsets are out of order"
+                    why = _BAD_BATCH
                     break
         except CorruptDataError as error:
             why = error.what

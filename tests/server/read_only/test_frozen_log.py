@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from sediment.engine.live.log.fetch import Isolation
-from sediment.segment_io.errors import OffsetOutOfRangeError, StorageError
+from sediment.segment_io.errors import OffsetOutOfRangeError, OpenFilesLimitError, StorageError
+from sediment.segment_io.fs import Fs, ReadableFile
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.logs import LogShape, write_random_log
 from tests.server.read_only.logs import ISOLATIONS, Scan, content, frozen_log
@@ -347,3 +350,73 @@ def test_nothing_is_opened_for_writing(tmp_path: Path, monkeypatch: pytest.Monke
     log.end_offset_for_epoch(0)
     assert flags
     assert not any(flag & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC) for flag in flags)
+
+
+# --------------------------------------------------------------------------------------------------------------- faults
+class FailingFile(ReadableFile):
+    """A file whose disk fails while the Fs `is_broken`."""
+
+    __slots__ = ("fs",)
+    fs: FaultyReads
+
+    def read_into(self, target: memoryview, position: int) -> int:
+        self.fs.check()
+        return super().read_into(target, position)
+
+
+class FaultyReads(Fs):
+    """The local filesystem, whose reads fail while it `is_broken`; it opens `files_left` more files."""
+
+    def __init__(self) -> None:
+        self.is_broken = False
+        self.files_left = 1 << 20
+
+    def check(self) -> None:
+        if self.is_broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def open_readable(self, path: Path) -> ReadableFile:
+        self.check()
+        if self.files_left <= 0:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        self.files_left -= 1
+        file = FailingFile(path, self.open_to_read(path))
+        file.fs = self
+        return file
+
+
+def test_a_disk_that_fails_is_a_storage_error_until_it_is_back(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    write_random_log(directory, 1, SHAPES[0])
+    fs = FaultyReads()
+    log = frozen_log(directory, fs=fs)
+    expected = drain(log)
+    fs.is_broken = True
+    with pytest.raises(StorageError, match="Input/output error"):
+        log.read(log.log_start_offset, 100, isolation=LOG_END, min_one=True)
+    fs.is_broken = False
+    assert drain(log) == expected
+
+
+def test_without_free_descriptors_other_segments_are_given_up_first(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    write_random_log(directory, 1, LogShape(batches=100, segment_bytes=700))
+    fs = FaultyReads()
+    log = frozen_log(directory, fs=fs)
+    fs.files_left = 0
+    with pytest.raises(OpenFilesLimitError, match="ulimit"):
+        log.read(log.log_start_offset, 100, isolation=LOG_END, min_one=True)
+    fs.files_left = 1 << 20
+    assert drain(log) == [found.batch.base_offset for found in Scan(directory).batches]
+
+
+def test_many_threads_read_one_log(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    write_random_log(directory, 1, LogShape(batches=120, segment_bytes=1500))
+    base = Scan(directory).segments[1].base_offset
+    flip(directory / f"{base:020d}.log", 80)
+    expected = drain(frozen_log(directory))
+    log = frozen_log(directory, max_files=2)
+    with ThreadPoolExecutor(8) as pool:
+        assert all(found == expected for found in pool.map(lambda _: drain(log), range(24)))
+    assert len(log.unreadable) == 1
