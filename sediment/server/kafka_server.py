@@ -2,7 +2,7 @@
 
     start                                             undone at the stop, in reverse order
      1  raise the limit of open files                 -
-     2  open the log directories                      close their files
+     2  open the log directories, load compiled code  close their files
      3  lock and read the state directory             release it
      4  read certificate and users, check the address -
      5  take the address                              close it
@@ -59,6 +59,7 @@ from sediment.server.handlers.transactions import TransactionHandlers
 from sediment.server.metrics_text import metrics_text
 from sediment.server.processor import Listener
 from sediment.server.read_only.catalog import CatalogOptions, open_catalog
+from sediment.server.read_only.warm_up import warm_up
 from sediment.server.request_log import RequestLog
 from sediment.server.request_metrics import RequestMetrics
 from sediment.server.requests import Handler
@@ -148,6 +149,7 @@ class KafkaServer:
         _raise_open_files_limit(options.config.max_connections)  # 1
         self.catalog = open_catalog(options.directories, options.catalog, self._fs)  # 2
         undo.callback(self.catalog.close)
+        warm_up()
         config = replace(options.config, node_id=self.catalog.node_id)
         state = None
         if options.state is not None:  # 3
