@@ -257,7 +257,7 @@ class FrozenLog:
             _LOGGER.error("%s", self._failure)
             raise self._failure from error
 
-    def _note_corruption(self, error: CorruptBatchError) -> None:
+    def _note_corruption(self, error: SedimentError) -> None:
         _LOGGER.warning("%s: left out: %s", self.partition, error)
 
     def _note_unreadable(self, found: UnreadableRange) -> None:

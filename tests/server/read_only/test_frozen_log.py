@@ -260,6 +260,17 @@ def test_an_index_of_another_log_is_not_believed(tmp_path: Path) -> None:
         assert data == good.read(offset, good.log_end, 1, True)
 
 
+def test_a_transaction_index_that_cannot_be_read_is_replaced_by_the_batches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "t-0"
+    write_random_log(directory, 1, SHAPES[0])
+    for path in directory.glob("*.txnindex"):
+        path.write_bytes(b"\x01" + path.read_bytes()[1:])
+    assert_reads_like_a_scan(directory, random.Random(1), 60)
+    assert "version newer than 0" in caplog.text
+
+
 @pytest.mark.parametrize("name", loading_cases())
 def test_what_damage_left_readable_is_read_in_order_and_whole(name: str, tmp_path: Path) -> None:
     """Whatever the damage: batches with valid checksums only, offsets ascend, and no read fails."""
