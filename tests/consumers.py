@@ -46,6 +46,11 @@ class Seen:
 Records = dict[str, tuple[Seen, ...]]
 
 
+def differing(found: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:
+    """Return the names of partitions with different values; pytest would print all their records."""
+    return sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+
+
 def split(name: str) -> tuple[str, int]:
     """Return topic and number of a partition."""
     topic, _, partition = name.rpartition("-")

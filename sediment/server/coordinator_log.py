@@ -29,9 +29,6 @@ from sediment.segment_io.tables.schema import SKIP, TableRequest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VERSION_BYTES = 2
-"""Size of the number that begins a key, its type, and of that which begins a value, its version."""
-
 _LOGGER = logging.getLogger(__name__)
 _NULL_KEY = -1
 _COLUMNS = ("key", "value", "offset", "producerId", "control")

@@ -4,8 +4,9 @@
     responded  the response is written as far as the socket takes it, and on as soon as the socket takes more
     sent       the connection is unmuted, and reads on
 
-A frame skips the request channel if the channel is empty and the API never waits for a disk flush or another thread:
-then the processor handles it itself, because the hand-over costs more than such a request.
+A frame skips the request channel if the channel is empty and the API is one that never waits for another thread: then
+the processor handles it itself, because the hand-over costs more than such a request.  If that takes long, as on a slow
+disk, all frames go through the channel for a while, so that other connections do not wait.
 
 Deadlines, checked a few times in each of their durations:
 
@@ -52,6 +53,8 @@ _SEND_BUDGET_BYTES = 1024 * 1024
 """Bytes of one response that are sent before other connections get their turn."""
 
 _FRAMES_IN_A_ROW = 16
+_SLOW_NS = 5 * NS_PER_MS
+_BACK_TO_CHANNEL_NS = 1000 * NS_PER_MS
 _IDLE = "the peer was idle for connections.max.idle.ms"
 _JOIN_SECONDS = 1.0
 _MIB_BITS = 20
@@ -121,6 +124,9 @@ class Processor:
 
         self._current: KafkaChannel | None = None
         """The connection whose request this thread is handling."""
+
+        self._handles_from_ns = 0
+        """Time from which this thread handles requests itself again."""
 
         self._connections = 0
         self._next_scan_ns = 0
@@ -210,7 +216,10 @@ class Processor:
     def _empty_inbox(self) -> None:
         for _ in range(len(self._inbox)):
             call, arguments = self._inbox.popleft()
-            call(*arguments)
+            try:
+                call(*arguments)
+            except Exception:
+                _LOGGER.exception("a processor failed to %s", call.__name__.strip("_"))
 
     def _read_on(self) -> None:
         """Read from connections whose next frame may be here although their socket reports nothing."""
@@ -318,14 +327,18 @@ class Processor:
         channel.is_request_out = True
         received = ReceivedFrame(channel, frame, now_ns)
         shared = self._shared
-        if shared.request_channel.is_empty and int.from_bytes(frame[:2], "big") in shared.handled_at_once:
-            self._current = channel
-            try:
-                shared.handle(received)
-            finally:
-                self._current = None
-        else:
+        is_at_once = now_ns >= self._handles_from_ns and int.from_bytes(frame[:2], "big") in shared.handled_at_once
+        if not is_at_once or not shared.request_channel.is_empty:
             shared.request_channel.put(received)
+            return
+        self._current = channel
+        try:
+            shared.handle(received)
+        finally:
+            self._current = None
+        handled_ns = time.monotonic_ns()
+        if handled_ns - now_ns > _SLOW_NS:
+            self._handles_from_ns = handled_ns + _BACK_TO_CHANNEL_NS
 
     def _respond_and_read(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
         self._guarded(channel, self._respond, channel, response, request)

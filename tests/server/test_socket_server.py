@@ -13,9 +13,10 @@ import pytest
 
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.server import processor
 from sediment.server.requests import Request
 from tests.server.listeners import Client, api_versions, frame, listener
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 class Gate:
@@ -29,7 +30,7 @@ class Gate:
     def __call__(self, request: Request) -> Any:
         with self._guard:
             self.entered += 1
-        self.open.wait(30)
+        self.open.wait(LIMIT_SECONDS)
         return m.HeartbeatResponse()
 
 
@@ -94,6 +95,26 @@ def test_a_peer_that_does_not_read_holds_neither_a_handler_nor_a_processor():
             each.socket.close()
 
 
+def test_a_slow_request_that_a_processor_handles_itself_sends_the_next_ones_to_the_handlers(monkeypatch):
+    monkeypatch.setattr(processor, "_BACK_TO_CHANNEL_NS", 3_600_000_000_000)
+    names: list[str] = []
+
+    def slow(_request: Request) -> Any:
+        names.append(threading.current_thread().name)
+        time.sleep(0.02)
+        return m.HeartbeatResponse()
+
+    at_once = frozenset({int(ApiKey.HEARTBEAT)})
+    with (
+        listener({ApiKey.HEARTBEAT: slow}, at_once=at_once, num_network_threads=1) as running,
+        running.connect() as client,
+    ):
+        for _ in range(3):
+            client.ask(heartbeat(), 4)
+    assert names[0].startswith("data-plane-kafka-network-thread-")
+    assert all(name.startswith("data-plane-kafka-request-handler-") for name in names[1:])
+
+
 def test_a_full_queue_stops_the_reading_and_loses_nothing():
     gate = Gate()
     config = {"num_io_threads": 1, "num_network_threads": 2, "queued_max_requests": 2}
@@ -131,16 +152,15 @@ def test_requests_above_the_common_memory_wait_and_are_then_served():
 
 def test_an_idle_connection_is_closed_and_one_that_waits_for_a_response_is_not():
     gate = Gate()
-    config = {"connections_max_idle_ms": 200}
+    config = {"connections_max_idle_ms": 1000}
     with (
         listener({ApiKey.HEARTBEAT: gate}, **config) as running,
-        running.connect() as idle,
         running.connect() as waiting,
+        running.connect() as idle,
     ):
         waiting.send(heartbeat(), 4)
-        idle.ask(api_versions(), 3)
         assert idle.is_closed()
-        time.sleep(0.3)
+        time.sleep(0.5)
         gate.open.set()
         assert waiting.receive(ApiKey.HEARTBEAT, 4)[1].error_code == 0
         assert waiting.is_closed()
@@ -160,10 +180,10 @@ def test_bytes_that_trickle_in_do_not_extend_the_time_of_a_request():
         started = time.monotonic()
         client.socket.sendall(struct.pack(">ihh", 100, 18, 3))
         with pytest.raises(OSError):
-            while time.monotonic() < started + 10:
+            while time.monotonic() < started + LIMIT_SECONDS:
                 client.socket.sendall(b"\0")
                 time.sleep(0.05)
-        assert time.monotonic() < started + 5
+        assert time.monotonic() < started + LIMIT_SECONDS
 
 
 def test_a_peer_that_takes_no_byte_of_its_response_is_closed(caplog):
@@ -312,13 +332,13 @@ def test_a_stop_finishes_the_requests_in_progress_and_closes_idle_connections():
         assert idle.is_closed()
         with pytest.raises(ConnectionRefusedError):
             running.connect()
-        stop = threading.Thread(target=running.server.stop, args=(10,))
+        stop = threading.Thread(target=running.server.stop, args=(LIMIT_SECONDS,))
         stop.start()
         gate.open.set()
         for client in (busy, queued):
             assert client.receive(ApiKey.HEARTBEAT, 4)[1].error_code == 0
             assert client.is_closed()
-        stop.join(10)
+        stop.join(LIMIT_SECONDS)
         assert not stop.is_alive()
 
 
@@ -334,7 +354,7 @@ def test_a_stop_does_not_wait_for_a_handler_that_hangs_or_for_a_peer_that_does_n
         running.server.stop_accepting()
         running.server.stop_reading()
         running.server.stop(0.3)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < LIMIT_SECONDS / 2
         assert hanging.is_closed()
         gate.open.set()
 

@@ -8,6 +8,7 @@ Invariant: no function reads past its buffer; what it cannot read is a Malformed
 
 from __future__ import annotations
 
+import struct
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -18,6 +19,8 @@ ZERO_UUID = UUID(int=0)
 _MAX_INT32 = 2**31 - 1
 _VARINT_BITS = 35
 _KNOWN_UUIDS = 1024
+_TWO_BYTES = struct.Struct("BB")
+_THREE_BYTES = struct.Struct("BBB")
 
 
 class MalformedError(ValueError):
@@ -58,10 +61,12 @@ def write_varint(value: int) -> bytes:
     if value < 1 << 7:
         return bytes((value,))
     if value < 1 << 14:
-        return bytes((value & 127 | 128, value >> 7))
+        return _TWO_BYTES.pack(value & 127 | 128, value >> 7)
     if value < 1 << 21:
-        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
-    return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14 & 127 | 128)) + write_varint(value >> 21)
+        return _THREE_BYTES.pack(value & 127 | 128, value >> 7 & 127 | 128, value >> 14)
+    return _THREE_BYTES.pack(value & 127 | 128, value >> 7 & 127 | 128, value >> 14 & 127 | 128) + write_varint(
+        value >> 21
+    )
 
 
 def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> int:

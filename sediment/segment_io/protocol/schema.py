@@ -1,18 +1,20 @@
 """Message schemas: the parts of one, and the notation of the files in `schemas/`.
 
-A line that is not indented begins a message; each deeper line is a field, or a structure that several fields share.
+A line that is not indented begins a message, and an empty line ends it.  Each deeper line is a field; the fields of its
+structure follow, deeper still.
 
-    DeleteRecordsRequest  request=21 versions=0-2 flexible=2+ listeners=broker
-      topics                  [DeleteRecordsTopic]  0+
-        name                    string                0+
-        partitions              [DeleteRecordsPartition]  0+
-          partitionIndex          int32                 0+
-          offset                  int64                 0+
-      timeoutMs               int32                 0+    default=60000
-    OffsetCommitValue  coordinator-value=1 versions=0-4 flexible=4+
-      ...
-      struct TopicPartition  0+
-        topic                   string                0+
+    HeartbeatRequest  request=12 versions=0-4 flexible=4+ listeners=broker
+      groupId                   string                   0+
+      generationId              int32                    0+
+      memberId                  string                   0+
+      groupInstanceId           string                   3+ default=null nullable=3+
+
+    ConsumerGroupTargetAssignmentMemberValue  coordinator-value=7 versions=0 flexible=0+
+      topicPartitions           [TopicPartition]         0+
+        topicId                   uuid                     0+
+        partitions                [int32]                  0+
+
+A structure that several fields share stands after the fields: `struct TopicPartitions  0+`, and its own fields.
 
 | word of a field | meaning |
 | --- | --- |
@@ -154,7 +156,7 @@ def message_schema(name: str) -> MessageSchema:
         text = _text(path)
         start = text.find(f"\n{name}{_INDENT}")
         if start >= 0:
-            line, *deeper = text[start + 1 :].split("\n")
+            line, *deeper = text[start + 1 :].partition("\n\n")[0].splitlines()
             return _parse_message(path.stem, line, deeper)
     raise KeyError(name)
 
@@ -167,8 +169,6 @@ def _parse_message(component: str, first: str, deeper: Sequence[str]) -> Message
     for line in deeper:
         content = line.lstrip()
         depth = (len(line) - len(content)) // len(_INDENT)
-        if depth == 0:
-            break
         del open_structures[depth:]
         if content.startswith("struct "):
             open_structures.append(structures.setdefault(content.split()[1], []))
@@ -215,6 +215,7 @@ def _parse_field(text: str) -> FieldSchema:
     )
 
 
+@cache
 def _files() -> Sequence[Path]:
     return sorted(FOLDER.glob(f"*{_SUFFIX}"))
 

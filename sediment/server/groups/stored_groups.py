@@ -20,20 +20,24 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
-from sediment.segment_io.errors import ProtocolError
-from sediment.segment_io.format.layout import CONTROL_COMMIT, CONTROL_KEY_STRUCT, NO_PRODUCER_ID
+from sediment.segment_io.format.layout import NO_PRODUCER_ID
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.coordinator_records import (
+    CONSUMER_OFFSETS,
+    decode_control_record,
+    decode_coordinator_record,
+)
 from sediment.segment_io.protocol import messages as m
 from sediment.server.coordinator_log import (
-    VERSION_BYTES,
     CoordinatorLog,
     LoggedRecord,
     coordinator_partition,
     read_records,
 )
 from sediment.server.groups.group_offsets import GroupOffsets
-from sediment.server.groups.offset_records import decode_offset_key, decode_offset_value
+from sediment.server.groups.offset_records import committed_offset
 
 _LOGGER = logging.getLogger(__name__)
 _OFFSET_COMMITS = (m.LegacyOffsetCommitKey.API_KEY, m.OffsetCommitKey.API_KEY)
@@ -48,10 +52,10 @@ class GroupKind(Enum):
     STREAMS = "streams"
 
 
-_MODERN_GROUPS = {
-    m.ConsumerGroupMetadataKey.API_KEY: (GroupKind.CONSUMER, m.ConsumerGroupMetadataKey),
-    m.ShareGroupMetadataKey.API_KEY: (GroupKind.SHARE, m.ShareGroupMetadataKey),
-    m.StreamsGroupMetadataKey.API_KEY: (GroupKind.STREAMS, m.StreamsGroupMetadataKey),
+_KINDS = {
+    m.ConsumerGroupMetadataKey.API_KEY: GroupKind.CONSUMER,
+    m.ShareGroupMetadataKey.API_KEY: GroupKind.SHARE,
+    m.StreamsGroupMetadataKey.API_KEY: GroupKind.STREAMS,
 }
 
 
@@ -83,12 +87,7 @@ def replay_groups(logs: Sequence[CoordinatorLog], partition_count: int, fs: Fs) 
 
 def _replay(records: Iterable[LoggedRecord], name: str) -> Mapping[str, StoredGroup]:
     replay = _Replay()
-    unknown = 0
-    for record in records:
-        try:
-            replay.add(record)
-        except ProtocolError:
-            unknown += 1
+    unknown = sum(not replay.add(record) for record in records)
     if unknown:
         _LOGGER.warning("%s: %d records cannot be decoded; they are left out", name, unknown)
     return {group_id: group for group_id, group in replay.groups.items() if group.kind is not None}
@@ -101,25 +100,24 @@ class _Replay:
         self.groups: dict[str, StoredGroup] = {}
         self._open: dict[int, set[str]] = {}
 
-    def add(self, record: LoggedRecord) -> None:
-        """Apply one record.
-
-        Raises:
-            ProtocolError: it cannot be decoded; nothing was changed.
-        """
+    def add(self, record: LoggedRecord) -> bool:
+        """Apply one record; return False if it cannot be decoded."""
         if record.is_control:
-            self._end_transaction(record)
-            return
-        kind = int.from_bytes(record.key[:VERSION_BYTES], "big")
-        if kind in _OFFSET_COMMITS:
-            self._commit(record)
-        elif kind == m.GroupMetadataKey.API_KEY:
-            self._set_classic_group(record)
-        elif kind in _MODERN_GROUPS:
-            group_kind, key = _MODERN_GROUPS[kind]
-            group = self._group(key.decode(record.key[VERSION_BYTES:], 0).group_id)
-            group.kind = None if record.value is None else group_kind
-            group.protocol_type = None
+            return self._end_transaction(record)
+        decoded = decode_coordinator_record(CONSUMER_OFFSETS, record.key, record.value)
+        if decoded is None:
+            return False
+        key, value = decoded.key, decoded.value
+        if key.API_KEY in _OFFSET_COMMITS:
+            self._commit(record, key, value)
+        elif key.API_KEY == m.GroupMetadataKey.API_KEY:
+            self._set_kind(key.group, None if value is None else GroupKind.CLASSIC)
+            if value is not None:
+                group = self._group(key.group)
+                group.generation, group.protocol_type = value.generation, value.protocol_type or None
+        elif key.API_KEY in _KINDS:
+            self._set_kind(key.group_id, None if value is None else _KINDS[key.API_KEY])
+        return True
 
     def _group(self, group_id: str) -> StoredGroup:
         group = self.groups.get(group_id)
@@ -127,37 +125,27 @@ class _Replay:
             group = self.groups[group_id] = StoredGroup()
         return group
 
-    def _commit(self, record: LoggedRecord) -> None:
-        group_id, topic, partition = decode_offset_key(record.key)
-        if record.value is None:
-            if group_id in self.groups:
-                self.groups[group_id].offsets.remove(topic, partition)
-            return
-        value = decode_offset_value(record.value, record.offset)
+    def _set_kind(self, group_id: str, kind: GroupKind | None) -> None:
         group = self._group(group_id)
+        group.kind, group.generation, group.protocol_type = kind, 0, None
+
+    def _commit(self, record: LoggedRecord, key: Any, value: Any) -> None:
+        group = self._group(key.group)
+        if value is None:
+            group.offsets.remove(key.topic, key.partition)
+            return
         group.kind = group.kind or GroupKind.CLASSIC
+        offset = committed_offset(value, record.offset)
         if record.producer_id == NO_PRODUCER_ID:
-            group.offsets.commit(topic, partition, value)
+            group.offsets.commit(key.topic, key.partition, offset)
         else:
-            group.offsets.commit_in_transaction(record.producer_id, topic, partition, value)
-            self._open.setdefault(record.producer_id, set()).add(group_id)
+            group.offsets.commit_in_transaction(record.producer_id, key.topic, key.partition, offset)
+            self._open.setdefault(record.producer_id, set()).add(key.group)
 
-    def _end_transaction(self, record: LoggedRecord) -> None:
-        if len(record.key) != CONTROL_KEY_STRUCT.size:
-            raise ProtocolError("the marker of a transaction has a key of another size")
-        _, marker = CONTROL_KEY_STRUCT.unpack(record.key)
+    def _end_transaction(self, record: LoggedRecord) -> bool:
+        marker = decode_control_record(record.key, record.value)
+        if marker is None:
+            return False
         for group_id in self._open.pop(record.producer_id, ()):
-            self.groups[group_id].offsets.end_transaction(record.producer_id, is_committed=marker == CONTROL_COMMIT)
-
-    def _set_classic_group(self, record: LoggedRecord) -> None:
-        group_id = m.GroupMetadataKey.decode(record.key[VERSION_BYTES:], 0).group
-        if record.value is None:
-            if group_id in self.groups:
-                self.groups[group_id].kind = None
-            return
-        version = int.from_bytes(record.value[:VERSION_BYTES], "big", signed=True)
-        value = m.GroupMetadataValue.decode(record.value[VERSION_BYTES:], version)
-        group = self._group(group_id)
-        group.kind = GroupKind.CLASSIC
-        group.generation = value.generation
-        group.protocol_type = value.protocol_type or None
+            self.groups[group_id].offsets.end_transaction(record.producer_id, is_committed=marker["type"] == "COMMIT")
+        return True

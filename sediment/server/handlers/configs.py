@@ -11,7 +11,7 @@ Source: Kafka's ConfigHelper and LogConfig.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -110,8 +110,10 @@ class ConfigHandlers:
         ):
             names = (name for name in key.broker_names if name.name in stated)
             synonyms += [_Synonym(name.name, _converted(stated[name.name], name), source) for name in names]
-        synonyms.append(_Synonym(key.name, _text(key.default), ConfigSource.DEFAULT_CONFIG))
-        return _config(key, synonyms, include_synonyms)
+        effective = synonyms[0] if synonyms else _Synonym(key.name, _text(key.default), ConfigSource.DEFAULT_CONFIG)
+        defaults = ((name.name, _text(BROKER_KEYS[name.name].default)) for name in key.broker_names)
+        synonyms += [_Synonym(name, text, ConfigSource.DEFAULT_CONFIG) for name, text in defaults if text is not None]
+        return _config(key, effective, synonyms if include_synonyms else ())
 
     # ----------------------------------------------------------------------------------------------------------- broker
     def _broker_configs(
@@ -132,7 +134,7 @@ class ConfigHandlers:
                 synonyms.append(_Synonym(name, shown, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG))
             if key is not None and not is_default:
                 synonyms.append(_Synonym(name, _text(key.default), ConfigSource.DEFAULT_CONFIG))
-            yield _config(key or name, synonyms, include_synonyms)
+            yield _config(key or name, synonyms[0], synonyms if include_synonyms else ())
 
 
 def _topic_keys(topic: Topic, keys: Container[str] | None) -> Iterator[Key]:
@@ -142,21 +144,19 @@ def _topic_keys(topic: Topic, keys: Container[str] | None) -> Iterator[Key]:
             yield key
 
 
-def _config(key: Key | str, synonyms: list[_Synonym], include_synonyms: bool) -> Any:
-    """Return a config with its first synonym's value; a key that is only a name is not in the table."""
+def _config(key: Key | str, effective: _Synonym, synonyms: Sequence[_Synonym]) -> Any:
+    """Return a config; a key that is only a name is not in the table."""
     is_known = isinstance(key, Key)
     response = m.DescribeConfigsResponse
     return response.DescribeConfigsResourceResult(
         name=key.name if isinstance(key, Key) else key,
-        value=synonyms[0].value,
+        value=effective.value,
         read_only=True,
-        config_source=synonyms[0].source,
+        config_source=effective.source,
         is_sensitive=not is_known,
         synonyms=[
             response.DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source) for each in synonyms
-        ]
-        if include_synonyms
-        else (),
+        ],
         config_type=_TYPES[key.type] if isinstance(key, Key) else 0,
         documentation=None,
     )

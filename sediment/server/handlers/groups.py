@@ -24,6 +24,7 @@ from sediment.server.requests import Handler, Request
 
 _GROUP_KEY, _TRANSACTION_KEY = 0, 1
 _NO_NODE = (-1, "", -1)
+_UNKNOWN_KEY_TYPE = "only groups and transactions have a coordinator here"
 
 # First versions of what changed within an API.
 _FIND_COORDINATOR_BATCH = 4
@@ -65,13 +66,15 @@ class GroupHandlers:
         error = ErrorCode.NONE if is_known else ErrorCode.INVALID_REQUEST
         node_id, host, port = self._node if is_known else _NO_NODE
         if request.api_version < _FIND_COORDINATOR_BATCH:
+            text = error.name if is_known else _UNKNOWN_KEY_TYPE
             return m.FindCoordinatorResponse(
-                error_code=error, error_message=error.name, node_id=node_id, host=host, port=port
+                error_code=error, error_message=text, node_id=node_id, host=host, port=port
             )
         coordinator = m.FindCoordinatorResponse.Coordinator
+        text = "" if is_known else _UNKNOWN_KEY_TYPE
         return m.FindCoordinatorResponse(
             coordinators=[
-                coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error)
+                coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error, error_message=text)
                 for key in message.coordinator_keys
             ]
         )

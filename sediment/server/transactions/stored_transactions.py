@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from sediment.segment_io.errors import ProtocolError
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.internal_topics.coordinator_records import TRANSACTION_STATE, decode_coordinator_record
 from sediment.server.coordinator_log import (
-    VERSION_BYTES,
     CoordinatorLog,
     LoggedRecord,
     coordinator_partition,
@@ -71,12 +69,7 @@ def replay_transactions(logs: Sequence[CoordinatorLog], partition_count: int, fs
     transactions: dict[str, StoredTransaction] = {}
     for log in logs:
         current: dict[str, StoredTransaction] = {}
-        unknown = 0
-        for record in read_records(log, fs):
-            try:
-                _apply(record, current)
-            except ProtocolError:
-                unknown += 1
+        unknown = sum(not _apply(record, current) for record in read_records(log, fs) if not record.is_control)
         if unknown:
             _LOGGER.warning("%s: %d records cannot be decoded; they are left out", log.source.partition, unknown)
         for transactional_id, transaction in current.items():
@@ -87,25 +80,25 @@ def replay_transactions(logs: Sequence[CoordinatorLog], partition_count: int, fs
     return transactions
 
 
-def _apply(record: LoggedRecord, current: dict[str, StoredTransaction]) -> None:
-    if record.is_control:
-        return
-    if int.from_bytes(record.key[:VERSION_BYTES], "big") != m.TransactionLogKey.API_KEY:
-        raise ProtocolError("the type of the record is unknown")
-    transactional_id = m.TransactionLogKey.decode(record.key[VERSION_BYTES:], 0).transactional_id
-    if record.value is None:
+def _apply(record: LoggedRecord, current: dict[str, StoredTransaction]) -> bool:
+    """Apply one record; return False if it cannot be decoded."""
+    decoded = decode_coordinator_record(TRANSACTION_STATE, record.key, record.value)
+    if decoded is None:
+        return False
+    transactional_id, value = decoded.key.transactional_id, decoded.value
+    if value is None:
         current.pop(transactional_id, None)
-        return
-    version = int.from_bytes(record.value[:VERSION_BYTES], "big", signed=True)
-    value = m.TransactionLogValue.decode(record.value[VERSION_BYTES:], version)
-    if value.transaction_status not in _STATES:
-        raise ProtocolError(f"the state {value.transaction_status} of a transaction is unknown")
+        return True
+    state = _STATES.get(value.transaction_status)
+    if state is None:
+        return False
     current[transactional_id] = StoredTransaction(
         transactional_id=transactional_id,
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
         timeout_ms=value.transaction_timeout_ms,
         start_timestamp_ms=value.transaction_start_timestamp_ms,
-        state=_STATES[value.transaction_status],
+        state=state,
         partitions=tuple((each.topic, tuple(each.partition_ids)) for each in value.transaction_partitions or ()),
     )
+    return True

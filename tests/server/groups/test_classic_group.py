@@ -175,6 +175,22 @@ def test_a_new_member_whose_client_is_gone_does_not_wait_forever() -> None:
     assert group.heartbeat(leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
+def test_the_metadata_of_members_is_not_read() -> None:
+    group = GroupDriver()
+    (member_id,) = group.completing(1, protocols=(("range", b"not a subscription"),))
+    assert group.group.members[member_id].metadata("range") == b"not a subscription"
+
+
+def test_a_rebalance_waits_at_least_100_ms() -> None:
+    group = GroupDriver()
+    group.stable(1, instances=["pod-1"], rebalance_timeout_ms=-1, session_timeout_ms=60_000)
+    waiter = group.join_with_id(rebalance_timeout_ms=0)
+    group.pass_ms(99)
+    assert waiter.answer is None
+    group.pass_ms(1)
+    assert joined(waiter.answer).error is ErrorCode.NONE
+
+
 def test_a_join_that_is_repeated_while_it_waits_answers_the_first_one() -> None:
     group = GroupDriver()
     first = group.join_with_id()

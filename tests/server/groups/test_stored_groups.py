@@ -69,6 +69,11 @@ def test_a_commit_after_a_tombstone_counts(log: CoordinatorLogBuilder) -> None:
     assert offsets_of(log.replay()["readers"]) == {("orders", 0): 2}
 
 
+def test_old_offsets_do_not_expire(log: CoordinatorLogBuilder) -> None:
+    log.add(offset_key("readers"), versioned(1, m.OffsetCommitValue(offset=5, expire_timestamp=2), 1))
+    assert offsets_of(log.replay()["readers"]) == {("orders", 0): 5}
+
+
 def test_compressed_batches_and_records_above_the_end_offset(log: CoordinatorLogBuilder) -> None:
     for codec in range(5):
         log.add(offset_key("readers"), offset_value(codec), codec=codec)
@@ -185,7 +190,7 @@ def test_records_that_cannot_be_decoded_are_left_out_with_one_warning(
     with caplog.at_level(logging.WARNING):
         assert offsets_of(log.replay()["readers"]) == {("orders", 0): 1}
     assert [record.getMessage() for record in caplog.records] == [
-        "__consumer_offsets-0: 3 records cannot be decoded; they are left out"
+        "__consumer_offsets-0: 4 records cannot be decoded; they are left out"
     ]
 
 

@@ -59,7 +59,7 @@ def test_synonyms_name_every_source_in_their_order(tmp_path: Path) -> None:
         result = configs(client, TOPIC, "compacted", keys=["max.message.bytes"], synonyms=True)
         found = [(each.name, each.source) for each in only(result.configs).synonyms]
         assert found[0] == ("message.max.bytes", 2)
-        assert found[-1] == ("max.message.bytes", 5)
+        assert found[-1] == ("message.max.bytes", 5)
 
 
 def test_broker_configs_show_no_value_that_may_be_secret(tmp_path: Path) -> None:

@@ -51,10 +51,9 @@ def connect_with_client(running: Running, broker: Broker, **config: Any) -> set[
     broker.port = running.port
     consumer = KafkaConsumer(
         bootstrap_servers=f"127.0.0.1:{running.port}",
-        request_timeout_ms=15_000,
-        bootstrap_timeout_ms=3_000,
+        request_timeout_ms=60_000,
         reconnect_backoff_ms=10,
-        **config,
+        **{"bootstrap_timeout_ms": 60_000, **config},
     )
     try:
         return set(consumer.topics())
@@ -105,6 +104,7 @@ def test_a_client_of_kafka_with_a_wrong_password_is_refused():
             sasl_mechanism="SCRAM-SHA-256",
             sasl_plain_username="alice",
             sasl_plain_password="bob-secret",
+            bootstrap_timeout_ms=1_500,
         )
     assert broker.principals == set()
 
@@ -156,7 +156,7 @@ def test_an_unauthenticated_request_of_more_than_64_kib_is_refused(caplog):
 
 
 def test_a_connection_that_does_not_authenticate_in_time_is_closed():
-    with listener(credentials=USERS, request_receive_timeout_ms=200) as running, running.connect() as client:
+    with listener(credentials=USERS, request_receive_timeout_ms=1500) as running, running.connect() as client:
         assert client.ask(api_versions(), 3).error_code == 0
         assert client.is_closed()
 

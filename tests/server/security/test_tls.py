@@ -59,7 +59,7 @@ def test_a_large_request_in_many_tls_records_arrives(files):
 
 def test_a_peer_that_does_not_shake_hands_is_closed(files, caplog):
     tls = server_context(files.certificate, files.key)
-    with listener(tls=tls, request_receive_timeout_ms=150) as running:
+    with listener(tls=tls, request_receive_timeout_ms=2000) as running:
         with running.connect() as plain:
             plain.socket.sendall(frame(api_versions(), 3, 1))
             plain.socket.settimeout(5)
