@@ -272,7 +272,7 @@ def test_a_transaction_index_that_cannot_be_read_is_replaced_by_the_batches(
 
 
 def test_a_batch_whose_offset_was_damaged_does_not_lead_consumers_out_of_the_log(tmp_path: Path) -> None:
-    """No checksum covers the base offset."""
+    # No checksum covers the base offset.
     directory = tmp_path / "t-0"
     write_random_log(directory, 1, LogShape(batches=60, segment_bytes=1 << 20, transactional=0, emptied=0, gaps=0))
     scan = Scan(directory)
