@@ -31,6 +31,7 @@ from sediment.segment_io.errors import (
     CorruptBatchError,
     SedimentError,
     SourceChangedError,
+    UnsupportedDataError,
 )
 from sediment.segment_io.format.indexes import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.format.layout import (
@@ -100,17 +101,17 @@ def open_view(
     now_ms: int,
     producer_id_expiration_ms: int | None,
     first_batch_timestamps: bool = False,
-    on_corruption: Callable[[CorruptBatchError], None] | None = None,
+    on_corruption: Callable[[SedimentError], None] | None = None,
 ) -> LogView:
     """Read the view of a partition from the files of `listing`.
 
     With `producer_id_expiration_ms` None producers never expire.  `first_batch_timestamps` are needed if
     `max.compaction.lag.ms` is set.  With `on_corruption`, which gets the error, a scan that meets a corrupt batch goes
-    on with the next segment.
+    on with the next segment, and an unreadable transaction index counts as corrupt.
 
     Raises:
         CorruptBatchError: a segment below the active one has to be scanned and is corrupt, without `on_corruption`.
-        UnsupportedDataError: a transaction index of a newer version.
+        UnsupportedDataError: a transaction index of a newer version, without `on_corruption`.
         SourceChangedError: a listed file is gone.
 
     Source: kafka-log 05 §3, §6; 04 §3, §5.
@@ -148,7 +149,7 @@ class _Opening:
 
     listing: LogListing
     fs: Fs
-    on_corruption: Callable[[CorruptBatchError], None] | None
+    on_corruption: Callable[[SedimentError], None] | None
 
     def view(
         self,
@@ -213,7 +214,7 @@ class _Opening:
             if segment is not self.listing.segments[-1]:
                 self._met(error)
 
-    def _met(self, error: CorruptBatchError) -> None:
+    def _met(self, error: CorruptBatchError | UnsupportedDataError) -> None:
         if self.on_corruption is None:
             raise error
         self.on_corruption(error)
@@ -314,7 +315,11 @@ class _Opening:
 
     def _aborted_in(self, segment: SegmentRef) -> tuple[AbortedTransaction, ...] | None:
         path = self._path(segment, SegmentFileKind.TRANSACTION_INDEX)
-        found = parse_transaction_index(self.fs.read_bytes(path), path=str(path)).transactions()
+        try:
+            found = parse_transaction_index(self.fs.read_bytes(path), path=str(path)).transactions()
+        except UnsupportedDataError as error:
+            self._met(error)
+            return None
         ranges = [(entry.first_offset, entry.last_offset) for entry in found]
         return found if all(first < last >= segment.base_offset for first, last in ranges) else None
 

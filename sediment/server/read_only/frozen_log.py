@@ -48,7 +48,6 @@ from sediment.segment_io.format.indexes import AbortedTransaction, Int64s
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     BATCH_STRUCT,
-    INT64_MAX,
     MAGIC,
     MAGIC_V2,
     NO_LEADER_EPOCH,
@@ -257,7 +256,7 @@ class FrozenLog:
             _LOGGER.error("%s", self._failure)
             raise self._failure from error
 
-    def _note_corruption(self, error: CorruptBatchError) -> None:
+    def _note_corruption(self, error: SedimentError) -> None:
         _LOGGER.warning("%s: left out: %s", self.partition, error)
 
     def _note_unreadable(self, found: UnreadableRange) -> None:
@@ -347,7 +346,7 @@ class FrozenLog:
     def _find_limits(self) -> _Readable:
         view = self.view
         refs = self.listing.segments
-        ends = [*(ref.base_offset for ref in refs[1:]), INT64_MAX]
+        ends = [*(ref.base_offset for ref in refs[1:]), view.log_end_offset]
         segments = [
             FrozenSegment(self._files(ref, end), self._note_unreadable) for ref, end in zip(refs, ends, strict=False)
         ]

@@ -33,7 +33,7 @@ from sediment.segment_io.partition.index_files import read_entries
 
 @dataclass(slots=True, eq=False)
 class SegmentFiles:
-    """Files of one segment; `end_offset` is the base offset of the next one, or 2^63 - 1.
+    """Files of one segment; `end_offset` is the base offset of the next one, or the log end.
 
     Size and modification time are those of the `.log` in the listing that named it; its inode is noted when it is first
     opened.

@@ -260,6 +260,31 @@ def test_an_index_of_another_log_is_not_believed(tmp_path: Path) -> None:
         assert data == good.read(offset, good.log_end, 1, True)
 
 
+def test_a_transaction_index_that_cannot_be_read_is_replaced_by_the_batches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "t-0"
+    write_random_log(directory, 1, SHAPES[0])
+    for path in directory.glob("*.txnindex"):
+        path.write_bytes(b"\x01" + path.read_bytes()[1:])
+    assert_reads_like_a_scan(directory, random.Random(1), 60)
+    assert "version newer than 0" in caplog.text
+
+
+def test_a_batch_whose_offset_was_damaged_does_not_lead_consumers_out_of_the_log(tmp_path: Path) -> None:
+    """No checksum covers the base offset."""
+    directory = tmp_path / "t-0"
+    write_random_log(directory, 1, LogShape(batches=60, segment_bytes=1 << 20, transactional=0, emptied=0, gaps=0))
+    scan = Scan(directory)
+    damaged = scan.batches[20]
+    flip(directory / f"{scan.log_start:020d}.log", damaged.position + 4)
+    log = frozen_log(directory)
+    expected = [found.batch.base_offset for found in scan.batches]
+    expected.remove(damaged.batch.base_offset)
+    assert drain(log) == expected
+    assert len(log.unreadable) == 1
+
+
 @pytest.mark.parametrize("name", loading_cases())
 def test_what_damage_left_readable_is_read_in_order_and_whole(name: str, tmp_path: Path) -> None:
     """Whatever the damage: batches with valid checksums only, offsets ascend, and no read fails."""
