@@ -15,6 +15,7 @@ from kafka import KafkaConsumer
 
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.endpoints import Endpoint
 from sediment.server.kafka_server import KafkaServer, ServerOptions
 from sediment.server.server_config import ServerConfig
@@ -37,6 +38,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(directory: Path) -> Iterator[KafkaServer]:
     config = ServerConfig(group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=500)
     with KafkaServer(ServerOptions((directory,), Endpoint("127.0.0.1", 0), config=config), Fs()) as running:
+        wait_until(lambda: described(running).error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         yield running
 
 
@@ -125,7 +127,7 @@ def test_the_partitions_of_a_consumer_that_falls_silent_go_to_the_others(server:
     with connected(server) as silent:
         name = "range"
         protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=b"\0\0" + b"\0" * 4 + b"\xff" * 4)
-        gone = join(silent, group=GROUP, session_timeout_ms=1000, protocols=[protocol])
+        gone = join(silent, group=GROUP, session_timeout_ms=4000, protocols=[protocol])
         assert gone.error_code == 0
         with member(server) as other:
             wait_until(lambda: other.assigned == ORDERS)
