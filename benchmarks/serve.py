@@ -159,6 +159,14 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """Wall and CPU time of a server until it was ready."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Throughput:
     """A round of fetches."""
 
@@ -218,25 +226,28 @@ def seconds_to_first_record(bootstrap: str, started: float) -> float:
             time.sleep(0.01)
 
 
-def start_of_kafka(node: KafkaNode) -> float:
-    """Start and stop the broker; return its seconds to the first record."""
+def start_of_kafka(node: KafkaNode) -> Start:
+    """Start and stop the broker; return its time to the first record."""
     started = time.perf_counter()
     with running(node):
-        return seconds_to_first_record(node.bootstrap, started)
+        seconds = seconds_to_first_record(node.bootstrap, started)
+        return Start(seconds, Server("kafka", node.bootstrap, node.process_id()).cpu_seconds())
 
 
-def start_of_sediment(directory: Path) -> float:
-    """Start and stop `serve`; return its seconds to the first record."""
+def start_of_sediment(directory: Path) -> Start:
+    """Start and stop `serve`; return its time to the first record."""
     started = time.perf_counter()
     with serving(directory, "--read-only") as server:
-        return seconds_to_first_record(server.bootstrap, started)
+        seconds = seconds_to_first_record(server.bootstrap, started)
+        return Start(seconds, Server("sediment", server.bootstrap, server.process.pid).cpu_seconds())
 
 
-def open_round(directory: Path) -> float:
-    """Return the seconds until `serve` listens."""
+def open_round(directory: Path) -> Start:
+    """Return the time until `serve` listens."""
     started = time.perf_counter()
-    with serving(directory, "--read-only"):
-        return time.perf_counter() - started
+    with serving(directory, "--read-only") as server:
+        seconds = time.perf_counter() - started
+        return Start(seconds, Server("sediment", server.bootstrap, server.process.pid).cpu_seconds())
 
 
 # --------------------------------------------------------------------------------------------------------------- data
@@ -288,8 +299,8 @@ class Ratio:
         return self.value >= self.bar if self.at_least else self.value <= self.bar
 
 
-def measure(home: Path, *, size_mb: int, rounds: int, fetch_gb: float, fetches: int) -> tuple[list[Ratio], float]:
-    """Return the ratios of medians, and the median seconds to open PARTITIONS partitions."""
+def measure(home: Path, *, size_mb: int, rounds: int, fetch_gb: float, fetches: int) -> tuple[list[Ratio], Start]:
+    """Return the ratios of medians, and the median time to open PARTITIONS partitions."""
     node = KafkaNode(home / "kafka", {"log.retention.ms": "-1", "log.cleaner.enable": "false"})
     with running(node):
         fill(node, size_mb)
@@ -313,8 +324,9 @@ def measure(home: Path, *, size_mb: int, rounds: int, fetch_gb: float, fetches: 
         _ratio("fetch of 1 MiB, CPU s per GB", fetched, lambda each: each.cpu_seconds_per_gb, 0.8),
         _ratio("fetch of 1 MiB, MB/s", fetched, lambda each: each.mb_per_second, 0.9, at_least=True),
         _ratio(f"p99 of a 1 MiB fetch beside {WAITERS} waiting, ms", p99s, float, 1.5),
-        _ratio("start to the first record, s", starts, float, 0.5),
-    ], statistics.median(opened)
+        _ratio("start to the first record, s", starts, lambda each: each.seconds, 0.5),
+        _ratio("start to the first record, CPU s", starts, lambda each: each.cpu_seconds, 0.5),
+    ], sorted(opened, key=lambda each: each.seconds)[len(opened) // 2]
 
 
 def _ratio(
@@ -352,16 +364,17 @@ def main() -> None:
             *(ratio.name, f"{ratio.sediment:,.3f}", f"{ratio.kafka:,.3f}", f"{ratio.value:.2f}"),
             *(f"{sign} {ratio.bar}", "yes" if ratio.holds else "NO"),
         )
-    opens_in_time = opened < OPEN_BAR_SECONDS
+    opens_in_time = opened.seconds < OPEN_BAR_SECONDS
     table.add_row(
-        *(f"open {PARTITIONS:,} partitions, s", f"{opened:.2f}", "", "", f"< {OPEN_BAR_SECONDS:g} s"),
+        *(f"open {PARTITIONS:,} partitions, s", f"{opened.seconds:.2f}", "", "", f"< {OPEN_BAR_SECONDS:g} s"),
         "yes" if opens_in_time else "NO",
     )
+    table.add_row(f"open {PARTITIONS:,} partitions, CPU s", f"{opened.cpu_seconds:.2f}")
     Console(width=140).print(table)
     if given.results:
         given.results.parent.mkdir(parents=True, exist_ok=True)
         figures = {ratio.name: [ratio.sediment, ratio.kafka, ratio.value] for ratio in ratios}
-        given.results.write_text(json.dumps({**figures, "open_seconds": opened}, indent=1) + "\n")
+        given.results.write_text(json.dumps({**figures, "open": [opened.seconds, opened.cpu_seconds]}, indent=1) + "\n")
     sys.exit(0 if opens_in_time and all(ratio.holds for ratio in ratios) else 1)
 
 
