@@ -1,6 +1,7 @@
 """Bytes of clients that are wrong, early, too many or too large: what each of them gets, over real sockets.
 
-Rows of the table are in docs/reference/serve.md; those about records and topics are tests of their handlers.
+The limits are those of docs/reference/commands.md, serve; what is wrong with topics and records is tested with the
+handlers.
 """
 
 from __future__ import annotations
