@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.fetched_data import Isolation
 from sediment.engine.live.log_manager import LoadProgress
 from sediment.segment_io.errors import CorruptDataError, DirectoryInUseError, StorageError, UsageError
 from sediment.segment_io.format.checkpoints import MetaProperties, format_meta_properties

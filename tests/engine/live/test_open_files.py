@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.fetched_data import Isolation
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_manager import IDLE_FILES_CHECK_INTERVAL_MS, LogManager
 from sediment.segment_io.buffers import Buffer

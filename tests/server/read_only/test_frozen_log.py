@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.fetched_data import Isolation
 from sediment.segment_io.errors import OffsetOutOfRangeError, StorageError
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.logs import LogShape, write_random_log
