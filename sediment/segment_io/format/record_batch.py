@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import crc32c
 
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.format.compression.streams import compress
+from sediment.segment_io.format.compression.batch_codecs import compress
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,

@@ -19,7 +19,7 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, INCOMPLETE, OK, ROWS_FULL
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy
-from sediment.segment_io.format.compression.streams import decompress
+from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.decode import (
     BATCH_ROW,
     HEADERS_START,
