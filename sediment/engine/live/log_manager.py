@@ -59,7 +59,7 @@ from sediment.segment_io.format.names import (
     parse_partition_directory,
 )
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, PartitionCheckpoints, log_start_entries
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -849,7 +849,7 @@ def _recovery_points(logs: Iterable[PartitionLog]) -> dict[TopicPartition, int]:
 
 
 def _log_starts(logs: Iterable[PartitionLog]) -> dict[TopicPartition, int]:
-    return {log.partition: log.log_start_offset for log in logs if log.log_start_offset > log.first_base_offset}
+    return log_start_entries((log.partition, log.log_start_offset, log.first_base_offset) for log in logs)
 
 
 def _high_watermarks(logs: Iterable[PartitionLog]) -> dict[TopicPartition, int]:
