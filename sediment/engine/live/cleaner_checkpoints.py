@@ -1,4 +1,4 @@
-"""What the cleaner remembers of each partition: the cleaner checkpoint, and the mark of an uncleanable partition.
+"""The memory of the cleaner: the checkpoint of each partition, and the marks of uncleanable partitions.
 
     cleaned              the checkpoint is set to the end of the cleaning
     truncated            a checkpoint above the new end is lowered to it

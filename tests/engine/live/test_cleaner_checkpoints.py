@@ -1,4 +1,4 @@
-"""What the cleaner remembers of a partition: its checkpoint and its quarantine, over truncation, moves and restarts."""
+"""The memory of the cleaner: checkpoints and quarantine over truncation, moves, deletion and restarts."""
 
 from __future__ import annotations
 
