@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, UsageError
 from sediment.segment_io.format import record_batch
-from sediment.segment_io.format.compression.streams import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
+from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
 from sediment.segment_io.format.layout import (
     CODEC_NAMES,
     CONTROL_KEY_STRUCT,

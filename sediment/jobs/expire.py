@@ -82,7 +82,7 @@ from sediment.segment_io.format.names import LEADER_EPOCH_FILE, LOCK_FILE, LOG_S
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, update_offset_checkpoint
 from sediment.segment_io.partition.listing import LogListing, list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, read_checkpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, log_start_entries, read_checkpoints
 
 if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView
@@ -584,12 +584,10 @@ class _ExpiryRun:
             if report.reason_code == NOTHING_TO_DELETE and report.segments
         }
         for directory in directories:
-            starts = (directory.checkpoints.log_start or {}).items()
-            redundant = {
-                partition
-                for partition, start in starts
-                if first.get((str(directory.path), str(partition)), start - 1) >= start
-            }
+            starts = directory.checkpoints.log_start or {}
+            bases = {partition: first.get((str(directory.path), str(partition))) for partition in starts}
+            known = [(partition, starts[partition], base) for partition, base in bases.items() if base is not None]
+            redundant = {partition for partition, _, _ in known} - log_start_entries(known).keys()
             with suppress(SedimentError, OSError):
                 self._locks[directory.path].check()
                 update_offset_checkpoint(self._fs, directory.path / LOG_START_FILE, {}, redundant)
@@ -654,11 +652,9 @@ def delete_group(
         except (SedimentError, OSError) as error:
             reports.append(_broken_off(each, error, fs))
     try:
-        inside = {
-            each.partition: each.plan.log_start_offset
-            for each in done
-            if each.plan.log_start_offset > each.report.segments[0]
-        }
+        inside = log_start_entries(
+            (each.partition, each.plan.log_start_offset, each.report.segments[0]) for each in done
+        )
         settled = {each.partition for each in done} - inside.keys()
         lock.check()
         update_offset_checkpoint(fs, checkpoint, inside, settled, like=like)

@@ -62,7 +62,7 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, log_start_entries
 from sediment.segment_io.partition.partition_directories import find_partitions
 
 RECOVERED = "recovered"
@@ -306,11 +306,7 @@ def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome]
         if outcome.log is not None and not outcome.log.damage
     }
     like = directory.path / LOCK_FILE
-    starts = {
-        partition: log.log_start_offset
-        for partition, log in loaded.items()
-        if log.log_start_offset > log.segments[0].base_offset
-    }
+    starts = log_start_entries((p, log.log_start_offset, log.segments[0].base_offset) for p, log in loaded.items())
     _update(fs, directory.path / LOG_START_FILE, starts, loaded.keys() - starts.keys(), like)
     _update(fs, directory.path / RECOVERY_POINT_FILE, {p: log.log_end_offset for p, log in loaded.items()}, (), like)
     if directory.checkpoints.clean_shutdown:

@@ -197,7 +197,8 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
 
-    logging.getLogger().addFilter(_unless_stopping)
+    for name in _LOGGERS_OF_PY4J:
+        logging.getLogger(name).addFilter(_unless_stopping)
     interrupt = signal.getsignal(signal.SIGINT)
     chatter = _Chatter()
     try:
@@ -259,6 +260,13 @@ def _launch_gateway(*given: Any) -> Any:
     finally:
         java_gateway.Popen = popen
         _launched.clear()
+
+
+_LOGGERS_OF_PY4J = (
+    None,
+    "py4j.clientserver",
+    "py4j.java_gateway",
+)  # a logger's filters do not see its children's records
 
 
 def _unless_stopping(_record: logging.LogRecord) -> bool:

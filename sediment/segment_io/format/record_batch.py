@@ -22,7 +22,7 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, store_i8
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.compression.streams import compress
+from sediment.segment_io.format.compression.batch_codecs import compress
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,

@@ -34,6 +34,7 @@ from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceC
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.layout import (
     CONTROL_BIT,
+    CONTROL_SNAPSHOT_FOOTER,
     INT64_MAX,
     INT64_MIN,
 )
@@ -52,7 +53,6 @@ from sediment.segment_io.segment.recovery_scan import find_batches_after
 ALL_BROKERS = ""
 
 _SNAPSHOT_NAME = re.compile(r"([0-9]{20,})-([0-9]{10,})\.checkpoint")
-_SNAPSHOT_FOOTER = 4  # type of the control record that ends a snapshot
 _TRANSACTION_STEPS = frozenset({"BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"})
 _APPLIED = _TRANSACTION_STEPS | {
     "TopicRecord",
@@ -185,7 +185,7 @@ def _read_snapshot(path: Path, state: _State) -> None:
     scan.apply(state, INT64_MIN, in_order=False)
     if scan.stopped is not None:
         raise scan.stopped
-    if scan.last_control_type != _SNAPSHOT_FOOTER:
+    if scan.last_control_type != CONTROL_SNAPSHOT_FOOTER:
         raise CorruptBatchError("the snapshot has no footer", path=str(path))
 
 

@@ -37,7 +37,7 @@ from sediment.segment_io.compiled.status import (
     ROWS_FULL,
 )
 from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format.compression.streams import decompress
+from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.decode import (
     BATCH_ROW,
     HEADERS_START,

@@ -14,7 +14,7 @@ import numpy as np
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, OK
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy
-from sediment.segment_io.format.compression.streams import decompress
+from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.decode import (
     OFFSET_DELTA,
     RECORD_FIELDS,

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.fetched_data import Isolation
 from sediment.segment_io.errors import OffsetOutOfRangeError, SedimentError
 from sediment.segment_io.format.layout import NO_LEADER_EPOCH
 from sediment.segment_io.protocol import messages as m

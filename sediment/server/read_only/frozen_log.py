@@ -35,7 +35,7 @@ from sediment.engine.directory.leader_epochs import (
     latest_epoch,
     truncate_from_start,
 )
-from sediment.engine.live.log.fetch import Isolation, TimestampOffsetEpoch
+from sediment.engine.live.log.fetched_data import Isolation, TimestampOffsetEpoch
 from sediment.segment_io.errors import (
     CorruptBatchError,
     CorruptCheckpointError,

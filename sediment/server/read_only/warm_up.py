@@ -12,7 +12,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.fetched_data import Isolation
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log

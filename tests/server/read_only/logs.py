@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.fetched_data import Isolation
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.fetched_data import Isolation
 from sediment.segment_io.errors import DirectoryInUseError, NotALogDirectoryError, UsageError
 from sediment.segment_io.format.checkpoints import parse_uuid
 from sediment.segment_io.fs import Fs

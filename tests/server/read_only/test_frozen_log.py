@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.fetched_data import Isolation
 from sediment.segment_io.errors import OffsetOutOfRangeError, OpenFilesLimitError, StorageError
 from sediment.segment_io.fs import Fs, ReadableFile
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sediment.engine.directory.leader_epochs import latest_epoch
-from sediment.engine.live.log.fetch import (
+from sediment.engine.live.log.fetched_data import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,

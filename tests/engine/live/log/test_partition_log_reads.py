@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.live.log.fetch import (
+from sediment.engine.live.log.fetched_data import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,

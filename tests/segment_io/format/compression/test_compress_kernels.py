@@ -1,4 +1,4 @@
-"""Records compressed by a compiled function: the bytes that `streams.compress` makes of them, or none."""
+"""Records compressed by a compiled function: the bytes that `batch_codecs.compress` makes of them, or none."""
 
 import random
 
@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from sediment.segment_io.compiled import native
-from sediment.segment_io.format.compression import compress as compress_kernels
-from sediment.segment_io.format.compression import streams
-from sediment.segment_io.format.compression.compress import (
+from sediment.segment_io.format.compression import batch_codecs, compress_kernels
+from sediment.segment_io.format.compression.compress_kernels import (
     COMPRESSOR_REGISTERS,
     NOT_COMPRESSED,
     compress_records,
@@ -48,7 +47,7 @@ def contents(seed):
 def test_records_come_out_as_the_writer_of_every_codec_makes_them(codec, seed):
     tools = find_compressors()
     for content in contents(seed):
-        assert compressed(codec, content, tools) == streams.compress(codec, content)
+        assert compressed(codec, content, tools) == batch_codecs.compress(codec, content)
 
 
 @every_codec
@@ -62,7 +61,7 @@ def test_a_zstd_context_with_half_a_frame_in_it_is_not_used_again():
     tools = find_compressors()
     assert compressed(CODEC_ZSTD, random.Random(1).randbytes(70_000), tools, room=100) is None
     assert compressed(CODEC_ZSTD, b"records", tools) is None
-    assert compressed(CODEC_ZSTD, b"records", find_compressors()) == streams.compress(CODEC_ZSTD, b"records")
+    assert compressed(CODEC_ZSTD, b"records", find_compressors()) == batch_codecs.compress(CODEC_ZSTD, b"records")
 
 
 def test_snappy_and_what_has_no_library_are_left_to_others(monkeypatch):

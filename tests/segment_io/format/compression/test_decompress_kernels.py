@@ -1,4 +1,4 @@
-"""Batches decompressed by compiled loops: the bytes that `streams.decompress` makes of them, or none."""
+"""Batches decompressed by compiled loops: the bytes that `batch_codecs.decompress` makes of them, or none."""
 
 import random
 from contextlib import suppress
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from sediment.segment_io.compiled import native
 from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format.compression import decompress as decompress_kernels
-from sediment.segment_io.format.compression.streams import compress, decompress
+from sediment.segment_io.format.compression import decompress_kernels
+from sediment.segment_io.format.compression.batch_codecs import compress, decompress
 from sediment.segment_io.format.decode import PADDING_BYTES
 from sediment.segment_io.format.layout import CODEC_GZIP, CODEC_LZ4, CODEC_NAMES, CODEC_SNAPPY, CODEC_ZSTD
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, UnsupportedDataError
-from sediment.segment_io.format.compression.streams import compress, decompress
+from sediment.segment_io.format.compression.batch_codecs import compress, decompress
 from sediment.segment_io.format.layout import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
 
 CODECS = [CODEC_GZIP, CODEC_SNAPPY, CODEC_LZ4, CODEC_ZSTD]

@@ -1,10 +1,10 @@
-"""A compiled function that compresses the records of one batch, as `streams.compress` does at Kafka's levels.
+"""A compiled function that compresses the records of one batch, as `batch_codecs.compress` does at Kafka's levels.
 
 It calls functions of the codecs' C libraries by address.  It leaves snappy, which no library exports, and codecs
-without a library to `streams.compress`.
+without a library to `batch_codecs.compress`.
 
-Invariants: the result is byte for byte that of `streams.compress` for the same records.  Nothing is written outside the
-target.
+Invariants: the result is byte for byte that of `batch_codecs.compress` for the same records.  Nothing is written
+outside the target.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import call_for_int, call_for_size, copy_bytes, store_i8
 from sediment.segment_io.compiled.native import LIBDEFLATE, LZ4, ZSTD, Tools, address_of, take_tool
-from sediment.segment_io.format.compression.streams import GZIP_LEVEL, ZSTD_LEVEL
+from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVEL, ZSTD_LEVEL
 from sediment.segment_io.format.layout import (
     CODEC_GZIP,
     CODEC_LZ4,

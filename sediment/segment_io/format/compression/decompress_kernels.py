@@ -4,10 +4,11 @@
     payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if they are not in the area
 
 They call functions of the codecs' C libraries by address; snappy, which no library exports, is a loop here.  A batch is
-left out if it is framed differently, is malformed, or has no library; `streams.decompress` then reads or reports it.
+left out if it is framed differently, is malformed, or has no library.  Then `batch_codecs.decompress` reads or reports
+it.
 
 Invariants
-* A payload counts only if `streams.decompress` returns the same bytes.
+* A payload counts only if `batch_codecs.decompress` returns the same bytes.
 * Nothing is written outside the area and its padding.
 * Nothing is read beyond a payload and the PADDING_BYTES after its buffer.
 """
@@ -140,7 +141,7 @@ def _gzip(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     )
     if status == _LIBDEFLATE_INSUFFICIENT_SPACE:
         return _NO_ROOM
-    # Bytes after the first member are left to `streams.decompress`, which reads them as Java does.
+    # Bytes after the first member are left to `batch_codecs.decompress`, which reads them as Java does.
     if status != _LIBDEFLATE_SUCCESS or tools[_SIZES] != end - start:
         return NOT_DECOMPRESSED
     return tools[_SIZES + 1]

@@ -118,6 +118,14 @@ class ReplayedSegment:
             yield from HeaderScan(self.path, size_bytes=self.log_bytes, fs=self.fs, unknown_magic_may_be_torn=True)
 
 
+def needs_snapshot(map_end_offset: int, last_snapshot_offset: int) -> bool:
+    """Return True if a snapshot at `map_end_offset` is taken: only if no snapshot is there or later.
+
+    Source: kafka-log 04 §3.1 (takeSnapshot).
+    """
+    return map_end_offset > last_snapshot_offset
+
+
 class ProducerStateManager:
     """The producers of a log while they are rebuilt, with their snapshots.
 
@@ -146,8 +154,8 @@ class ProducerStateManager:
         self.state = replay(self.state, table, only_aborted=True)
 
     def take_snapshot(self) -> None:
-        """Take a snapshot at the map end offset, unless there is one at or after it.  Source: kafka-log 04 §3.1."""
-        if self.map_end_offset > self._last_snapshot_offset:
+        """Take a snapshot at the map end offset, unless there is one at or after it."""
+        if needs_snapshot(self.map_end_offset, self._last_snapshot_offset):
             self._snapshots.take(self.map_end_offset, self.state.entries.values())
             self._last_snapshot_offset = self.map_end_offset
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sediment.engine.directory.producer_snapshots import ProducerStateManager, ReplayedSegment, Snapshots
+from sediment.engine.directory.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.producer_state import ProducerEntry
 from sediment.segment_io.partition.snapshots import encode_snapshot
