@@ -103,7 +103,7 @@ def test_options_of_the_terminal_are_options() -> None:
 
 
 def test_the_functions_are_the_commands_that_work_on_logs_and_runs() -> None:
-    assert set(COMMANDS) - FUNCTIONS.keys() == {"completion", "delta-jars", "warm-up"}
+    assert set(COMMANDS) - FUNCTIONS.keys() == {"completion", "delta-jars", "serve", "warm-up"}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

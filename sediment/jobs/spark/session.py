@@ -270,7 +270,7 @@ _LOGGERS_OF_PY4J = (
 
 
 def _unless_stopping(_record: logging.LogRecord) -> bool:
-    """Drop Py4J's record of an interruption, which it logs with a trace on the root logger."""
+    """Drop what Py4J logs about an interruption, with a trace."""
     return not is_stopping()
 
 
