@@ -262,11 +262,8 @@ def _launch_gateway(*given: Any) -> Any:
         _launched.clear()
 
 
-_LOGGERS_OF_PY4J = (
-    None,
-    "py4j.clientserver",
-    "py4j.java_gateway",
-)  # a logger's filters do not see its children's records
+# A logger's filters do not see the records of its children.
+_LOGGERS_OF_PY4J = (None, "py4j.clientserver", "py4j.java_gateway")
 
 
 def _unless_stopping(_record: logging.LogRecord) -> bool:
