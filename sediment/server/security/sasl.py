@@ -34,7 +34,7 @@ class SaslAuthenticationError(SedimentError):
 
 
 class SaslServer(Protocol):
-    """One exchange of a mechanism."""
+    """One client's authentication by a SASL mechanism."""
 
     def evaluate(self, token: bytes) -> bytes:
         """Return the token that answers `token`.
