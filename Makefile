@@ -7,7 +7,7 @@ AIRFLOW := .venv-airflow
 S3 := .venv-s3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery lint bench bench-quick bench-page bench-memory bench-scale bench-load conformance conformance-nightly e2e wheel bundle bundle-test airflow-test clean
+.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-serve lint bench bench-quick bench-page bench-memory bench-scale bench-load conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -60,7 +60,7 @@ crash: setup ## crash every command at every step, then start Sediment, Kafka's 
 		tests/conformance/crashes/test_expire_crashes.py $(ARGS)
 	@SEDIMENT_CRASH_MATRIX=whole $(BIN)/python -m pytest -n 0 -m delta tests/jobs/snapshot/test_snapshot_faults.py $(ARGS)
 
-fuzz: setup ## feed 10 million mutated batches to every decoder, run every command on every corrupted directory, send signals at many points
+fuzz: setup ## feed 10 million mutated batches and messages to every decoder, run every command on every corrupted directory, send signals at many points
 	@$(BIN)/python -m pytest -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/snapshot/test_untrusted_snapshots.py tests/jobs/spark/test_cancellation.py tests/jobs/test_history.py $(ARGS)
 
 bench-append: setup ## compare appends to a live log with Kafka's (downloads Kafka's JARs once)
@@ -69,11 +69,20 @@ bench-append: setup ## compare appends to a live log with Kafka's (downloads Kaf
 bench-recovery: setup ## compare recovery after an unclean stop with Kafka's loader, 4 GB (downloads Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.recovery $(ARGS)
 
+bench-records: setup ## compare building and reading record batches with Python clients, for docs/reference/records.md
+	@$(BIN)/python -m benchmarks.records --docs $(ARGS)
+
+bench-serve: setup ## compare serve with a Kafka broker on the same files, 4 GB of disk (downloads Kafka's JARs once)
+	@$(BIN)/python -m benchmarks.serve $(ARGS)
+
 conformance: setup ## compare Sediment with Kafka's own classes on random logs (downloads Kafka's JARs once)
 	@$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
 
+schemas: setup ## write the message schemas from the JARs of Kafka (downloads them once)
+	@$(BIN)/python -m tests.conformance.message_schemas
+
 conformance-nightly: setup ## run conformance on 10,000 logs
-	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_LOADS=6000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 $(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
+	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_LOADS=6000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 SEDIMENT_CONFORMANCE_MESSAGES=200 $(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
 
 e2e: setup ## test Sediment with a Kafka broker and real clients (downloads both once)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[e2e]'

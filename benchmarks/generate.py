@@ -18,7 +18,7 @@ from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, store_i8, store_i16, store_i32, store_i64
 from sediment.segment_io.format import layout as f
 from sediment.segment_io.format.checksum import crc32c
-from sediment.segment_io.format.compression.streams import compress
+from sediment.segment_io.format.compression.batch_codecs import compress
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.rebuild import varlong_bytes, write_varlong
 from sediment.segment_io.fs import Fs

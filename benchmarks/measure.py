@@ -76,7 +76,7 @@ def run_compact(sc: Any, log_dir: Path, strategy: Strategy | None, sets: Sequenc
     seconds = time.perf_counter() - started
     cpu_seconds = processor_seconds() - cpu_seconds
     peaks = {worker.pid: _status_bytes(worker.pid, "VmHWM") for worker in workers()}
-    assert not report.failed(), next(found for found in report.partitions if found.status != "compacted")
+    assert not report.failed, next(found for found in report.partitions if found.status != "compacted")
     ways = {str(partition.strategy) for partition in report.partitions}
     shutil.rmtree(copy)
     return Run(

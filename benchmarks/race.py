@@ -174,7 +174,7 @@ def time_ours(directories: Sequence[Path], scratch: Path) -> tuple[float, Compac
     started = time.perf_counter()
     report = compact(options, CompactOptions(force=True, dry_run=False, from_start=False))
     seconds = time.perf_counter() - started
-    assert not report.failed(), next(p for p in report.partitions if p.status != "compacted")
+    assert not report.failed, next(p for p in report.partitions if p.status != "compacted")
     shutil.rmtree(log_dir)
     return seconds, report
 

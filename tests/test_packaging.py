@@ -28,7 +28,7 @@ from tests.segments import NOW_MS, batch_bytes, write_segment
 
 pytestmark = pytest.mark.skipif(not IS_CHECKOUT, reason="only a checkout says which files there are")
 
-CODE = (".py", ".html")
+CODE = (".py", ".html", ".schema", "/py.typed")
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +56,7 @@ def test_both_wheels_hold_every_module_and_template_and_nothing_generic(built: D
     for wheel in (built.from_checkout, built.from_archive):
         held = {name for name in contents(wheel) if ".dist-info/" not in name}
         assert held == code
+        assert "sediment/py.typed" in held
 
 
 def test_the_wheel_from_the_archive_is_the_wheel_from_the_checkout(built: Distributions) -> None:

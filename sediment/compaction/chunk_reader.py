@@ -45,8 +45,8 @@ from sediment.segment_io.compiled.status import (
 )
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format import decode
-from sediment.segment_io.format.compression.decompress import NOT_DECOMPRESSED, decompress_batches, find_tools
-from sediment.segment_io.format.compression.streams import decompress
+from sediment.segment_io.format.compression.batch_codecs import decompress
+from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED, decompress_batches, find_tools
 from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,

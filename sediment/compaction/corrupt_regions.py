@@ -34,7 +34,7 @@ from sediment.segment_io.compiled.status import BAD_LENGTH, BAD_RECORD_COUNT, LE
 from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, UnsupportedDataError
 from sediment.segment_io.format import decode
 from sediment.segment_io.format.checksum import check_crc
-from sediment.segment_io.format.compression.streams import decompress
+from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.decode import BATCH_ROW, RECORD_FIELDS, STATUS_TEXT
 from sediment.segment_io.format.indexes import OffsetIndex, parse_offset_index
 from sediment.segment_io.format.layout import (

@@ -47,7 +47,7 @@ from sediment.segment_io.compiled.status import (
     PROVED,
 )
 from sediment.segment_io.errors import HashCollisionError
-from sediment.segment_io.format.compression.decompress import NOT_DECOMPRESSED
+from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
 from sediment.segment_io.format.decode import (
     KEY_BYTES,
     KEY_START,

@@ -51,8 +51,8 @@ from sediment.segment_io.compiled.status import (
 )
 from sediment.segment_io.errors import MemoryBudgetError, SourceChangedError
 from sediment.segment_io.format import decode
-from sediment.segment_io.format.compression.compress import COMPRESSOR_REGISTERS, find_compressors
-from sediment.segment_io.format.compression.streams import compress
+from sediment.segment_io.format.compression.batch_codecs import compress
+from sediment.segment_io.format.compression.compress_kernels import COMPRESSOR_REGISTERS, find_compressors
 from sediment.segment_io.format.hashing import hash_secrets
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.padding import padded_buffer

@@ -48,7 +48,7 @@ from sediment.segment_io.format.decode import read_varlong
 from sediment.segment_io.format.layout import MAX_VARLONG_BYTES
 from sediment.segment_io.format.rebuild import write_varlong
 
-# A key in the map: a slot of 16 bytes at a load of at least 3/8.
+# Bytes per key of the map: a slot of 16 bytes, and at least 3/8 of the slots in use.
 _MAPPED_KEY_BYTES = 43
 _BLOB_HEAD = struct.Struct("<II")  # its number in its run and range, and the number of its keys
 _COUNT = struct.Struct("<Q")  # the number of records in an answer
@@ -157,7 +157,7 @@ def ranges_for(keys: int, budget_bytes: int) -> int:
 # ------------------------------------------------------------------------------------------------- numbers of records
 @kernel
 def _write_steps(numbers: npt.NDArray[np.int64], previous: int, address: int) -> int:
-    """Write ascending numbers as varlong steps from `previous` at `address`; return the address after them."""
+    """Write ascending numbers at `address` as varlong steps, the first from `previous`; return the next address."""
     for index in range(numbers.size):
         address = write_varlong(address, numbers[index] - previous)
         previous = numbers[index]

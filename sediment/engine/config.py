@@ -24,35 +24,40 @@ from sediment.engine.value_ranges import (
     check_ranges,
 )
 from sediment.retention.config import RetentionConfig
+from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 
 _POLICIES = OneOf(("compact", "delete"), several=True)
-_COMPACTION: dict[str, Range] = {
+COMPACTION_RANGES: dict[str, Range] = {
     "cleanup_policy": _POLICIES,
     "min_cleanable_dirty_ratio": Real(0, 1),
     "min_compaction_lag_ms": COUNT,
-    "max_compaction_lag_ms": COUNT,
+    "max_compaction_lag_ms": AT_LEAST_ONE,
     "segment_bytes": POSITIVE_INT,
     "segment_index_bytes": Whole(12, INT32_MAX),
     "index_interval_bytes": INT,
     "max_message_bytes": INT,
 }
-_RETENTION: dict[str, Range] = {"cleanup_policy": _POLICIES, "retention_ms": Whole(-1), "retention_bytes": ANY_LONG}
-_LOG: dict[str, Range] = {
+RETENTION_RANGES: dict[str, Range] = {
+    "cleanup_policy": _POLICIES,
+    "retention_ms": Whole(-1),
+    "retention_bytes": ANY_LONG,
+}
+LOG_RANGES: dict[str, Range] = {
     "segment_ms": AT_LEAST_ONE,
     "segment_jitter_ms": COUNT,
     "flush_messages": AT_LEAST_ONE,
     "flush_ms": COUNT,
     "compression_type": OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
-    "compression_gzip_level": Whole(1, 9, also=(-1,)),
-    "compression_lz4_level": Whole(1, 17),
-    "compression_zstd_level": Whole(-131_072, 22),
+    "compression_gzip_level": Whole(GZIP_LEVELS[0], GZIP_LEVELS[-1], also=(-1,)),
+    "compression_lz4_level": Whole(LZ4_LEVELS[0], LZ4_LEVELS[-1]),
+    "compression_zstd_level": Whole(ZSTD_LEVELS[0], ZSTD_LEVELS[-1]),
     "message_timestamp_type": OneOf(("CreateTime", "LogAppendTime")),
     "message_timestamp_before_max_ms": COUNT,
     "message_timestamp_after_max_ms": COUNT,
     "preallocate": Truth(),
     "file_delete_delay_ms": COUNT,
-    "transaction_max_timeout_ms": AT_LEAST_ONE,
+    "transaction_max_timeout_ms": POSITIVE_INT,
 }
 
 
@@ -115,9 +120,9 @@ class LogConfig:
             SettingsError: a value is out of its range.
             ValueError: the two cleanup policies differ.
         """
-        check_ranges(self.compaction, _COMPACTION)
-        check_ranges(self.retention, _RETENTION)
-        check_ranges(self, _LOG)
+        check_ranges(self.compaction, COMPACTION_RANGES)
+        check_ranges(self.retention, RETENTION_RANGES)
+        check_ranges(self, LOG_RANGES)
         if self.compaction.cleanup_policy != self.retention.cleanup_policy:
             raise ValueError(f"two cleanup policies for one topic: {self.compaction!r} and {self.retention!r}")
 
@@ -137,5 +142,4 @@ class LogConfig:
 
         Source: kafka-log 02 §2.3 (LogConfig.maxSegmentMs).
         """
-        lag_ms = self.compaction.max_compaction_lag_ms
-        return min(lag_ms, self.segment_ms) if self.compacts and lag_ms > 0 else self.segment_ms
+        return min(self.compaction.max_compaction_lag_ms, self.segment_ms) if self.compacts else self.segment_ms

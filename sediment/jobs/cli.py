@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sediment import __version__
 from sediment.jobs.command_line.examples import epilog
 from sediment.jobs.command_line.standard_output import help_in_one_sentence_if_not_printed, occupy_standard_descriptors
 from sediment.jobs.spark.cancellation import RunStopped, end_on_signals
+from sediment.version import __version__
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -33,6 +33,7 @@ COMMANDS = {
     "expire": ("sediment.jobs.expire", "Delete segments past their retention limits."),
     "history": ("sediment.jobs.history", "Show the runs in a ledger."),
     "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
+    "serve": ("sediment.jobs.serve", "Let Kafka clients read a log directory, without a broker."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
     "recover": ("sediment.jobs.recover", "Load partitions as a broker does at its start, and repair them."),
     "warm-up": ("sediment.jobs.warm_up", "Compile kernels and archive Spark's classes, so the first run starts fast."),

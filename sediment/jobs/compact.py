@@ -60,7 +60,6 @@ from sediment.jobs.reporting.run_report import (
     CompactionRunReport,
     PartitionReport,
     print_report,
-    report_json,
 )
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageTimer
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
@@ -110,6 +109,14 @@ def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event |
 
         run_type = OutputRun
     return perform_run(run_type, options, own, stop or threading.Event())
+
+
+def perform(
+    options: CommonOptions, *, stop: threading.Event, strategy: str, key_equality: str, **own: Any
+) -> CompactionRunReport:
+    """Compact with the options of the command (`compact`)."""
+    chosen = None if strategy == "auto" else Strategy(strategy)
+    return compact(options, CompactOptions(strategy=chosen, key_equality=KeyEquality(key_equality), **own), stop)
 
 
 class _CompactionRun(CleaningRun):
@@ -562,19 +569,14 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     is_flag=True,
     help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
 )
-def command(options: CommonOptions, strategy: str, key_equality: str, **own_options: Any) -> None:
+def command(options: CommonOptions, **own: Any) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy includes compact.
 
     SIGINT or SIGTERM finishes the current group, commits, reports and exits 1.
     """
-    own = CompactOptions(
-        strategy=None if strategy == "auto" else Strategy(strategy),
-        key_equality=KeyEquality(key_equality),
-        **own_options,
-    )
     with stop_on_signals() as stop:
-        report = compact(options, own, stop)
-    options.conclude(report, report_json, print_report)
+        report = perform(options, stop=stop, **own)
+    options.conclude(report, print_report)
 
 
 if __name__ == "__main__":

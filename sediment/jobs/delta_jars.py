@@ -16,7 +16,7 @@ import click
 from sediment.jobs.command_line.exit_status import errors_as_exit_status
 from sediment.jobs.command_line.standard_output import write_result
 from sediment.jobs.delta_lake.session import FETCH, IVY_KEY, coordinate, fetched_jars, ivy_folder
-from sediment.jobs.reporting.run_report import human_bytes
+from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.spark.session import spark_context
 from sediment.segment_io.errors import UsageError
 

@@ -16,6 +16,7 @@ if __name__ == "__main__":
 
 import contextlib
 import fnmatch
+import html
 import json
 import logging
 import shutil
@@ -36,6 +37,7 @@ from rich.table import Table
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import SafeConsole, as_text, error_console, write_result
 from sediment.jobs.completion import complete_partition, complete_path
+from sediment.jobs.reporting.result import Result
 from sediment.jobs.settings.cluster_settings import check_patterns
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
@@ -62,9 +64,13 @@ from sediment.segment_io.tables.schema import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_LOGGER = logging.getLogger(__name__)
 
 SHOWN_ROWS = 1000
 SHOWN_CHARACTERS = 60
+_HEAD_ROWS = 20
 DIRECT_BYTES = 1 << 30  # up to this size, one process writes Parquet files faster than Spark starts
 
 _NAMED_TABLES = {
@@ -116,17 +122,80 @@ _KEYS_ONLY = ("topic", "partition", "offset", "timestamp", "key", "size")
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """Options of the output; if `limit` is None, every row is printed."""
+    """Options of the output; if `limit` is None, every row is printed.
+
+    `master` and `spark`, a session of the caller, make Spark write what goes to `to`.
+    """
 
     as_json: bool
     to: Path | None
     limit: int | None
     quiet: bool
     master: str | None
+    spark: SparkSession | None = None
 
     def messages(self) -> Console:
         """Return the console for messages: stderr, silent with --quiet."""
         return error_console(quiet=self.quiet, soft_wrap=True, highlight=False)
+
+
+class TableDump(Result):
+    """Rows of a table of a log's files; each use reads the files again.
+
+    It can be given to whatever reads Arrow streams: `polars.DataFrame(dump)`, `duckdb.from_arrow(dump.to_reader())`.
+    A row is a dict; its timestamps are ms since the epoch.
+    """
+
+    def __init__(self, request: TableRequest, tasks: Sequence[TableTask], limit: int | None) -> None:
+        self._request = request
+        self._tasks = tasks
+        self._limit = limit
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        return arrow_schema(self._request.selected())
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows as a `pyarrow.RecordBatchReader`, which holds one batch at a time in memory."""
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows as a `pyarrow.Table`.
+
+        Raises:
+            SedimentError: a file cannot be read.
+        """
+        import pyarrow as pa
+
+        return pa.Table.from_batches(self._batches(), self.schema)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return _rows(self._batches())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return f"<TableDump of {self._request.what}: {', '.join(self.schema.names)}>"
+
+    def _repr_html_(self) -> str:
+        head = TableDump(self._request, self._tasks, min(self._limit or _HEAD_ROWS, _HEAD_ROWS)).to_pandas()
+        return f"<p>{html.escape(self._request.what)}: the first {len(head)} rows</p>{head.to_html()}"
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        left = self._limit
+        unreadable: list[UnreadableRange] = []
+        for batch in _batches(self._request, self._tasks, Fs(), unreadable):
+            rows = batch if left is None else batch.slice(0, left)
+            yield rows
+            left = None if left is None else left - rows.num_rows
+            if left == 0:
+                break
+        if unreadable:
+            _LOGGER.warning("%s", _unreadable_text(unreadable))
 
 
 def dump(request: TableRequest, sources: Sequence[Source], options: DumpOptions) -> int:
@@ -138,27 +207,41 @@ def dump(request: TableRequest, sources: Sequence[Source], options: DumpOptions)
     """
     fs = Fs()
     tasks = plan_table(request, sources, fs)
+    unreadable: list[UnreadableRange] = []
+    status = EXIT_DONE
     if options.to is not None:
-        if options.to.exists():
-            raise UsageError("the output exists", path=str(options.to), advice="name a directory that does not")
-        if options.master is not None or sum(task.size_bytes for task in tasks) > DIRECT_BYTES:
-            return _write_with_spark(request, sources, options, options.to)
+        _write(request, sources, tasks, options, options.to, unreadable)
     elif options.master is not None:
         raise UsageError("--master is for --to only", advice="leave it out; rows are printed without Spark")
-    unreadable: list[UnreadableRange] = []
-    if options.to is not None:
-        batches = _batches(request, tasks, fs, unreadable)
-        _write_parquet(batches, arrow_schema(request.selected()), options.to)
-        status = EXIT_DONE
     else:
         batches = _batches(_with_columns_for_decoding(request), tasks, fs, unreadable)
         status = (_print_json if options.as_json else _print_table)(batches, request, options)
     if unreadable:
-        count, size_bytes = len(unreadable), sum(each.end_position - each.position for each in unreadable)
-        options.messages().print(
-            f"{count} unreadable batches, {size_bytes} bytes; the first: {unreadable[0].error}", markup=False
-        )
+        options.messages().print(_unreadable_text(unreadable), markup=False)
     return status
+
+
+def _unreadable_text(unreadable: Sequence[UnreadableRange]) -> str:
+    size_bytes = sum(each.end_position - each.position for each in unreadable)
+    return f"{len(unreadable)} unreadable batches, {size_bytes} bytes; the first: {unreadable[0].error}"
+
+
+def _write(
+    request: TableRequest,
+    sources: Sequence[Source],
+    tasks: Sequence[TableTask],
+    options: DumpOptions,
+    to: Path,
+    unreadable: list[UnreadableRange],
+) -> None:
+    """Write the rows as Parquet into the new directory `to`, with Spark if they are many or the caller names one."""
+    if to.exists():
+        raise UsageError("the output exists", path=str(to), advice="name a directory that does not")
+    is_asked = options.master is not None or options.spark is not None
+    if is_asked or sum(task.size_bytes for task in tasks) > DIRECT_BYTES:
+        _write_with_spark(request, sources, options, to)
+    else:
+        _write_parquet(_batches(request, tasks, Fs(), unreadable), arrow_schema(request.selected()), to)
 
 
 def _with_columns_for_decoding(request: TableRequest) -> TableRequest:
@@ -192,14 +275,17 @@ def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, to: Pat
         raise
 
 
-def _write_with_spark(request: TableRequest, sources: Sequence[Source], options: DumpOptions, to: Path) -> int:
+def _write_with_spark(request: TableRequest, sources: Sequence[Source], options: DumpOptions, to: Path) -> None:
     from sediment.jobs.command_line.progress import stages_of
     from sediment.jobs.datasource import FORMAT
     from sediment.jobs.spark.session import create_session
 
     messages = error_console(quiet=options.quiet)
     try:
-        with create_session(options.master, "sediment dump") as spark, stages_of(spark.sparkContext, messages):
+        with (
+            create_session(options.master, "sediment dump", options.spark) as spark,
+            stages_of(spark.sparkContext, messages),
+        ):
             spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
             reader = spark.read.format(FORMAT)
             for name, value in _as_options(request).items():
@@ -211,7 +297,6 @@ def _write_with_spark(request: TableRequest, sources: Sequence[Source], options:
             shutil.rmtree(to / "_temporary")
             to.rmdir()
         raise
-    return EXIT_DONE
 
 
 def _path(source: Source) -> str:
@@ -311,7 +396,7 @@ def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
         return {} if marker is None else {"key": marker, "value": None}
     if row["topic"] in COORDINATOR_TOPICS:
         record = decode_coordinator_record(row["topic"], key, value)
-        return {} if record is None else {"key": record.key, "value": record.value}
+        return {} if record is None else {"key": record.key_json(), "value": record.value_json()}
     return {}
 
 
@@ -424,14 +509,14 @@ def _short(text: str) -> str:
 @click.option("--to", type=click.Path(path_type=Path), help="Write Parquet into this new directory instead.")
 @click.option("--master", metavar="URL", help="Write with Spark on this master; only with --to.")
 @click.option("--quiet", is_flag=True, help="Print no messages on stderr.")
-def command(**given: Any) -> None:
+def command(as_json: bool, quiet: bool, **given: Any) -> None:
     """Print the contents of segments and of their indexes and checkpoints.
 
     PATH is a log directory, a partition's directory, a segment's file, or a glob of them.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
     with errors_as_exit_status():
-        sys.exit(_run(_Arguments(**given)))
+        sys.exit(_run(_Arguments(**given), as_json=as_json, quiet=quiet))
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,26 +534,8 @@ class _Arguments:
     isolation: str
     on_corruption: str
     limit: int | None
-    as_json: bool
     to: Path | None
     master: str | None
-    quiet: bool
-
-    @property
-    def is_table(self) -> bool:
-        """True if the rows are printed as a table for people."""
-        return not self.as_json and self.to is None
-
-    def options(self) -> DumpOptions:
-        """Return the options of the output.
-
-        Raises:
-            UsageError: options exclude each other.
-        """
-        if self.as_json and self.to is not None:
-            raise UsageError("--json and --to exclude each other", advice="choose JSON lines or Parquet")
-        limit = SHOWN_ROWS if self.is_table and self.limit is None else self.limit
-        return DumpOptions(self.as_json, self.to, limit or None, self.quiet, self.master)
 
     def select(self, sources: Sequence[Source]) -> list[Source]:
         """Return the sources whose partition matches a --partition; all if none was given.
@@ -484,8 +551,8 @@ class _Arguments:
     def _is_selected(self, source: Source) -> bool:
         return any(fnmatch.fnmatchcase(str(source.partition), pattern) for pattern in self.partitions)
 
-    def request(self, default_table: str) -> TableRequest:
-        """Return the request for the rows.
+    def request(self, default_table: str, *, for_people: bool) -> TableRequest:
+        """Return the request for the rows; `for_people` leaves out columns that a wide table has no room for.
 
         Raises:
             UsageError: a table or column is unknown, a range is malformed, or --keys is given for a table other than
@@ -504,14 +571,39 @@ class _Arguments:
             return replace(request, columns=tuple(name.strip() for name in self.columns.split(",")))
         if self.keys:
             return replace(request, columns=_KEYS_ONLY)
-        return replace(request, columns=_shown(request)) if self.is_table else request
+        return replace(request, columns=_shown(request)) if for_people else request
 
 
-def _run(given: _Arguments) -> int:
-    options = given.options()
+def _run(given: _Arguments, *, as_json: bool, quiet: bool) -> int:
+    if as_json and given.to is not None:
+        raise UsageError("--json and --to exclude each other", advice="choose JSON lines or Parquet")
+    for_people = not as_json and given.to is None
+    limit = SHOWN_ROWS if for_people and given.limit is None else given.limit
+    options = DumpOptions(as_json, given.to, limit or None, quiet, given.master)
     found = find_sources(given.paths, Fs())
     sources = given.select(found)
-    return dump(given.request(_default_table(found)), sources, options)
+    return dump(given.request(_default_table(found), for_people=for_people), sources, options)
+
+
+def perform(*, spark: SparkSession | None = None, **options: Any) -> TableDump:
+    """Return the rows that the options of the command select; with `to` they are written there too.
+
+    Raises:
+        UsageError: an option is wrong, or `to` exists.
+        SedimentError: a file cannot be read.
+    """
+    given = _Arguments(**options)
+    found = find_sources(given.paths, Fs())
+    sources = given.select(found)
+    request = given.request(_default_table(found), for_people=False)
+    tasks = plan_table(request, sources, Fs())
+    if given.to is not None:
+        unreadable: list[UnreadableRange] = []
+        output = DumpOptions(as_json=True, to=given.to, limit=None, quiet=True, master=given.master, spark=spark)
+        _write(request, sources, tasks, output, given.to, unreadable)
+        if unreadable:
+            _LOGGER.warning("%s", _unreadable_text(unreadable))
+    return TableDump(request, tasks, given.limit or None)
 
 
 def _default_table(sources: Sequence[Source]) -> str:

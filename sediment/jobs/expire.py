@@ -29,7 +29,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 from rich.console import Console
@@ -54,16 +54,14 @@ from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import (
     AFTER_PARTITIONS,
     FAILED,
     SKIPPED,
     RunReport,
-    counted,
-    human_bytes,
     in_order,
     print_failures,
-    report_json,
     report_table,
     skipped_lines,
 )
@@ -84,7 +82,7 @@ from sediment.segment_io.format.names import LEADER_EPOCH_FILE, LOCK_FILE, LOG_S
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, update_offset_checkpoint
 from sediment.segment_io.partition.listing import LogListing, list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, read_checkpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, log_start_entries, read_checkpoints
 
 if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView
@@ -134,13 +132,15 @@ class ExpiryReport:
     messages_archived: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ExpiryRunReport(RunReport[ExpiryReport]):
     """Report of a run of `expire`.
 
     `archive` is the Delta table that holds the records of deleted segments.  `originals` is the directory of
     --keep-originals, `catalogue` the file in it that lists the files this run kept.  None: there is none.
     """
+
+    row_type: ClassVar[type] = ExpiryReport
 
     dry_run: bool
     archive: str | None
@@ -274,6 +274,26 @@ def expire(
     with ExitStack() as stack:
         run = _ExpiryRun(options, own, confirm, stop or threading.Event(), stack, fs or Fs())
         return run.report(run.perform())
+
+
+def perform(
+    options: CommonOptions,
+    *,
+    stop: threading.Event,
+    confirm: Callable[[ExpiryRunReport], bool] | None = None,
+    dry_run: bool,
+    archive: str | None,
+    keep_originals: Path | None,
+    allow_network_fs: bool,
+) -> ExpiryRunReport:
+    """Expire with the options of the command (`expire`)."""
+    own = ExpireOptions(
+        dry_run=dry_run,
+        archive=archive,
+        keep_originals=None if keep_originals is None else keep_originals.absolute(),
+        allow_network_fs=allow_network_fs,
+    )
+    return expire(options, own, confirm=confirm, stop=stop)
 
 
 class _ExpiryRun:
@@ -564,12 +584,10 @@ class _ExpiryRun:
             if report.reason_code == NOTHING_TO_DELETE and report.segments
         }
         for directory in directories:
-            starts = (directory.checkpoints.log_start or {}).items()
-            redundant = {
-                partition
-                for partition, start in starts
-                if first.get((str(directory.path), str(partition)), start - 1) >= start
-            }
+            starts = directory.checkpoints.log_start or {}
+            bases = {partition: first.get((str(directory.path), str(partition))) for partition in starts}
+            known = [(partition, starts[partition], base) for partition, base in bases.items() if base is not None]
+            redundant = {partition for partition, _, _ in known} - log_start_entries(known).keys()
             with suppress(SedimentError, OSError):
                 self._locks[directory.path].check()
                 update_offset_checkpoint(self._fs, directory.path / LOG_START_FILE, {}, redundant)
@@ -634,11 +652,9 @@ def delete_group(
         except (SedimentError, OSError) as error:
             reports.append(_broken_off(each, error, fs))
     try:
-        inside = {
-            each.partition: each.plan.log_start_offset
-            for each in done
-            if each.plan.log_start_offset > each.report.segments[0]
-        }
+        inside = log_start_entries(
+            (each.partition, each.plan.log_start_offset, each.report.segments[0]) for each in done
+        )
         settled = {each.partition for each in done} - inside.keys()
         lock.check()
         update_offset_checkpoint(fs, checkpoint, inside, settled, like=like)
@@ -742,29 +758,16 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
     is_flag=True,
     help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
 )
-def command(
-    options: CommonOptions,
-    dry_run: bool,
-    archive: str | None,
-    keep_originals: Path | None,
-    yes: bool,
-    allow_network_fs: bool,
-) -> None:
+def command(options: CommonOptions, dry_run: bool, yes: bool, **own: Any) -> None:
     """Delete the segments of LOG_DIR... past their retention limits.
 
     SIGINT or SIGTERM finishes the partitions in progress, reports and exits 1.
     """
-    own = ExpireOptions(
-        dry_run=dry_run,
-        archive=archive,
-        keep_originals=None if keep_originals is None else keep_originals.absolute(),
-        allow_network_fs=allow_network_fs,
-    )
     asks = may_ask() and not (yes or dry_run or options.as_json or options.quiet)
     with stop_on_signals() as stop:
         confirm = partial(_confirmed, stop=stop) if asks else None
-        report = expire(options, own, confirm=confirm, stop=stop)
-    options.conclude(report, report_json, print_report)
+        report = perform(options, stop=stop, confirm=confirm, dry_run=dry_run, **own)
+    options.conclude(report, print_report)
 
 
 def _confirmed(shown: ExpiryRunReport, *, stop: threading.Event) -> bool:

@@ -12,12 +12,14 @@ if __name__ == "__main__":
 
 import fnmatch
 import json
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
@@ -28,11 +30,54 @@ from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_sta
 from sediment.jobs.command_line.standard_output import as_text, write_result
 from sediment.jobs.delta_lake import ledger
 from sediment.jobs.delta_lake.paths import check_table_path, read_rows
-from sediment.jobs.reporting.run_report import SCHEMA, human_bytes, result_console
+from sediment.jobs.reporting.figures import counted, human_bytes
+from sediment.jobs.reporting.result import Result
+from sediment.jobs.reporting.run_report import SCHEMA, result_console
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.printable import printable
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _BAD_STATUSES = ("failed", "quarantined")
+_REPLAYED = {True: "added", False: "is in the ledger already"}
+
+_LOGGER = logging.getLogger(__name__)
+
+
+# --------------------------------------------------------------------------------------------------------------- report
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class HistoryReport(Result):
+    """Runs in the ledger at the path `ledger`, newest first, and their partitions: dicts by column.
+
+    The rows of its tables are the runs; if one run or some partitions were asked for, they are the partitions.
+    """
+
+    ledger: str
+    runs: tuple[dict[str, Any], ...]
+    partitions: tuple[dict[str, Any], ...]
+    is_narrowed: bool
+    by_partition: bool
+
+    def __repr__(self) -> str:
+        return f"<HistoryReport of {self.ledger}: {counted(len(self.runs), 'run')}>"
+
+    def to_json(self) -> str:
+        """Return the one JSON object of `--json`."""
+        shown = []
+        for run in self.runs:
+            own = [_without_run(row) for row in self.partitions if row["run_id"] == run["run_id"]]
+            if own or not self.is_narrowed:
+                shown.append({**_parsed(run), "partitions": own})
+        return json.dumps({"schema": SCHEMA, "command": "history", "ledger": self.ledger, "runs": shown})
+
+    def to_arrow(self) -> pa.Table:
+        """Return the runs, or the partitions, as a `pyarrow.Table`."""
+        import pyarrow as pa
+
+        if self.by_partition:
+            return pa.Table.from_pylist(list(self.partitions), schema=ledger.partition_schema())
+        return pa.Table.from_pylist(list(self.runs), schema=ledger.run_schema())
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -187,34 +232,69 @@ def _change(row: dict[str, Any], before: str, after: str, text: Any) -> str:
     help="First add the run that the --json report in FILE (- is stdin) describes, unless the ledger has it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def command(
-    path: str, run_id: str | None, patterns: Sequence[str], last: int, replay: Sequence[str], as_json: bool
-) -> None:
+def command(as_json: bool, **options: Any) -> None:
     """Show the runs in the ledger at LEDGER, newest first."""
     with errors_as_exit_status():
-        if replay:
-            ledger.check(path, ())
-        for file in replay:
-            added = _replay(file, path)
+        by_partition = bool(options["patterns"])
+
+        def print_replayed(file: str, is_new: bool) -> None:
             if not as_json:
-                click.echo(f"{printable(file)}: {'added' if added else 'is in the ledger already'}", err=True)
-        runs = read_runs(path, None if run_id else last)
-        if run_id is not None:
-            runs = [run for run in runs if run["run_id"] == run_id]
-            if not runs:
-                raise UsageError(
-                    f"run {run_id} is not in the ledger", path=path, advice="list all runs with --last 1000000"
-                )
-        wanted = _wanted_partitions(path, runs, patterns) if run_id or patterns or as_json else None
+                click.echo(f"{printable(file)}: {_REPLAYED[is_new]}", err=True)
+
+        found = perform(**options, on_replayed=print_replayed, with_partitions=as_json)
         if as_json:
-            write_result(json.dumps(_document(path, runs, wanted or [], narrowed=bool(patterns))) + "\n")
-        elif run_id is not None:
-            write_result(as_text(partial(_print_one_run, runs[0], wanted or []), result_console()))
-        elif wanted is not None:
-            write_result(as_text(partial(_print_partitions, wanted), result_console()))
+            write_result(found.to_json() + "\n")
+        elif options["run_id"] is not None:
+            write_result(as_text(partial(_print_one_run, found.runs[0], found.partitions), result_console()))
+        elif by_partition:
+            write_result(as_text(partial(_print_partitions, found.partitions), result_console()))
         else:
-            write_result(as_text(partial(_print_runs, runs), result_console()))
+            write_result(as_text(partial(_print_runs, found.runs), result_console()))
     raise SystemExit(EXIT_DONE)
+
+
+def perform(
+    path: str,
+    *,
+    run_id: str | None,
+    patterns: Sequence[str],
+    last: int,
+    replay: Sequence[str],
+    on_replayed: Callable[[str, bool], None] | None = None,
+    with_partitions: bool = True,
+) -> HistoryReport:
+    """Read the ledger at `path` with the options of the command, after the runs in the files `replay` are added.
+
+    `on_replayed` is called with each of them, and True if the ledger did not have its run.  Without `with_partitions`
+    the partitions are read only for a `run_id` or `patterns`.
+
+    Raises:
+        UsageError: `path` is not a ledger, or an option is wrong.
+        SedimentError: the ledger cannot be read or written.
+    """
+    if replay:
+        ledger.check(path, ())
+    for file in replay:
+        is_new = _replay(file, path)
+        _LOGGER.info("%s: %s", file, _REPLAYED[is_new])
+        if on_replayed is not None:
+            on_replayed(file, is_new)
+    runs = read_runs(path, None if run_id else last)
+    if run_id is not None:
+        runs = [run for run in runs if run["run_id"] == run_id]
+        if not runs:
+            raise UsageError(
+                f"run {run_id} is not in the ledger", path=path, advice="list all runs with --last 1000000"
+            )
+    is_wanted = with_partitions or run_id is not None or bool(patterns)
+    partitions = _wanted_partitions(path, runs, patterns) if is_wanted else []
+    return HistoryReport(
+        ledger=path,
+        runs=tuple(runs),
+        partitions=tuple(partitions),
+        is_narrowed=bool(patterns),
+        by_partition=bool(patterns) or run_id is not None,
+    )
 
 
 def _replay(file: str, path: str) -> bool:
@@ -241,17 +321,6 @@ def _wanted_partitions(path: str, runs: Sequence[dict[str, Any]], patterns: Sequ
 
 def _is_named(partition: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(partition, pattern) for pattern in patterns)
-
-
-def _document(
-    path: str, runs: Sequence[dict[str, Any]], partitions: Sequence[dict[str, Any]], *, narrowed: bool
-) -> dict[str, Any]:
-    shown = []
-    for run in runs:
-        own = [_without_run(row) for row in partitions if row["run_id"] == run["run_id"]]
-        if own or not narrowed:
-            shown.append({**_parsed(run), "partitions": own})
-    return {"schema": SCHEMA, "command": "history", "ledger": path, "runs": shown}
 
 
 def _without_run(partition: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 from rich.console import Console
@@ -33,17 +33,14 @@ from sediment.jobs.cleaning.task import clean_partition, open_and_select
 from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
+from sediment.jobs.reporting.figures import counted, human_bytes, utc_time
 from sediment.jobs.reporting.run_report import (
     FAILED,
     QUARANTINED,
     PartitionReport,
     RunReport,
-    counted,
-    human_bytes,
     in_order,
-    report_json,
     report_table,
-    utc_time,
 )
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
@@ -130,6 +127,13 @@ class PartitionPlan:
     first_delete_horizon_ms: int | None = None
     last_delete_horizon_ms: int | None = None
     retention: RetentionOutlook | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlanReport(RunReport[PartitionPlan]):
+    """Report of a run of `plan`."""
+
+    row_type: ClassVar[type] = PartitionPlan
 
 
 # ------------------------------------------------------------------------------------------------------------ in a task
@@ -353,7 +357,7 @@ def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResul
 
 
 # -------------------------------------------------------------------------------------------------------- on the driver
-def plan(options: CommonOptions, own: CompactOptions, *, exact: bool) -> RunReport[PartitionPlan]:
+def plan(options: CommonOptions, own: CompactOptions, *, exact: bool) -> PlanReport:
     """Explain the selected partitions of `options.log_dirs`; `own` are the options of `compact` for a dry run.
 
     Raises:
@@ -386,13 +390,19 @@ def plan(options: CommonOptions, own: CompactOptions, *, exact: bool) -> RunRepo
             for task, in_splits in to_split:
                 plans.append(_exactly_in_splits(sc, task, in_splits))
                 progress.advance(task.weight())
-    return RunReport(
+    return PlanReport(
         run_id=run_id,
         command="plan",
         now_ms=options.now_ms,
         seconds=time.monotonic() - started,
         partitions=in_order(plans),
     )
+
+
+def perform(options: CommonOptions, *, exact: bool, force: bool, from_start: bool, key_equality: str) -> PlanReport:
+    """Plan with the options of the command (`plan`)."""
+    own = CompactOptions(force=force, dry_run=True, from_start=from_start, key_equality=KeyEquality(key_equality))
+    return plan(options, own, exact=exact)
 
 
 def _prepare(
@@ -450,7 +460,7 @@ def _lost(task: PlanningTask, error: Exception | None) -> PartitionPlan:
 
 
 # ------------------------------------------------------------------------------------------------------------- the text
-def print_report(report: RunReport[PartitionPlan], console: Console) -> None:
+def print_report(report: PlanReport, console: Console) -> None:
     """Print the table for people, then a line for each partition."""
     table = report_table(("partition", "compaction"), ("dirty", "bytes", "back", "tombstones", "retention"))
     for partition in report.partitions:
@@ -515,11 +525,9 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     "--from-start", is_flag=True, help="Plan for `compact --from-start`, which ignores the cleaner checkpoint."
 )
 @key_equality_option
-def command(options: CommonOptions, exact: bool, force: bool, from_start: bool, key_equality: str) -> None:
+def command(options: CommonOptions, **own: Any) -> None:
     """Explain what compaction and retention would do with LOG_DIR... now, and write nothing."""
-    own = CompactOptions(force=force, dry_run=True, from_start=from_start, key_equality=KeyEquality(key_equality))
-    report = plan(options, own, exact=exact)
-    options.conclude(report, report_json, print_report)
+    options.conclude(perform(options, **own), print_report)
 
 
 if __name__ == "__main__":

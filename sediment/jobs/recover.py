@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import click
 from rich.console import Console
@@ -36,14 +37,12 @@ from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import (
     FAILED,
     RunReport,
-    counted,
-    human_bytes,
     in_order,
     print_failures,
-    report_json,
     report_table,
 )
 from sediment.jobs.settings.cluster_settings import check_patterns
@@ -63,7 +62,7 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, log_start_entries
 from sediment.segment_io.partition.partition_directories import find_partitions
 
 RECOVERED = "recovered"
@@ -116,9 +115,11 @@ class RecoveryReport:
     verified_from_offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RecoveryRunReport(RunReport[RecoveryReport]):
     """Report of a run of `recover`; for a broker, `clean_directories` had a clean stop."""
+
+    row_type: ClassVar[type] = RecoveryReport
 
     dry_run: bool
     clean_directories: tuple[str, ...]
@@ -305,11 +306,7 @@ def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome]
         if outcome.log is not None and not outcome.log.damage
     }
     like = directory.path / LOCK_FILE
-    starts = {
-        partition: log.log_start_offset
-        for partition, log in loaded.items()
-        if log.log_start_offset > log.segments[0].base_offset
-    }
+    starts = log_start_entries((p, log.log_start_offset, log.segments[0].base_offset) for p, log in loaded.items())
     _update(fs, directory.path / LOG_START_FILE, starts, loaded.keys() - starts.keys(), like)
     _update(fs, directory.path / RECOVERY_POINT_FILE, {p: log.log_end_offset for p, log in loaded.items()}, (), like)
     if directory.checkpoints.clean_shutdown:
@@ -479,7 +476,7 @@ def command(options: CommonOptions, dry_run: bool, threads: int | None) -> None:
     """
     with stop_on_signals() as stop:
         report = recover(options, dry_run=dry_run, threads=threads, stop=stop)
-    options.conclude(report, report_json, print_report)
+    options.conclude(report, print_report)
 
 
 if __name__ == "__main__":

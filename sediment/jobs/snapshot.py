@@ -20,12 +20,11 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the imports that take time
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 from rich import box
@@ -57,7 +56,7 @@ from sediment.jobs.delta_lake.refresh_plan import (
 from sediment.jobs.delta_lake.session import delta_session
 from sediment.jobs.delta_lake.snapshot_table import SnapshotTable, delta_failures
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.run_report import FAILED, SCHEMA, SKIPPED
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED, RunReport
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
@@ -136,32 +135,20 @@ class PartitionSnapshot:
     messages_read: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotReport:
-    """Report of one run.
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SnapshotReport(RunReport[PartitionSnapshot]):
+    """Report of a run of `snapshot`.
 
     `version` is that of the table after the run.  The numbers of rows come from Delta; None if it reported none.
     """
 
-    run_id: str
-    command: str
-    now_ms: int
-    seconds: float
+    row_type: ClassVar[type] = PartitionSnapshot
+
     to: str
     version: int | None
     rows_inserted: int | None
     rows_updated: int | None
     rows_deleted: int | None
-    partitions: tuple[PartitionSnapshot, ...]
-
-    def failed(self) -> bool:
-        """Return True if the exit status is 1."""
-        return any(partition.status == FAILED for partition in self.partitions)
-
-
-def report_json(report: SnapshotReport) -> str:
-    """Return the JSON object of `--json`."""
-    return json.dumps({"schema": SCHEMA, **asdict(report), "seconds": round(report.seconds, 3)})
 
 
 def print_report(report: SnapshotReport, console: Console) -> None:
@@ -645,6 +632,32 @@ def _check_output(to: str, log_dirs: Sequence[Path]) -> None:
         raise UsageError("this is not a Delta table and not empty", path=to, advice="name a path that does not exist")
 
 
+def perform(
+    options: CommonOptions,
+    *,
+    to: str,
+    as_of_offsets: Sequence[str],
+    as_of_ms: int | None,
+    from_start: bool,
+    enable_deletion_vectors: bool,
+) -> SnapshotReport:
+    """Refresh a table with the options of the command (`snapshot`), in a session of its own.
+
+    Raises:
+        UsageError: also if Delta is missing, or Spark does not start.
+    """
+    if to.startswith("file:///"):
+        to = to.removeprefix("file://")
+    _check_output(to, options.log_dirs)
+    selected = [str(log.partition) for log in _logs(options, Fs())]
+    own = SnapshotOptions(to, parse_as_of(as_of_offsets, as_of_ms, selected), from_start, enable_deletion_vectors)
+    with (
+        delta_session(options.master, "sediment snapshot", options.spark) as spark,
+        stages_of(spark.sparkContext, options.messages()),
+    ):
+        return snapshot(options, own, spark)
+
+
 @click.command("snapshot")
 @common_options
 @click.option("--to", required=True, metavar="PATH", help="The Delta table; it is created if it does not exist.")
@@ -667,26 +680,9 @@ def _check_output(to: str, log_dirs: Sequence[Path]) -> None:
     help="Set delta.enableDeletionVectors on a table that this run creates.  Refreshes rewrite less; delta-rs cannot "
     "read the table.  An existing table keeps its setting.",
 )
-def command(
-    options: CommonOptions,
-    to: str,
-    as_of_offsets: Sequence[str],
-    as_of_ms: int | None,
-    from_start: bool,
-    enable_deletion_vectors: bool,
-) -> None:
+def command(options: CommonOptions, **own: Any) -> None:
     """Write the latest value of each key in LOG_DIR... to a Delta table, and keep it up to date."""
-    if to.startswith("file:///"):
-        to = to.removeprefix("file://")
-    _check_output(to, options.log_dirs)
-    selected = [str(log.partition) for log in _logs(options, Fs())]
-    own = SnapshotOptions(to, parse_as_of(as_of_offsets, as_of_ms, selected), from_start, enable_deletion_vectors)
-    with (
-        delta_session(options.master, "sediment snapshot") as spark,
-        stages_of(spark.sparkContext, options.messages()),
-    ):
-        report = snapshot(options, own, spark)
-    options.conclude(report, report_json, print_report)
+    options.conclude(perform(options, **own), print_report)
 
 
 if __name__ == "__main__":

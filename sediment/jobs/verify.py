@@ -28,17 +28,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from sediment.engine.directory.backup_links import BEFORE_OF_FILE
 from sediment.engine.directory.before_mark import BeforeMark, fingerprint, read_mark
 from sediment.jobs.command_line.options import CommonOptions, options_of_two_directories
 from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG, RunReport, report_json
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG
 from sediment.jobs.settings.cluster_settings import check_patterns, settings_of_logs
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.spark.session import create_session, spark_context
+from sediment.jobs.spark.session import create_session, plain_session
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.jobs.verification import rules as r
 from sediment.jobs.verification.cleaned_range import (
@@ -56,6 +55,7 @@ from sediment.jobs.verification.report import (
     SHOWN_DIFFERENCES,
     Difference,
     PairReport,
+    VerificationReport,
     print_report,
 )
 from sediment.jobs.verification.rows import AFTER, BEFORE, load_aborted, load_batches, load_records
@@ -297,13 +297,11 @@ class _VerifyRun:
         options: CommonOptions,
         spark: SparkSession,
         *,
-        now_is_exact: bool,
         since_ms: int | None,
     ) -> None:
         self._pairs = pairs
         self._options = options
         self._spark = spark
-        self._now_is_exact = now_is_exact
         self._since_ms = since_ms
         self._sources = [(pair.before.source, pair.after.source) for pair in pairs]
         self._settings = _settings_of(self._sources, options.settings)
@@ -451,7 +449,7 @@ class _VerifyRun:
             delete_retention_ms=config.delete_retention_ms,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             now_ms=self._options.now_ms,
-            now_is_exact=self._now_is_exact,
+            now_is_exact=self._options.now_is_given,
             since_ms=self._since_ms,
         )
 
@@ -589,11 +587,9 @@ def _first_of_each(differences: Sequence[Difference]) -> Iterator[Difference]:
 
 
 @contextmanager
-def _quick_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    with spark_context(master, app_name, _over_tcp):
-        yield SparkSession.builder.getOrCreate()
+def _quick_session(master: str | None, app_name: str, given: SparkSession | None) -> Iterator[SparkSession]:
+    with plain_session(master, app_name, _over_tcp, given) as spark:
+        yield spark
 
 
 def _over_tcp(given: Mapping[str, str]) -> dict[str, str]:
@@ -607,31 +603,19 @@ def _session(options: CommonOptions, pairs: Sequence[_Pair]) -> Iterator[SparkSe
     """Yield a session tuned for fast start-up if there is little data, or for fast reading if there is a lot."""
     size_bytes = _readable_bytes(pairs)
     start = _quick_session if size_bytes <= _SMALL_BYTES else create_session
-    with start(options.master, "sediment verify") as spark:
+    with start(options.master, "sediment verify", options.spark) as spark:
         wanted = {_SHUFFLE_PARTITIONS: str(_slots(spark, size_bytes))}
         if size_bytes <= _SMALL_BYTES:
             wanted["spark.sql.codegen.wholeStage"] = "false"  # compiling takes longer than running
-        before = {name: spark.conf.get(name, None) for name in wanted}
-        try:
-            for name, value in wanted.items():
-                spark.conf.set(name, value)
-            yield spark
-        finally:
-            for name, old in before.items():
-                _restore(spark, name, old)
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
+        yield spark
 
 
-def _restore(spark: SparkSession, name: str, value: str | None) -> None:
-    if value is None:
-        spark.conf.unset(name)
-    else:
-        spark.conf.set(name, value)
-
-
-def verify(options: CommonOptions, *, now_is_exact: bool, since_ms: int | None) -> RunReport[PairReport]:
+def verify(options: CommonOptions, *, since_ms: int | None) -> VerificationReport:
     """Compare the two `log_dirs` of `options`.
 
-    `now_is_exact`: `now_ms` is the clock of the cleaning, not a later time.  `since_ms`: the clock of the first of
+    `now_ms`, if it is given, is the clock of the cleaning, not a later time.  `since_ms`: the clock of the first of
     several cleanings; None: there was one.
 
     Raises:
@@ -642,8 +626,8 @@ def verify(options: CommonOptions, *, now_is_exact: bool, since_ms: int | None) 
     pairs, reports = _pair_up(options, Fs())
     if pairs:
         with _session(options, pairs) as spark, stages_of(spark.sparkContext, options.messages()):
-            reports += _VerifyRun(pairs, options, spark, now_is_exact=now_is_exact, since_ms=since_ms).reports()
-    return RunReport(
+            reports += _VerifyRun(pairs, options, spark, since_ms=since_ms).reports()
+    return VerificationReport(
         run_id=new_run_id(),
         command="verify",
         now_ms=options.now_ms,
@@ -665,9 +649,7 @@ def command(options: CommonOptions, since_ms: int | None) -> None:
 
     Both are log directories, or both are directories of one partition.  Neither is changed.
     """
-    given = click.get_current_context().get_parameter_source("now_ms")
-    report = verify(options, now_is_exact=given is not ParameterSource.DEFAULT, since_ms=since_ms)
-    options.conclude(report, report_json, print_report)
+    options.conclude(verify(options, since_ms=since_ms), print_report)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ SedimentError
  │    │    └── IndexOffsetOverflowError  an offset does not fit 31 bits above the segment's base
  │    ├── CorruptSnapshotError      a producer snapshot
  │    └── CorruptCheckpointError    a checkpoint or metadata file
+ ├── ProtocolError            a message contradicts its schema, or cannot be written by it
  ├── UnsupportedDataError      well-formed, but not readable by this version (a codec, a magic)
  ├── UsageError                wrong use; nothing was changed
  │    ├── NotALogDirectoryError
@@ -42,6 +43,7 @@ SedimentError
  ├── HashCollisionError        two keys have one hash, and the run compares whole keys
  ├── LimitReachedError         a limit of the run is reached
  ├── DeclinedError             the user declined; nothing was changed
+ ├── RunFailedError            partitions of a run failed; the others are done
  ├── CleaningAbortedError      another thread needs the partition; its cleaning changed nothing
  └── CommitStateUnknownError   the outcome of a commit is unknown; the next start repairs it
 
@@ -52,9 +54,11 @@ and the next action.  It survives pickling, because tasks raise it on executors.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from sediment.segment_io.printable import printable
+
+_MOST_NAMED = 5
 
 
 class SedimentError(Exception):
@@ -137,6 +141,18 @@ class CorruptSnapshotError(CorruptDataError):
 
 class CorruptCheckpointError(CorruptDataError):
     """A checkpoint, leader epoch, partition.metadata or meta.properties file is malformed."""
+
+
+class ProtocolError(SedimentError):
+    """A message of Kafka's protocol contradicts its schema, or has a version without one.
+
+    `api` is the message's name.  `position` is about where decoding stopped, in bytes from the message's start.
+    """
+
+    def __init__(self, what: str, *, api: str = "", version: int = -1, **locations: Any) -> None:
+        super().__init__(what, **locations)
+        self.api = api
+        self.version = version
 
 
 class UnsupportedDataError(SedimentError):
@@ -285,6 +301,29 @@ class MapFullError(SedimentError):
 
 class DeclinedError(SedimentError):
     """The user declined the request for confirmation; nothing was changed."""
+
+
+class PartitionFailure(NamedTuple):
+    """A partition that failed, with the reason for programs and the reason for people."""
+
+    partition: str
+    log_dir: str | None
+    reason_code: str | None
+    reason: str | None
+
+
+class RunFailedError(SedimentError):
+    """Partitions of a run failed or were quarantined; the others are done."""
+
+    def __init__(self, what: str, *, failures: tuple[PartitionFailure, ...] = (), **locations: Any) -> None:
+        super().__init__(what, **locations)
+        self.failures = failures
+
+    def __str__(self) -> str:
+        named = [f"{each.partition}: {each.reason or each.reason_code or 'wrong'}" for each in self.failures]
+        shown, left = named[:_MOST_NAMED], len(named) - _MOST_NAMED
+        more = [f"and {left} more"] if left > 0 else []
+        return printable("; ".join([super().__str__(), *shown, *more]))
 
 
 class CleaningAbortedError(SedimentError):

@@ -86,18 +86,17 @@ class FileMapping:
             self.address = 0
 
 
-class OpenFile:
-    """An open file of a live log; it stays usable if the file is renamed or deleted.
+class ReadableFile:
+    """A file that is open as `descriptor`, independent of later names.
 
     It is closed by `close`, or with the last reference to it, so readers of a deleted segment can finish.
     """
 
     __slots__ = ("descriptor", "path")
 
-    def __init__(self, path: Path, *, create: bool) -> None:
-        self.descriptor = -1
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.descriptor = descriptor
         self.path = path
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
     def __del__(self) -> None:
         self.close()
@@ -105,6 +104,11 @@ class OpenFile:
     def size_bytes(self) -> int:
         """Return the length of the file."""
         return os.fstat(self.descriptor).st_size
+
+    def change_stamp(self) -> tuple[int, int, int]:
+        """Return size in bytes, mtime and ctime in ns; a rename or removal changes the ctime too."""
+        status = os.fstat(self.descriptor)
+        return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def read(self, position: int, count: int) -> bytes:
         """Return `count` bytes from `position`, fewer at the end of the file."""
@@ -120,11 +124,9 @@ class OpenFile:
 
     def read_into(self, target: memoryview, position: int) -> int:
         """Fill `target` with the bytes at `position`; return the number of bytes read, fewer at the end of the file."""
-        read = 0
-        while read < len(target):
+        read = got = os.preadv(self.descriptor, [target], position)
+        while got and read < len(target):
             got = os.preadv(self.descriptor, [target[read:]], position + read)
-            if got == 0:
-                break
             read += got
         return read
 
@@ -138,6 +140,23 @@ class OpenFile:
         The mapping outlives the file's descriptor.
         """
         return FileMapping(self.descriptor, size_bytes)
+
+    def close(self) -> None:
+        """Close the file; later calls have no effect."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class OpenFile(ReadableFile):
+    """An open file of a live log, for reading and writing."""
+
+    __slots__ = ()
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        self.descriptor = -1  # for `close`, if it cannot be opened
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        ReadableFile.__init__(self, path, os.open(path, flags, 0o644))
 
     def write(self, content: Buffer, position: int) -> None:
         """Write all of `content` at `position`; not yet durable."""
@@ -156,12 +175,6 @@ class OpenFile:
     def sync(self) -> None:
         """Make the content and metadata of the file durable."""
         os.fsync(self.descriptor)
-
-    def close(self) -> None:
-        """Close the file; later calls have no effect."""
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
 
 
 class Fs:
@@ -213,6 +226,14 @@ class Fs:
             return None
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
+    def identity(self, path: str) -> tuple[int, int, int] | None:
+        """Return inode, size in bytes and mtime in ns of the file at `path`, links followed; None if there is none."""
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
     def read_bytes(self, path: Path) -> bytes:
         """Return the whole content of a file that is not larger than a segment may be.
 
@@ -243,6 +264,10 @@ class Fs:
     def open_to_read(self, path: Path) -> int:
         """Open a file for reading in chunks; the caller closes the descriptor returned."""
         return open_to_read(path)
+
+    def open_readable(self, path: Path) -> ReadableFile:
+        """Open a file only for reading."""
+        return ReadableFile(path, open_to_read(path))
 
     def open_file(self, path: Path) -> OpenFile:
         """Open a file of a live log for reading and writing."""

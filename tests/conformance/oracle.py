@@ -30,6 +30,7 @@ from tests.conformance.logs import SPEC, writing_steps
 KAFKA_VERSION = "4.2.0"
 JARS_VARIABLE = "SEDIMENT_KAFKA_JARS"
 _PACKAGES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-nop:1.7.36")
+_TOOLS_PACKAGES = (f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",)
 _SOURCES = Path(__file__).parent / "java"
 _MAIN = "sediment.oracle.Main"
 
@@ -181,6 +182,21 @@ class Lookups:
 
     batches: tuple[tuple[int, int] | None, ...]
     times: tuple[tuple[int, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRead:
+    """Kafka's reading of a message of its protocol, and the same message written in a version.
+
+    `refused` is the exception of a failed reading; then there is no more.  `left_bytes` follow the message.  `written`
+    is None where Kafka refused to write, for `unwritable`.
+    """
+
+    refused: str | None
+    left_bytes: int
+    json: dict[str, Any] | None
+    written: bytes | None
+    unwritable: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,6 +480,32 @@ class KafkaOracle:
         answers = self._ask("names", names=list(names))["partitions"]
         return [None if "refused" in one else (one["topic"], one["partition"], one["allowed"]) for one in answers]
 
+    def messages(self, messages: Iterable[tuple[str, int, bytes, int]]) -> list[MessageRead]:
+        """Read messages by Kafka's generated classes; each is name, version, bytes, version to write."""
+        given = [(name, version, content.hex(), to) for name, version, content, to in messages]
+        return [
+            MessageRead(
+                refused=one.get("refused"),
+                left_bytes=one.get("left", 0),
+                json=one.get("json"),
+                written=bytes.fromhex(one["written"]) if "written" in one else None,
+                unwritable=one.get("unwritable"),
+            )
+            for one in self._ask("messages", messages=given)["messages"]
+        ]
+
+    def messages_from_json(self, messages: Iterable[tuple[str, int, dict[str, Any]]]) -> list[bytes]:
+        """Return the bytes that Kafka's generated classes write for messages; each is name, version, JSON."""
+        return [bytes.fromhex(one) for one in self._ask("messages_from_json", messages=list(messages))["messages"]]
+
+    def error_codes(self) -> dict[int, tuple[str, bool]]:
+        """Name by code, and True if clients try again."""
+        return {code: (name, retriable) for code, name, retriable in self._ask("numbers")["errors"]}
+
+    def api_versions(self) -> dict[int, tuple[str, int, int]]:
+        """Name, lowest and highest version by API key, as brokers and controllers offer them."""
+        return {key: (name, lowest, highest) for key, name, lowest, highest in self._ask("numbers")["keys"]}
+
     def read_checkpoint(self, file: Path) -> dict[tuple[str, int], int]:
         """Offsets by topic and partition of an offset checkpoint as a broker reads it."""
         entries = self._ask("read_checkpoint", file=str(file.absolute()))["entries"]
@@ -601,41 +643,56 @@ def kafka_jars() -> Path:
     """
     given = os.environ.get(JARS_VARIABLE)
     directory = Path(given) if given else platformdirs.user_cache_path("sediment") / f"kafka-{KAFKA_VERSION}"
-    if not _has_kafka(directory):
-        if directory.is_dir() and any(directory.iterdir()):
-            raise OracleUnavailableError(
-                f"{directory} holds files, but not Kafka {KAFKA_VERSION}; empty it or let {JARS_VARIABLE} name another"
-            )
+    jar = f"*kafka_2.13-{KAFKA_VERSION}.jar"
+    if not _has(directory, jar) and directory.is_dir() and any(directory.iterdir()):
+        raise OracleUnavailableError(
+            f"{directory} holds files, but not Kafka {KAFKA_VERSION}; empty it or let {JARS_VARIABLE} name another"
+        )
+    return _fetched(directory, jar, _SOURCES / "pom.xml", _PACKAGES)
+
+
+def kafka_tools_jars() -> Path:
+    """Return the directory of the JARs of Kafka's command-line tools, which need `kafka_jars` too.
+
+    Raises:
+        OracleUnavailableError: they are not there and neither Maven nor Spark could bring them.
+    """
+    directory = platformdirs.user_cache_path("sediment") / f"kafka-tools-{KAFKA_VERSION}"
+    return _fetched(directory, f"*kafka-tools-{KAFKA_VERSION}.jar", _SOURCES / "tools-pom.xml", _TOOLS_PACKAGES)
+
+
+def _fetched(directory: Path, jar: str, pom: Path, packages: Sequence[str]) -> Path:
+    if not _has(directory, jar):
         with _new_directory(directory) as partial:
-            _fetch_jars(partial)
+            _fetch_jars(partial, jar, pom, packages)
     return directory
 
 
-def _has_kafka(directory: Path) -> bool:
-    return any(directory.glob(f"*kafka_2.13-{KAFKA_VERSION}.jar"))
+def _has(directory: Path, jar: str) -> bool:
+    return any(directory.glob(jar))
 
 
-def _fetch_jars(directory: Path) -> None:
+def _fetch_jars(directory: Path, jar: str, pom: Path, packages: Sequence[str]) -> None:
     maven = shutil.which("mvn")
     if maven:
         done = subprocess.run(
             [
-                *(maven, "-q", "-B", "-f", str(_SOURCES / "pom.xml"), "dependency:copy-dependencies"),
+                *(maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"),
                 *("-DincludeScope=runtime", f"-DoutputDirectory={directory}"),
             ],
             capture_output=True,
             text=True,
         )
     else:
-        done = _fetch_with_spark(directory)
-    if done.returncode or not _has_kafka(directory):
+        done = _fetch_with_spark(directory, packages)
+    if done.returncode or not _has(directory, jar):
         raise OracleUnavailableError(
             f"Kafka {KAFKA_VERSION} could not be fetched with {'Maven' if maven else 'Spark'}; put its JARs and their "
             f"dependencies into a directory and name it in {JARS_VARIABLE}: {(done.stdout + done.stderr)[-2000:]}"
         )
 
 
-def _fetch_with_spark(directory: Path) -> subprocess.CompletedProcess[str]:
+def _fetch_with_spark(directory: Path, packages: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Let spark-submit resolve the packages for a program that does nothing, and take what it brought."""
     pyspark = find_spec("pyspark")
     if pyspark is None or pyspark.origin is None:
@@ -646,7 +703,7 @@ def _fetch_with_spark(directory: Path) -> subprocess.CompletedProcess[str]:
         nothing.touch()
         done = subprocess.run(
             [
-                *(str(home / "bin" / "spark-submit"), "--packages", ",".join(_PACKAGES)),
+                *(str(home / "bin" / "spark-submit"), "--packages", ",".join(packages)),
                 *("--conf", f"spark.jars.ivy={work}", "--master", "local[1]", str(nothing)),
             ],
             capture_output=True,

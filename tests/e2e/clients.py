@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,15 +15,23 @@ from typing import Any
 
 import confluent_kafka as confluent
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
-from kafka import KafkaConsumer, KafkaProducer
-from kafka import TopicPartition as Partition
+from kafka import KafkaProducer
 
+from tests.consumers import (
+    COMMITTED,
+    UNCOMMITTED,
+    WAIT_SECONDS,
+    Seen,
+    commit_offsets,
+    committed_offsets,
+    confluent_records,
+    ends,
+    kafka_python_records,
+)
 from tests.e2e.kraft import KafkaNode
 
-COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 PARTITIONS = 2
 SEGMENT_BYTES = "12000"
-WAIT_SECONDS = 60.0
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 
 PLAIN, CODECS, IDEMPOTENT, TRANSACTIONS, TOMBSTONES = "plain", "codecs", "idempotent", "transactions", "tombstones"
@@ -36,18 +43,6 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
     TOMBSTONES: {"delete.retention.ms": "100"},
 }
 GROUPS = ("readers", "auditors")
-_NO_LEADER = (confluent.KafkaError.NOT_LEADER_FOR_PARTITION, confluent.KafkaError.LEADER_NOT_AVAILABLE)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A record as a consumer gets it."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +176,9 @@ class Workload:
 
     def _commit_offsets(self, count: int) -> None:
         for group in GROUPS:
-            consumer = _confluent_consumer(self._node, group, UNCOMMITTED)
             for number in range(count):
-                for topic in TOPICS:
-                    for partition in range(PARTITIONS):
-                        position = confluent.TopicPartition(topic, partition, number, metadata=f"{group} {number}")
-                        consumer.commit(offsets=[position], asynchronous=False)
-            consumer.close()
+                offsets = dict.fromkeys(partitions(), number)
+                commit_offsets(self._node.bootstrap, group, offsets, metadata=f"{group} {number}")
 
 
 @contextmanager
@@ -237,101 +228,24 @@ def produce_in_transaction(producer: confluent.Producer, values: Sequence[str]) 
 # ---------------------------------------------------------------------------------------------------------- consuming
 def look(node: KafkaNode) -> View:
     """Everything, read by both clients, which have to agree."""
-    ends = {name: _ends(node, name) for name in _partitions()}
+    names = partitions()
+    found_ends = ends(node.bootstrap, names)
     records = {}
-    for isolation in (COMMITTED, UNCOMMITTED):
-        records[isolation] = {name: _confluent_records(node, name, isolation, ends[name]) for name in _partitions()}
-        for name in _partitions():
-            assert _kafka_python_records(node, name, isolation, ends[name]) == records[isolation][name], name
-    return View(records, ends, _offsets(node))
+    for isolation, end in ((COMMITTED, 2), (UNCOMMITTED, 1)):
+        records[isolation] = confluent_records(node.bootstrap, names, isolation)
+        until = {name: found_ends[name][end] for name in names}
+        assert kafka_python_records(node.bootstrap, names, isolation, until) == records[isolation]
+    return View(records, found_ends, _offsets(node))
 
 
-def _partitions() -> list[str]:
+def partitions() -> list[str]:
+    """Return the names of the partitions of the workload."""
     return [f"{topic}-{partition}" for topic in TOPICS for partition in range(PARTITIONS)]
 
 
-def _split(name: str) -> tuple[str, int]:
-    topic, _, partition = name.rpartition("-")
-    return topic, int(partition)
-
-
-def _confluent_consumer(node: KafkaNode, group: str, isolation: str) -> confluent.Consumer:
-    return confluent.Consumer(
-        {
-            "bootstrap.servers": node.bootstrap,
-            "group.id": group,
-            "enable.auto.commit": "false",
-            "enable.partition.eof": "true",
-            "isolation.level": isolation,
-            "check.crcs": "true",
-        }
-    )
-
-
-def _confluent_records(node: KafkaNode, name: str, isolation: str, ends: tuple[int, int, int]) -> tuple[Seen, ...]:
-    consumer = _confluent_consumer(node, "look", isolation)
-    consumer.assign([confluent.TopicPartition(*_split(name), ends[0])])
-    found = []
-    while True:
-        message = consumer.poll(WAIT_SECONDS)
-        assert message is not None, f"nothing more of {name} comes"
-        if message.error() is not None:
-            assert message.error().code() == confluent.KafkaError._PARTITION_EOF, message.error()
-            break
-        found.append(
-            Seen(
-                message.offset(),
-                message.key(),
-                message.value(),
-                tuple(message.headers() or ()),
-                message.timestamp()[1],
-            )
-        )
-    consumer.close()
-    return tuple(found)
-
-
-def _kafka_python_records(node: KafkaNode, name: str, isolation: str, ends: tuple[int, int, int]) -> tuple[Seen, ...]:
-    partition = Partition(*_split(name))
-    consumer = KafkaConsumer(bootstrap_servers=node.bootstrap, isolation_level=isolation, enable_auto_commit=False)
-    consumer.assign([partition])
-    consumer.seek(partition, ends[0])
-    found: list[Seen] = []
-    end = ends[2] if isolation == COMMITTED else ends[1]
-    while consumer.position(partition) < end:
-        for record in consumer.poll(timeout_ms=1000).get(partition, []):
-            found.append(Seen(record.offset, record.key, record.value, tuple(record.headers), record.timestamp))
-    consumer.close()
-    return tuple(found)
-
-
-def _ends(node: KafkaNode, name: str) -> tuple[int, int, int]:
-    (start, high), (_, stable) = (_watermarks(node, name, isolation) for isolation in (UNCOMMITTED, COMMITTED))
-    return start, high, stable
-
-
-def _watermarks(node: KafkaNode, name: str, isolation: str) -> tuple[int, int]:
-    """Asked again while the partition has no leader yet, just after a start."""
-    consumer = _confluent_consumer(node, "look", isolation)
-    deadline = time.monotonic() + WAIT_SECONDS
-    try:
-        while True:
-            try:
-                return consumer.get_watermark_offsets(confluent.TopicPartition(*_split(name)), WAIT_SECONDS)
-            except confluent.KafkaException as error:
-                if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-    finally:
-        consumer.close()
-
-
 def _offsets(node: KafkaNode) -> dict[tuple[str, str], tuple[int, str]]:
-    found = {}
-    for group in GROUPS:
-        consumer = _confluent_consumer(node, group, UNCOMMITTED)
-        asked = [confluent.TopicPartition(*_split(name)) for name in _partitions()]
-        for position in consumer.committed(asked, WAIT_SECONDS):
-            found[group, f"{position.topic}-{position.partition}"] = (position.offset, position.metadata)
-        consumer.close()
-    return found
+    return {
+        (group, name): found
+        for group in GROUPS
+        for name, found in committed_offsets(node.bootstrap, group, partitions()).items()
+    }

@@ -58,30 +58,38 @@ _DEFAULTS = {
 class KafkaNode:
     """One node of a cluster of its own; `properties` are a broker's, over what a small node needs.
 
-    `data` is its only entry of log.dirs, `log` the file that the last start wrote to.
+    With `joins` it is only a broker, of the cluster whose controller that node is.  `data` is its only entry of
+    log.dirs, `log` the file that the last start wrote to.
 
     Raises:
         OracleUnavailableError: Java or the JARs cannot be had.
     """
 
-    def __init__(self, home: Path, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, properties: Mapping[str, str] | None = None, *, joins: KafkaNode | None = None
+    ) -> None:
         self._home = home
         self.data = home / "data"
         self.log = home / "no.log"
         self._starts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] | None = None
-        self._port, controller = _free_port(), _free_port()
+        self._port = _free_port()
         self._properties = {**_DEFAULTS, "log.dirs": str(self.data), **(properties or {})}
-        self._properties |= {
-            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller}",
-            "controller.quorum.voters": f"{self._properties['node.id']}@127.0.0.1:{controller}",
-        }
+        listener = f"PLAINTEXT://127.0.0.1:{self._port}"
+        if joins is None:
+            controller = f"127.0.0.1:{_free_port()}"
+            self._cluster_id = format_uuid(uuid.uuid4().bytes)
+            self._voters = f"{self._properties['node.id']}@{controller}"
+            self._properties |= {"listeners": f"{listener},CONTROLLER://{controller}"}
+        else:
+            self._cluster_id, self._voters = joins._cluster_id, joins._voters
+            self._properties |= {"process.roles": "broker", "listeners": listener}
+        self._properties["controller.quorum.voters"] = self._voters
         home.mkdir(parents=True, exist_ok=True)
         (home / "log4j2.properties").write_text(_LOGGING)
         self._write_properties()
-        cluster_id = format_uuid(uuid.uuid4().bytes)
-        self.run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self.config_file())
+        self.run_tool("kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}", "-c", self.config_file())
 
     @property
     def bootstrap(self) -> str:
@@ -124,6 +132,11 @@ class KafkaNode:
         """End the broker at once (kill -9)."""
         self._end(signal.SIGKILL)
 
+    def process_id(self) -> int:
+        """Return the id of the running broker's process."""
+        assert self._process is not None
+        return self._process.pid
+
     def close(self) -> None:
         """End whatever still runs."""
         if self._process is not None:
@@ -157,7 +170,7 @@ class KafkaNode:
 
     def _java(self, *arguments: str) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={self._home / 'log4j2.properties'}"
-        return [program("java"), "-Xmx512m", "-XX:+UseSerialGC", logging, "-cp", _class_path(), *arguments]
+        return [program("java"), "-Xmx512m", "-XX:+UseSerialGC", logging, "-cp", class_path(), *arguments]
 
 
 @contextmanager
@@ -172,8 +185,8 @@ def running(node: KafkaNode) -> Iterator[KafkaNode]:
         node.close()
 
 
-def _class_path() -> str:
-    """Kafka's JARs, with the logging of Spark's: the oracle's has none."""
+def class_path() -> str:
+    """Return the class path of Kafka's JARs, with the logging of Spark's: the oracle's has none."""
     pyspark = find_spec("pyspark")
     assert pyspark is not None and pyspark.origin is not None
     sparks = Path(pyspark.origin).parent / "jars"

@@ -11,7 +11,7 @@ from typing import Any
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.fetched_data import Isolation
 from sediment.engine.live.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
 from sediment.retention.config import RetentionConfig
 from sediment.segment_io.format.layout import INT64_MAX

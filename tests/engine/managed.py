@@ -242,3 +242,11 @@ class FailingFs(Fs):
     def _check(self, path: Path) -> None:
         if any(path.is_relative_to(broken) for broken in self.broken):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+
+def corrupt(log, base_offset=0):
+    """Turn a bit in a batch of a rolled segment."""
+    path = log.directory / f"{base_offset:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[65] ^= 1
+    path.write_bytes(content)

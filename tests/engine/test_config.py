@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.config import LogConfig
+from sediment.engine.config import COMPACTION_RANGES, LOG_RANGES, RETENTION_RANGES, LogConfig
+from sediment.engine.kafka_keys import BROKER_KEYS, TOPIC_KEYS, Key, ValueType
 from sediment.engine.live.broker_config import BrokerConfig
+from sediment.engine.value_ranges import OneOf, Range, Real, Truth, Whole
+from sediment.jobs.settings.resolve import Origin, parse_value
 from sediment.retention.config import RetentionConfig
 from sediment.segment_io.errors import SettingsError
 
@@ -20,7 +23,7 @@ def log_config(policy: str, max_lag_ms: int, segment_ms: int) -> LogConfig:
 
 @pytest.mark.parametrize(
     ("policy", "max_lag_ms", "expected_ms"),
-    [("compact", 50, 50), ("compact,delete", 50, 50), ("compact", 150, 100), ("compact", 0, 100), ("delete", 50, 100)],
+    [("compact", 50, 50), ("compact,delete", 50, 50), ("compact", 150, 100), ("delete", 50, 100)],
 )
 def test_only_a_compacted_log_rolls_by_its_maximum_lag(policy: str, max_lag_ms: int, expected_ms: int) -> None:
     assert log_config(policy, max_lag_ms, segment_ms=100).max_segment_ms == expected_ms
@@ -64,7 +67,7 @@ def _topic(field: str, value: Any) -> LogConfig:
         ("max_message_bytes", -1, "max.message.bytes is -1"),
         ("min_cleanable_dirty_ratio", 1.01, "min.cleanable.dirty.ratio is 1.01; give a number from 0 up to 1"),
         ("min_compaction_lag_ms", -1, "min.compaction.lag.ms is -1"),
-        ("max_compaction_lag_ms", -1, "max.compaction.lag.ms is -1"),
+        ("max_compaction_lag_ms", 0, "max.compaction.lag.ms is 0; give a whole number from 1"),
         ("retention_ms", -2, "retention.ms is -2; give a whole number from -1"),
         ("segment_ms", 0, "segment.ms is 0"),
         ("segment_jitter_ms", -1, "segment.jitter.ms is -1"),
@@ -123,6 +126,32 @@ def test_the_ends_of_the_ranges_are_taken() -> None:
     ):
         _topic(field, value)
     BrokerConfig(background_threads=0, log_cleaner_threads=0, node_id=0, log_cleaner_io_max_bytes_per_second=1)
+
+
+@pytest.mark.parametrize(("field", "allowed"), [*(COMPACTION_RANGES | RETENTION_RANGES | LOG_RANGES).items()])
+def test_a_range_is_that_of_the_table_of_keys(field: str, allowed: Range) -> None:
+    name = field.replace("_", ".")
+    key = TOPIC_KEYS.get(name) or BROKER_KEYS[name]
+    match allowed:
+        case Truth():
+            assert key.type is ValueType.BOOLEAN
+        case OneOf():
+            assert set(allowed.words) == set(key.one_of)
+            assert allowed.several == (key.type is ValueType.LIST)
+        case Whole() | Real():
+            ends = (allowed.low, allowed.high, *(key.refused or (0,)), key.at_least, key.at_most, -(2**31), 2**31)
+            tried = {round(end) + by for end in ends if end is not None for by in (-1, 0, 1)}
+            assert {number for number in tried if allowed.holds(number)} == {
+                number for number in tried if _is_parsed(key, number)
+            }
+
+
+def _is_parsed(key: Key, number: int) -> bool:
+    try:
+        parse_value(key, str(number), Origin.SET)
+    except SettingsError:
+        return False
+    return True
 
 
 def test_the_offset_maps_of_all_cleaner_threads_have_kafkas_bound() -> None:

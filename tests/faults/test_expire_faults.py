@@ -137,7 +137,7 @@ def assert_nothing_lost(log: Log) -> None:
 
 def assert_repeat_completes(log: Log) -> None:
     run = log.run(Fs())
-    assert not run.failed(), run
+    assert not run.failed, run
     assert run.partitions[0].log_start_offset == log.start_after
     assert (contents(log.log_dir), contents(log.directory)) == log.after
 
@@ -188,11 +188,11 @@ def test_a_run_that_fails_at_any_step_says_so_loses_nothing_and_can_be_repeated(
         fs = FaultyFs(Fail(place, number, torn))
         run = log.run(fs)
         if fs.operations < place:
-            assert not run.failed()
+            assert not run.failed
             break
         report = run.partitions[0]
-        assert run.failed() == (report.status == "failed")
-        if run.failed():
+        assert run.failed == (report.status == "failed")
+        if run.failed:
             assert report.reason
             assert list(report.segments) == [segment.base_offset for segment in list_segments(log.directory)]
         assert_recoverable(log, log.images())
@@ -223,7 +223,7 @@ def test_epochs_that_a_full_disk_had_no_room_for_are_cut_by_the_next_run_that_ha
     log_dir = tmp_path / "logs"
     directory = make_log(log_dir, epochs=EPOCHS)
     log = Log(log_dir, SCENARIOS["some segments"], ({}, {}), ({}, {}), records_of(directory), 10)
-    assert log.run(FullDisk()).failed()
+    assert log.run(FullDisk()).failed
     assert (directory / "leader-epoch-checkpoint").read_text() == EPOCHS
     report = log.run(Fs()).partitions[0]
     assert (report.reason_code, report.segments) == ("nothing-to-delete", (10,))

@@ -17,7 +17,6 @@ from sediment.jobs.reporting.run_report import (
     FAILED,
     CompactionRunReport,
     PartitionReport,
-    report_json,
 )
 from tests.jobs.log_dirs import make_log_dir, sediment
 from tests.segments import batch_bytes, write_segment
@@ -26,11 +25,9 @@ NOW_MS = 1_700_000_000_000
 
 
 def report(run_id, now_ms, *partitions, command="compact", dry_run=False):
-    return report_json(
-        CompactionRunReport(
-            run_id=run_id, command=command, now_ms=now_ms, seconds=2.5, dry_run=dry_run, partitions=partitions
-        )
-    )
+    return CompactionRunReport(
+        run_id=run_id, command=command, now_ms=now_ms, seconds=2.5, dry_run=dry_run, partitions=partitions
+    ).to_json()
 
 
 @pytest.fixture(autouse=True)
@@ -141,8 +138,19 @@ def of_every_command(tmp_path_factory, sc):
     ):
         assert sediment(name, *arguments, *options).status == 0
     one = snapshot.PartitionSnapshot("t-0", str(logs), snapshot.REFRESHED)
-    made = snapshot.SnapshotReport("of-snapshot", "snapshot", NOW_MS, 1.0, "/snapshot", 1, 2, 0, 0, (one,))
-    ledger.append(snapshot.report_json(made), str(path))
+    made = snapshot.SnapshotReport(
+        run_id="of-snapshot",
+        command="snapshot",
+        now_ms=NOW_MS,
+        seconds=1.0,
+        to="/snapshot",
+        version=1,
+        rows_inserted=2,
+        rows_updated=0,
+        rows_deleted=0,
+        partitions=(one,),
+    )
+    ledger.append(made.to_json(), str(path))
     return path
 
 

@@ -336,7 +336,7 @@ def test_a_stopped_run_leaves_the_rest_for_the_next(tmp_path):
     stop = threading.Event()
     stop.set()
     report = recover(options_for(log_dir), stop=stop)
-    assert (report.failed(), report.partitions[0].reason_code) == (True, "stopped")
+    assert (report.failed, report.partitions[0].reason_code) == (True, "stopped")
     assert tree(log_dir / "t-0") == before
     assert not (log_dir / MARKER).exists()
 

@@ -24,7 +24,7 @@ from sediment.segment_io.compiled.status import (
     NEEDS_RECORD_ROOM,
     OK,
 )
-from sediment.segment_io.format.compression.decompress import NOT_DECOMPRESSED
+from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
 from sediment.segment_io.format.decode import (
     KEY_BYTES,
     KEY_START,

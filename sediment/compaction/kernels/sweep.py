@@ -97,7 +97,7 @@ from sediment.segment_io.compiled.status import (
     OFFSETS_NOT_INCREASING,
     OK,
 )
-from sediment.segment_io.format.compression.compress import NOT_COMPRESSED, compress_records
+from sediment.segment_io.format.compression.compress_kernels import NOT_COMPRESSED, compress_records
 from sediment.segment_io.format.decode import VALUE_BYTES
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CRC
 from sediment.segment_io.format.rebuild import (

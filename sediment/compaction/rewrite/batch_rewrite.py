@@ -28,7 +28,7 @@ from sediment.compaction.rewrite.verdicts import Action, ByteArray, Int64s, Verd
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, OK
 from sediment.segment_io.errors import CorruptBatchError, UsageError
 from sediment.segment_io.format import decode
-from sediment.segment_io.format.compression.streams import compress, decompress
+from sediment.segment_io.format.compression.batch_codecs import compress, decompress
 from sediment.segment_io.format.decode import (
     BATCH_ROW,
     KEY_BYTES,

@@ -15,7 +15,7 @@ from pathlib import Path
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.interrupted_swaps import Repair
 from sediment.engine.directory.leader_epochs import Epochs
-from sediment.engine.directory.producer_snapshots import ProducerStateManager, ReplayedSegment, Snapshots
+from sediment.engine.directory.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
 from sediment.engine.directory.swap import mark_deleted
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format.checkpoints import format_leader_epochs

@@ -29,7 +29,7 @@ from sediment.engine.config import LogConfig
 from sediment.engine.directory.interrupted_swaps import Repair, finish_interrupted
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_end, truncate_from_start
 from sediment.engine.directory.load_state import LoadCorruption, LoadingSegment, LoadState
-from sediment.engine.directory.producer_snapshots import ProducerStateManager, Snapshots
+from sediment.engine.directory.producer_state_manager import ProducerStateManager, Snapshots
 from sediment.engine.directory.segment_end import end_of
 from sediment.engine.directory.segment_recovery import check_trusted, recover_segment, recover_unverified
 from sediment.engine.directory.split_segment import split_segment

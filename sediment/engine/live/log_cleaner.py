@@ -3,7 +3,7 @@
     1 grab     the filthiest compacted log that is free, cleanable and dirty enough becomes InProgress
     2 clean    view, plan, clean_log into .part files, throttled; an abort stops it between two chunks
     3 commit   PartitionLog.replace_segments: directory.swap, under the log's lock for one group at a time
-    4 finish   cleaner checkpoint; the state is removed, or Paused after an abort
+    4 finish   cleaner checkpoint (`cleaner_checkpoints`); the state is removed, or Paused after an abort
     5 delete   old segments of compacted logs, in the same thread and under the same states
 
 Invariants: one cleaning of a partition at a time.  Its checkpoint moves only after a committed cleaning, or to the log
@@ -32,8 +32,8 @@ from sediment.compaction.policy import CleanableRange, cleanable_range, filthies
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.directory.throttle import Throttle
-from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, uncleanable_after, update_uncleanable
 from sediment.engine.live.broker_config import BrokerConfig
+from sediment.engine.live.cleaner_checkpoints import CleanerCheckpoints, LogOwner
 from sediment.engine.live.cleaning_states import CleaningStates
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_directory import LogDirectory
@@ -43,8 +43,6 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import (
     CleaningAbortedError,
     CommitStateUnknownError,
-    CorruptCheckpointError,
-    CorruptDataError,
     LockLostError,
     OpenFilesLimitError,
     SedimentError,
@@ -53,7 +51,6 @@ from sediment.segment_io.errors import (
 )
 from sediment.segment_io.format.names import TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
-from sediment.segment_io.partition.listing import LogListing
 from sediment.segment_io.partition.log_view import LogView
 from sediment.segment_io.units import NS_PER_MS
 
@@ -64,16 +61,8 @@ _MS_PER_SECOND = 1000
 _SLEEP_SLICE_MS = 100
 
 
-class CleanerOwner(Protocol):
+class CleanerOwner(LogOwner, Protocol):
     """The part of `LogManager` that the cleaner needs."""
-
-    def all_logs(self) -> list[PartitionLog]:
-        """Return the live logs."""
-        ...
-
-    def directory_of(self, log: PartitionLog) -> LogDirectory:
-        """Return the log directory of a log."""
-        ...
 
     def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
         """Take a failed directory and its logs offline."""
@@ -95,6 +84,7 @@ class LogCleaner:
 
     def __init__(self, owner: CleanerOwner, config: BrokerConfig, fs: Fs, clock: Clock, scheduler: Scheduler) -> None:
         self.states = CleaningStates()
+        self.checkpoints = CleanerCheckpoints(owner, fs)
         self._owner = owner
         self._config = config
         self._fs = fs
@@ -103,7 +93,6 @@ class LogCleaner:
         self._run_id = new_run_id()
         self._attempts = count()
         self._stopping = threading.Event()
-        self._uncleanable: dict[TopicPartition, Uncleanable] = {}
         self._throttle_state = Path(tempfile.gettempdir()) / f"sediment-throttle-{self._run_id}"
 
     # -------------------------------------------------------------------------------------------------- running, ending
@@ -152,78 +141,6 @@ class LogCleaner:
         logs = {log.partition: log for log in self._owner.all_logs() if not log.config.compacts}
         return [logs[partition] for partition in self.states.pause_free(logs)]
 
-    # ------------------------------------------------------------------------------------------------------ checkpoints
-    def update_checkpoint(self, directory: LogDirectory, partition: TopicPartition, first_dirty_offset: int) -> None:
-        """Set a partition's first dirty offset; entries of partitions that no longer exist are removed."""
-        directory.update_first_dirty(self._known(), add={partition: first_dirty_offset})
-
-    def truncate_checkpoint(self, log: PartitionLog, offset: int) -> None:
-        """Lower the checkpoint of a log to `offset` after a truncation there."""
-        directory = self._owner.directory_of(log)
-        if log.config.compacts and directory.first_dirty_offsets().get(log.partition, 0) > offset:
-            self.update_checkpoint(directory, log.partition, offset)
-
-    def forget(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Remove the checkpoint entry and the mark of a log that left `directory`."""
-        directory.update_first_dirty(self._known(), remove=[partition])
-        self._unmark(directory, partition)
-
-    def moved(self, partition: TopicPartition, source: LogDirectory, target: LogDirectory) -> None:
-        """Move the checkpoint entry and the mark of a partition to another directory."""
-        first_dirty = source.first_dirty_offsets().get(partition)
-        mark = self._uncleanable.get(partition)
-        self.forget(source, partition)
-        if first_dirty is not None:
-            self.update_checkpoint(target, partition, first_dirty)
-        if mark is not None:
-            self._mark(target, mark, durable=True)
-
-    def _known(self) -> list[TopicPartition]:
-        return [log.partition for log in self._owner.all_logs()]
-
-    # ------------------------------------------------------------------------------------------------------- quarantine
-    def remember_uncleanable(self, directory: LogDirectory) -> None:
-        """Read the marks that an earlier engine or run left in a directory.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
-        self._uncleanable.update(read_uncleanable(directory.path, self._fs))
-
-    def uncleanable(self) -> dict[TopicPartition, Uncleanable]:
-        """Return the partitions that are not cleaned, with the reasons."""
-        return dict(self._uncleanable)
-
-    def _mark(self, directory: LogDirectory, mark: Uncleanable, *, durable: bool) -> None:
-        self._uncleanable[mark.partition] = mark
-        if durable:
-            update_uncleanable(directory.path, self._fs, add=[mark])
-
-    def _unmark(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        if self._uncleanable.pop(partition, None) is not None:
-            update_uncleanable(directory.path, self._fs, remove=[partition])
-
-    def _quarantine(self, log: PartitionLog, directory: LogDirectory, error: Exception) -> None:
-        """Mark a partition uncleanable; only a mark for corrupt files outlives this engine."""
-        listing = _listing(log)
-        known = error if isinstance(error, SedimentError) else SedimentError(f"cleaning failed: {error!r}")
-        durable = isinstance(error, CorruptDataError) and not isinstance(error, CorruptCheckpointError)
-        mark = uncleanable_after(
-            known, listing, reason_code=known.reason_code, reason=str(known), since_ms=self._clock.now_ms()
-        )
-        _LOGGER.error(
-            "%s is not cleaned any more: %s", log.partition, known, exc_info=None if known is error else error
-        )
-        with self._failing(directory):
-            self._mark(directory, mark, durable=durable)
-
-    def _is_uncleanable(self, log: PartitionLog, directory: LogDirectory) -> bool:
-        mark = self._uncleanable.get(log.partition)
-        if mark is None or mark.holds_for(_listing(log)):
-            return mark is not None
-        self._unmark(directory, log.partition)
-        return False
-
     # --------------------------------------------------------------------------------------------------------- choosing
     def grab_filthiest(self) -> LogToClean | None:
         """Choose a log and make it InProgress; return None if no log needs cleaning.
@@ -242,7 +159,7 @@ class LogCleaner:
                     if directory not in checkpoints:
                         checkpoints[directory] = directory.first_dirty_offsets()
                     first_dirty = checkpoints[directory].get(log.partition)
-                    if _is_clean(log, first_dirty) or self._is_uncleanable(log, directory):
+                    if _is_clean(log, first_dirty) or self.checkpoints.is_uncleanable(log, directory):
                         continue
                     candidate = self._select(log, directory, first_dirty, now_ms)
                     candidates.append((candidate, candidate.range))
@@ -255,7 +172,7 @@ class LogCleaner:
         view = log.view(first_dirty_checkpoint=first_dirty, now_ms=now_ms)
         found = cleanable_range(view, log.config.compaction, now_ms=now_ms)
         if found.force_checkpoint is not None:
-            self.update_checkpoint(directory, log.partition, found.force_checkpoint)
+            self.checkpoints.update(directory, log.partition, found.force_checkpoint)
         return LogToClean(log, directory, view, found)
 
     # --------------------------------------------------------------------------------------------------------- cleaning
@@ -308,7 +225,7 @@ class LogCleaner:
         )
 
     def _finish(self, chosen: LogToClean, next_dirty_offset: int) -> None:
-        write = partial(self.update_checkpoint, chosen.directory, chosen.log.partition, next_dirty_offset)
+        write = partial(self.checkpoints.update, chosen.directory, chosen.log.partition, next_dirty_offset)
         with self._failing(chosen.directory):
             self.states.finish(chosen.log.partition, write)
 
@@ -350,7 +267,11 @@ class LogCleaner:
         for log in self._owner.all_logs():
             if self._stopping.is_set():
                 break
-            if not log.config.compacts or log.partition in self._uncleanable or not self.states.start(log.partition):
+            if (
+                not log.config.compacts
+                or self.checkpoints.has_mark(log.partition)
+                or not self.states.start(log.partition)
+            ):
                 continue
             try:
                 deleted += log.delete_old_segments()
@@ -392,7 +313,8 @@ class LogCleaner:
             if log.is_closed:
                 _LOGGER.info("%s was closed while it was being cleaned", log.partition)
             else:
-                self._quarantine(log, directory, error)
+                with self._failing(directory):
+                    self.checkpoints.quarantine(log, directory, error, since_ms=self._clock.now_ms())
 
 
 class _ThrottledFs(Fs):
@@ -435,7 +357,3 @@ class _ThrottledFs(Fs):
 def _is_clean(log: PartitionLog, first_dirty: int | None) -> bool:
     """Return True if only the active segment is dirty, as in most logs; read no file."""
     return first_dirty is not None and log.active_base_offset <= first_dirty <= log.log_end_offset
-
-
-def _listing(log: PartitionLog) -> LogListing:
-    return LogListing(log.partition, log.directory, log.segments(), (), ())

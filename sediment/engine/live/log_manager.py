@@ -59,7 +59,7 @@ from sediment.segment_io.format.names import (
     parse_partition_directory,
 )
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, PartitionCheckpoints
+from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, PartitionCheckpoints, log_start_entries
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -261,7 +261,7 @@ class LogManager:
         for directory in self._live():
             directory.is_loaded = not stop.is_set()
             with self._failing(directory):
-                self.cleaner.remember_uncleanable(directory)
+                self.cleaner.checkpoints.remember_uncleanable(directory)
 
     def _find_logs(self, directory: LogDirectory) -> list[_ToLoad]:
         """Return the partition directories of a log directory; the marker of a clean stop is removed."""
@@ -597,7 +597,7 @@ class LogManager:
             directory = self.directory_of(log)
             self.cleaner.abort(partition)
             with self._failing(directory):
-                self.cleaner.forget(directory, partition)
+                self.cleaner.checkpoints.forget(directory, partition)
                 self._rename_aside(log, directory, DirectoryState.DELETE)
                 self._deleted.append(_DeletedLog(log, directory, self.clock.now_ms()))
             self._checkpoint(LogDirectory.write_recovery_points, _recovery_points, [directory])
@@ -631,7 +631,7 @@ class LogManager:
                 with self._paused(log.partition):
                     if self._attempt(log, partial(log.truncate_to, offset)):
                         with self._failing(self.directory_of(log)):
-                            self.cleaner.truncate_checkpoint(log, log.active_base_offset)
+                            self.cleaner.checkpoints.truncate(log, log.active_base_offset)
             self._checkpoint_directories_of(offsets)
 
     def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
@@ -641,7 +641,7 @@ class LogManager:
                 with self._paused(partition):
                     self._attempt(log, partial(log.truncate_fully_and_start_at, offset))
                     with self._failing(self.directory_of(log)):
-                        self.cleaner.truncate_checkpoint(log, log.active_base_offset)
+                        self.cleaner.checkpoints.truncate(log, log.active_base_offset)
             self._checkpoint_directories_of([partition])
 
     def _present(self, offsets: Mapping[TopicPartition, int]) -> list[tuple[PartitionLog, int]]:
@@ -849,7 +849,7 @@ def _recovery_points(logs: Iterable[PartitionLog]) -> dict[TopicPartition, int]:
 
 
 def _log_starts(logs: Iterable[PartitionLog]) -> dict[TopicPartition, int]:
-    return {log.partition: log.log_start_offset for log in logs if log.log_start_offset > log.first_base_offset}
+    return log_start_entries((log.partition, log.log_start_offset, log.first_base_offset) for log in logs)
 
 
 def _high_watermarks(logs: Iterable[PartitionLog]) -> dict[TopicPartition, int]:

@@ -139,7 +139,7 @@ class SpoolCommitter:
 
         def write() -> None:
             if directory.first_dirty_offsets().get(log.partition, 0) < next_dirty_offset:
-                cleaner.update_checkpoint(directory, log.partition, next_dirty_offset)
+                cleaner.checkpoints.update(directory, log.partition, next_dirty_offset)
 
         return write
 

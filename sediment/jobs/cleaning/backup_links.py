@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 from sediment.engine.directory.backup_catalogue import Catalogue, OriginalPartition, log_dir_before
 from sediment.engine.directory.backup_links import BackupLinks
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.run_outputs import given_options
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
 
@@ -57,7 +56,7 @@ def catalogue_of_run(
     return Catalogue(
         run_id=run_id,
         command=command,
-        arguments=arguments_without_secrets(options.log_dirs),
+        arguments=arguments_without_secrets(options.log_dirs, options.given),
         now_ms=options.now_ms,
         started_ms=time.time_ns() // 1_000_000,
         log_dirs=tuple(log_dir_before(path, found) for path, found in checkpoints.items()),
@@ -80,9 +79,9 @@ def end_originals(originals: BackupLinks, reports: Iterable[Reported]) -> Path |
         return originals.path
 
 
-def arguments_without_secrets(log_dirs: Iterable[Path]) -> tuple[str, ...]:
+def arguments_without_secrets(log_dirs: Iterable[Path], given: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Return the log directories and the given options, without passwords and other secrets."""
-    options = [name if not value else f"{name}={without_secret(value)}" for name, value in given_options()]
+    options = [name if not value else f"{name}={without_secret(value)}" for name, value in given]
     return (*(without_secret(str(path)) for path in log_dirs), *options)
 
 

@@ -13,13 +13,13 @@ from contextlib import ExitStack
 from typing import Any
 
 from sediment.compaction.config import CompactionConfig
+from sediment.engine.kafka_keys import DOUBLE_MAX
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions, RateLimit
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.reporting.error_text import describe_lost_task
 from sediment.jobs.reporting.run_report import CompactionRunReport, PartitionReport, in_order
 from sediment.jobs.reporting.stage_timer import StageTimer
 from sediment.jobs.settings.directories import SelectedDirectory
-from sediment.jobs.settings.kafka_keys import DOUBLE_MAX
 from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.partition.listing import LogListing
 

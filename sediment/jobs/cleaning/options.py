@@ -28,9 +28,9 @@ WHOLE_RUN = Resources(asked=Strategy.WHOLE, slots=1, all_bytes=0, task_memory_by
 class CompactOptions:
     """Options of `compact` besides the common ones."""
 
-    force: bool
-    dry_run: bool
-    from_start: bool
+    force: bool = False
+    dry_run: bool = False
+    from_start: bool = False
     on_corruption: str = FAIL
     """Action for a partition with a corrupt batch: `fail` quarantines it, `keep` cleans its readable batches."""
 

@@ -39,7 +39,8 @@ from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.run_report import FAILED, SKIPPED, PartitionReport, human_bytes
+from sediment.jobs.reporting.figures import human_bytes
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED, PartitionReport
 from sediment.jobs.reporting.stage_timer import COMMIT, LIST, SPARK
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted

@@ -10,6 +10,7 @@ from sediment.compaction.prepared_swap import CleanStats, PreparedSwap, Unreadab
 from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.cleaning.options import CleaningTask
 from sediment.jobs.cleaning.result import CleaningResult
+from sediment.jobs.reporting.figures import utc_time
 from sediment.jobs.reporting.run_report import (
     ACTIVE_SEGMENT,
     CLEAN_SEGMENT,
@@ -23,7 +24,6 @@ from sediment.jobs.reporting.run_report import (
     TOMBSTONES_KEPT,
     PartitionReport,
     StripSegment,
-    utc_time,
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.partition.listing import LogListing
@@ -88,7 +88,7 @@ def _strip(listing: LogListing, first_dirty_offset: int | None) -> tuple[StripSe
     states = [CLEAN_SEGMENT] * dirty_from + [DIRTY_SEGMENT] * (len(bases) - dirty_from)
     states[-1:] = [ACTIVE_SEGMENT]
     return tuple(
-        (segment.base_offset, segment.log_bytes, state)
+        StripSegment(segment.base_offset, segment.log_bytes, state)
         for segment, state in zip(listing.segments, states, strict=False)
     )
 
@@ -100,7 +100,7 @@ def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap)
     made = [(part.base_offset, part.files[0].size_bytes) for group in swap.groups for part in group.parts]
     read = {segment.base_offset for group in swap.groups if not group.parts for segment in group.sources}
     strip = [
-        (base, size_bytes, KEPT_SEGMENT if base in read else state)
+        StripSegment(base, size_bytes, KEPT_SEGMENT if base in read else state)
         for base, size_bytes, state in report.strip_before
         if base not in replaced
     ]
@@ -126,7 +126,7 @@ def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap)
         tombstones_waiting=stats.tombstones_waiting,
         first_delete_horizon_ms=stats.first_horizon_ms if has_horizon else None,
         last_delete_horizon_ms=stats.last_horizon_ms if has_horizon else None,
-        strip_after=tuple(sorted([*strip, *((base, size_bytes, REWRITTEN_SEGMENT) for base, size_bytes in made)])),
+        strip_after=tuple(sorted([*strip, *(StripSegment(base, size, REWRITTEN_SEGMENT) for base, size in made)])),
     )
 
 

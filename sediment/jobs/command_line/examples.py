@@ -55,6 +55,18 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
             ("show what a broker would repair at its start", "sediment recover /var/lib/kafka/data --dry-run"),
             ("repair eight partitions at a time in each directory", "sediment recover /var/lib/kafka/data --threads 8"),
         ),
+        "serve": (
+            ("let clients on this machine read a backup", "sediment serve /backup/data --read-only"),
+            (
+                "compare a topic before and after a compaction",
+                "sediment serve /backup/before /backup/after --read-only --as old-orders=/backup/before:orders",
+            ),
+            (
+                "let other machines read, with TLS and the users of the cluster",
+                "sediment serve /backup/data --read-only --listen 0.0.0.0:9093 --advertise backup.example:9093 "
+                "--tls-cert cert.pem --tls-key key.pem",
+            ),
+        ),
         "snapshot": (
             (
                 "write the latest value of each key",

@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 from rich.console import Console
@@ -24,11 +24,10 @@ from sediment.jobs.command_line.standard_output import OutputError, as_text, err
 from sediment.jobs.completion import complete_partition
 from sediment.jobs.reporting import run_outputs
 from sediment.jobs.reporting.error_text import error_text_of
-from sediment.jobs.reporting.run_report import result_console
+from sediment.jobs.reporting.run_report import RunReport, result_console
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.unstated_settings import UNSTATED_CODES
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.jobs.spark.session import under_spark_submit
 from sediment.segment_io.errors import SedimentError, UsageError
@@ -36,18 +35,12 @@ from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import METADATA_PARTITION
 from sediment.segment_io.fs import Fs
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-class Result(Protocol):
-    """Result of a command."""
-
-    def failed(self) -> bool:
-        """Return True if the exit status must be that of a failure."""
-        ...
-
-
-_Result = TypeVar("_Result", bound=Result)
+_Report = TypeVar("_Report", bound=RunReport[Any])
+_Outcome = TypeVar("_Outcome")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +68,18 @@ class CommonOptions:
 
     allow_empty_selection: bool = False
     """Accept a `--partition` that matches nothing."""
+
+    now_is_given: bool = False
+    """The caller fixed `now_ms`."""
+
+    spark: SparkSession | None = None
+    """Session of the caller, which is used and never stopped."""
+
+    from_python: bool = False
+    """The caller is a Python function: messages go to the log, and nothing is printed."""
+
+    given: tuple[tuple[str, str], ...] = ()
+    """Options that the caller gave: name, and value unless it is a flag."""
 
     def open_directories(
         self, fs: Fs, *, paths: Sequence[Path] | None = None, in_place: bool = False
@@ -116,23 +121,27 @@ class CommonOptions:
         )
 
     def messages(self) -> Console:
-        """Return the console on stderr; it is silent with --quiet and draws no progress with --json."""
-        return _console(quiet=self.quiet, plain=self.as_json)
+        """Return the console for messages: stderr, or the log for a caller in Python.
 
-    def conclude(
-        self, run: _Result, as_json: Callable[[_Result], str], show: Callable[[_Result, Console], None]
-    ) -> NoReturn:
-        """End a command: record its `run` in the requested outputs, print it and exit with its status.
+        It is silent with --quiet and draws no progress with --json.
+        """
+        return self._console(quiet=self.quiet, plain=self.as_json)
+
+    def _console(self, *, quiet: bool, plain: bool = False) -> Console:
+        if self.from_python:
+            return _line_console(stderr_log.stream_of_log(), quiet=quiet)
+        return message_console(quiet=quiet, plain=plain)
+
+    def conclude(self, run: _Report, show: Callable[[_Report, Console], None]) -> NoReturn:
+        """End a command: record its `run`, print it and exit with its status.
 
         The exit status stays the same if the reader of stdout has closed the pipe; it is 1 if stdout is full.
         """
-        document = as_json(run)
-        self.account(document)
-        unknown = self.fail_on_unknown and _has_unstated(run)
-        status = EXIT_FAILED if run.failed() or unknown else EXIT_DONE
+        run = self.recorded(run)
+        status = EXIT_FAILED if run.failed else EXIT_DONE
         why = None
         try:
-            write_result(f"{document}\n" if self.as_json else as_text(partial(show, run), result_console()))
+            write_result(f"{run.to_json()}\n" if self.as_json else as_text(partial(show, run), result_console()))
         except OutputError as error:
             why = error.what
             status = status if error.reader_left else EXIT_FAILED
@@ -142,13 +151,18 @@ class CommonOptions:
             stderr_log.log_error(f"the result could not be printed: {why}; the run itself is finished")
         raise SystemExit(status)
 
-    def account(self, report: str) -> None:
-        """Record a run: append `report`, its JSON, to the ledger, and write the requested HTML report and metrics.
+    def recorded(self, run: _Report) -> _Report:
+        """Record a run: append it to the ledger, and write the requested HTML report and metrics.
 
         An error is printed, even with --quiet; it is never raised.  A signal does not interrupt the writing.
+
+        Returns:
+            The run, which counts as failed where --fail-on-unknown says so.
         """
+        run = replace(run, fails_on_unknown=self.fail_on_unknown)
+        report = run.to_json()
         # spark-submit sends stderr to stdout, where --json promises only the object.
-        messages = _console(quiet=self.as_json and under_spark_submit())
+        messages = self._console(quiet=self.as_json and under_spark_submit())
         with stop_on_signals():
             if self.ledger is not None:
                 from sediment.jobs.delta_lake import ledger
@@ -156,20 +170,18 @@ class CommonOptions:
                 ledger.record(report, self.ledger, messages)
             self._write_files(report, messages)
             stderr_log.log_run(report)
+        return run
 
-    def account_of_error(self, error: BaseException) -> None:
-        """Record a run that ended without a result: write the requested HTML report and metrics."""
-        context = click.get_current_context(silent=True)
-        command = context.command.name if context and context.command.name else ""
+    def record_error(self, command: str, error: BaseException) -> None:
+        """Record a run of `command` that ended without a result: write the requested HTML report and metrics."""
         report = run_outputs.error_document(command, self.now_ms, error, error_text_of(error).sentence)
         with stop_on_signals():
-            self._write_files(report, _console(quiet=self.as_json and under_spark_submit()))
+            self._write_files(report, self._console(quiet=self.as_json and under_spark_submit()))
 
     def _write_files(self, report: str, messages: Console) -> None:
         if self.report_file is not None:
-            given = run_outputs.given_options()
             run_outputs.write_page(
-                report, self.report_file, messages, settings=self._settings_by_directory, given=given
+                report, self.report_file, messages, settings=self._settings_by_directory, given=self.given
             )
         if self.metrics_file is not None:
             run_outputs.write_metrics(report, self.metrics_file, messages)
@@ -182,7 +194,12 @@ class CommonOptions:
                 found[str(directory.path)] = directory.settings
         return found
 
-    def _check_accounts(self) -> None:
+    def check_outputs(self) -> None:
+        """Check that the requested outputs of the run can be written.
+
+        Raises:
+            UsageError: one of them cannot be written, or lies in a log directory.
+        """
         if self.ledger is not None:
             from sediment.jobs.delta_lake import ledger
 
@@ -192,24 +209,89 @@ class CommonOptions:
                 run_outputs.check_output_file(file, option, self.log_dirs)
 
 
-def _has_unstated(run: Result) -> bool:
-    """Return True if the result for a partition depends on a setting that no source states."""
-    reports = [report for partition in getattr(run, "partitions", ()) for report in _with_retention(partition)]
-    return any(
-        getattr(report, "reason_code", None) in UNSTATED_CODES or getattr(report, "keeps_tombstones", False)
-        for report in reports
-    )
-
-
-def _with_retention(partition: object) -> tuple[object, ...]:
-    return partition, getattr(partition, "retention", None)
-
-
-def _console(*, quiet: bool, plain: bool = False) -> Console:
+def message_console(*, quiet: bool, plain: bool = False) -> Console:
+    """Return the console on stderr for messages; with `plain` it draws no progress."""
     stream = stderr_log.stream_of_lines()
     if stream is not None:
-        return Console(file=stream, quiet=quiet, soft_wrap=True)
+        return _line_console(stream, quiet=quiet)
     return error_console(quiet=quiet, force_terminal=False if plain else None)
+
+
+def _line_console(stream: IO[str], *, quiet: bool) -> Console:
+    # Notebooks set $FORCE_COLOR, which makes every stream a terminal for rich.
+    return Console(file=stream, quiet=quiet, soft_wrap=True, force_terminal=False, force_jupyter=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenOptions:
+    """Common options as the caller gave them, before any file is read."""
+
+    log_dirs: Sequence[str]
+    partitions: Sequence[str]
+    sets: Sequence[str]
+    config: Path | None
+    now_ms: int | None
+    master: str | None
+    ledger_path: str | None
+    report_file: Path | None
+    metrics_file: Path | None
+    metadata_dir: Path | None
+    broker_defaults: bool
+    fail_on_unknown: bool
+    allow_empty_selection: bool
+
+    @staticmethod
+    def split(values: Mapping[str, Any]) -> tuple[GivenOptions, dict[str, Any]]:
+        """Return the common options among `values`, by parameter name, and the others."""
+        names = [each.name for each in fields(GivenOptions)]
+        own = {name: value for name, value in values.items() if name not in names}
+        return GivenOptions(**{name: values[name] for name in names}), own
+
+    def perform(self, command: str, work: Callable[[CommonOptions], _Outcome], **caller: Any) -> _Outcome:
+        """Call `work` with the options of a run of `command`; `caller` are fields of `CommonOptions`.
+
+        If the settings or `work` raise an error, the requested HTML report and metrics show it.
+
+        Raises:
+            UsageError: an option or a setting is wrong; nothing was changed.
+        """
+        options = self._without_settings(**caller)
+        options.check_outputs()
+        try:
+            settings = Settings.load(
+                self.config,
+                self.sets,
+                broker_defaults=self.broker_defaults,
+                metadata_dir=_log_dir_of_metadata(self.metadata_dir),
+            )
+            options = options.with_settings(settings)
+            if not self.log_dirs:
+                options.check_outputs()
+            return work(options)
+        except CLICK_EXITS:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            options.record_error(command, error)
+            raise
+
+    def _without_settings(self, *, as_json: bool = False, quiet: bool = False, **caller: Any) -> CommonOptions:
+        return CommonOptions(
+            log_dirs=tuple(map(_absolute, self.log_dirs)),
+            partitions=tuple(self.partitions),
+            settings=Settings(),
+            now_ms=time.time_ns() // 1_000_000 if self.now_ms is None else self.now_ms,
+            as_json=as_json,
+            master=self.master,
+            quiet=quiet,
+            ledger=self.ledger_path,
+            report_file=self.report_file,
+            metrics_file=self.metrics_file,
+            given_log_dirs=tuple(self.log_dirs),
+            fail_on_unknown=self.fail_on_unknown,
+            allow_empty_selection=self.allow_empty_selection,
+            now_is_given=self.now_ms is not None,
+            **caller,
+        )
 
 
 key_equality_option = click.option(
@@ -234,57 +316,19 @@ def options_of_two_directories(command: _Command) -> _Command:
 def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Command:
 
     @functools.wraps(command)  # also takes over the command's own options
-    def wrapped(
-        log_dirs: Sequence[str],
-        partitions: Sequence[str],
-        sets: Sequence[str],
-        config: Path | None,
-        now_ms: int | None,
-        as_json: bool,
-        master: str | None,
-        quiet: bool,
-        ledger_path: str | None,
-        report_file: Path | None,
-        metrics_file: Path | None,
-        log_format: str,
-        metadata_dir: Path | None,
-        broker_defaults: bool,
-        fail_on_unknown: bool,
-        allow_empty_selection: bool,
-        **own: Any,
-    ) -> Any:
+    def wrapped(as_json: bool, quiet: bool, log_format: str, **values: Any) -> Any:
         # spark-submit sends a Python driver's stderr to stdout, where --json promises only the object.
         quiet = quiet or (as_json and under_spark_submit())
         with stderr_log.log_to_stderr(log_format, quiet=quiet), errors_as_exit_status():
-            options = CommonOptions(
-                log_dirs=tuple(map(_absolute, log_dirs)),
-                partitions=tuple(partitions),
-                settings=Settings(),
-                now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
+            common, own = GivenOptions.split(values)
+            context = click.get_current_context()
+            return common.perform(
+                context.command.name or "",
+                lambda options: command(options=options, **own),
                 as_json=as_json,
-                master=master,
                 quiet=quiet,
-                ledger=ledger_path,
-                report_file=report_file,
-                metrics_file=metrics_file,
-                given_log_dirs=tuple(log_dirs),
-                fail_on_unknown=fail_on_unknown,
-                allow_empty_selection=allow_empty_selection,
+                given=_given_options(context),
             )
-            options._check_accounts()
-            try:
-                settings = Settings.load(
-                    config, sets, broker_defaults=broker_defaults, metadata_dir=_log_dir_of_metadata(metadata_dir)
-                )
-                options = options.with_settings(settings)
-                if not log_dirs:
-                    options._check_accounts()
-                return command(options=options, **own)
-            except CLICK_EXITS:
-                raise
-            except (Exception, KeyboardInterrupt) as error:
-                options.account_of_error(error)
-                raise
 
     decorated: Any = wrapped
     for option in reversed(
@@ -366,6 +410,22 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
         decorated = option(decorated)
     result: _Command = decorated
     return result
+
+
+def _given_options(context: click.Context) -> tuple[tuple[str, str], ...]:
+    """Return the options given on the command line: name, and value unless it is a flag."""
+    given = []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if isinstance(parameter, click.Option) and source is click.core.ParameterSource.COMMANDLINE:
+            given += shown_option(parameter, context.params.get(parameter.name or ""))
+    return tuple(given)
+
+
+def shown_option(option: click.Option, value: Any) -> list[tuple[str, str]]:
+    """Return the name and each value of a given option; a flag has an empty value."""
+    values = value if isinstance(value, tuple) else (value,)
+    return [(max(option.opts, key=len), "" if option.is_flag else str(each)) for each in values]
 
 
 def _log_dir_of_metadata(given: Path | None) -> Path | None:

@@ -1,63 +1,144 @@
-"""Progress on stderr: how many of the selected partitions and bytes are done; a bar if stderr is a terminal."""
+"""Progress: partitions and bytes done out of those selected, and the tasks of Spark.
+
+It is a bar on stderr if that is a terminal, or in the notebook that called, if tqdm is installed there; else nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
 _POLL_SECONDS = 0.5
+
+
+class _Bar(ABC):
+    """Bar that is shown from `start` to `stop`."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Show the bar."""
+
+    @abstractmethod
+    def update(self, completed: float, total: float, label: str) -> None:
+        """Show how much of `total` is done."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Remove the bar."""
+
+
+class _TerminalBar(_Bar):
+    def __init__(self, console: Console, counts: ProgressColumn, total: float, label: str) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), counts, TimeElapsedColumn())
+        self._bars = Bars(*columns, console=console, transient=True)
+        self._task = self._bars.add_task(label, total=total)
+
+    def start(self) -> None:
+        self._bars.start()
+
+    def update(self, completed: float, total: float, label: str) -> None:
+        self._bars.update(self._task, completed=completed, total=total, description=label)
+
+    def stop(self) -> None:
+        self._bars.stop()
+
+
+class _NotebookBar(_Bar):
+    def __init__(self, make_bar: Callable[..., Any], unit: str, total: float, label: str) -> None:
+        self._make_bar = make_bar
+        self._given = {"unit": unit, "unit_scale": unit == "B", "total": total, "desc": label, "leave": False}
+        self._bar: Any = None
+
+    def start(self) -> None:
+        self._bar = self._make_bar(**self._given)
+
+    def update(self, completed: float, total: float, label: str) -> None:
+        self._bar.total, self._bar.n = total, completed
+        self._bar.set_description_str(label, refresh=False)
+        self._bar.refresh()
+
+    def stop(self) -> None:
+        self._bar.close()
+
+
+def _bar(console: Console, counts: ProgressColumn, unit: str, total: float, label: str) -> _Bar | None:
+    """Return the bar for where the caller can see one, else None."""
+    if console.quiet:
+        return None
+    if console.is_terminal:
+        return _TerminalBar(console, counts, total, label)
+    make_bar = _bars_of_notebook()
+    return None if make_bar is None else _NotebookBar(make_bar, unit, total, label)
+
+
+def _bars_of_notebook() -> Callable[..., Any] | None:
+    """Return tqdm's bar if a notebook runs this process and tqdm is installed, else None."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if "IPKernelApp" not in getattr(shell, "config", {}):
+        return None
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    make_bar: Callable[..., Any] = tqdm
+    return make_bar
 
 
 class Progress:
     """A context manager that shows progress; call `advance` with the bytes of each finished partition."""
 
     def __init__(self, console: Console, partitions: int, total_bytes: int) -> None:
-        self._bars = Bars(
-            TextColumn("{task.fields[done]}/{task.fields[partitions]} partitions"),
-            BarColumn(),
-            DownloadColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal or console.quiet or partitions == 0,
-        )
+        self._partitions = partitions
+        self._total_bytes = total_bytes
         self._done = 0
         self._done_bytes = 0
         self._under_way: Callable[[], int] | None = None
         self._over = threading.Event()
-        self._task = self._bars.add_task("", total=total_bytes, done=0, partitions=partitions)
+        self._poller: threading.Thread | None = None
+        self._bar = _bar(console, DownloadColumn(), "B", total_bytes, self._label()) if partitions else None
 
     def __enter__(self) -> Progress:
-        self._bars.start()
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def watch(self, under_way: Callable[[], int]) -> None:
         """While the bar is shown, poll `under_way` for the bytes that are already done of unfinished partitions."""
-        if not self._bars.disable:
+        if self._bar is not None:
             self._under_way = under_way
-            threading.Thread(target=self._poll, name="sediment-progress", daemon=True).start()
+            self._poller = threading.Thread(target=self._poll, name="sediment-progress", daemon=True)
+            self._poller.start()
 
     def _poll(self) -> None:
         while not self._over.wait(_POLL_SECONDS):
             self._show()
 
     def _show(self) -> None:
-        under_way = self._under_way() if self._under_way is not None else 0
-        self._bars.update(self._task, completed=self._done_bytes + under_way, done=self._done)
+        if self._bar is not None:
+            under_way = self._under_way() if self._under_way is not None else 0
+            self._bar.update(self._done_bytes + under_way, self._total_bytes, self._label())
+
+    def _label(self) -> str:
+        return f"{self._done}/{self._partitions} partitions"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        self._bars.stop()
+        if self._poller is not None:
+            self._poller.join()
+        if self._bar is not None:
+            self._bar.stop()
 
     def advance(self, size_bytes: int, *, partitions: int = 1) -> None:
         """Count `partitions` with a total of `size_bytes` as done."""
@@ -69,19 +150,11 @@ class Progress:
 @contextmanager
 def stages_of(sc: Any, console: Console) -> Iterator[None]:
     """Show a bar of the tasks in the stages that the SparkContext `sc` runs in the block."""
-    if not console.is_terminal or console.quiet:
+    bar = _bar(console, TextColumn("{task.completed:.0f}/{task.total:.0f} tasks"), " tasks", 1, "Spark")
+    if bar is None:
         yield
         return
     over = threading.Event()
-    bars = Bars(
-        TextColumn("Spark"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} tasks"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    )
-    shown = bars.add_task("", total=1)
 
     def poll() -> None:
         tracker = sc.statusTracker()
@@ -91,13 +164,14 @@ def stages_of(sc: Any, console: Console) -> Iterator[None]:
                 stages = [stage for stage in running if stage is not None]
                 if stages:
                     done, total = (sum(getattr(s, name) for s in stages) for name in ("numCompletedTasks", "numTasks"))
-                    bars.update(shown, completed=done, total=total)
+                    bar.update(done, total, "Spark")
 
     thread = threading.Thread(target=poll, name="sediment-progress", daemon=True)
-    with bars:
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+    bar.start()
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        bar.stop()

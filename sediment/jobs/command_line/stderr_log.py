@@ -44,14 +44,23 @@ _json_is_on = False
 
 
 @contextmanager
-def log_to_stderr(log_format: str, *, quiet: bool) -> Iterator[None]:
-    """Send log messages in the block to stderr: warnings, with `quiet` only errors, with JSON also information."""
+def log_to_stderr(log_format: str, *, quiet: bool, repeats: bool = False) -> Iterator[None]:
+    """Send log messages in the block to stderr: warnings, with JSON also information, with `quiet` only errors.
+
+    Each message is shown once, unless `repeats` says that the command runs too long to remember them all.
+    """
     if log_format == JSON:
-        with _json_lines(quiet=quiet):
+        with _json_lines(quiet=quiet, repeats=repeats):
             yield
     else:
-        _sentences(quiet=quiet)
+        _sentences(quiet=quiet, repeats=repeats)
         yield
+
+
+def log_ready(sentence: str) -> None:
+    """Log that a server is ready, as text or as a JSON line, also if the log is quiet."""
+    known = {"time": _now(), "level": "INFO", "logger": _LOGGER.name, "message": sentence}
+    click.echo(json.dumps(known) if _json_is_on else sentence, err=True)
 
 
 def log_error(sentence: str, **known: Any) -> None:
@@ -121,13 +130,19 @@ def as_line(said: bytes) -> bytes:
 
 def stream_of_lines() -> IO[str] | None:
     """Return the stream that consoles use in place of stderr if the log is JSON; otherwise None."""
-    return cast(IO[str], _LineWriter()) if _json_is_on else None
+    return stream_of_log() if _json_is_on else None
 
 
-def _sentences(*, quiet: bool) -> None:
-    """Log as text, each warning once; with `quiet` only errors."""
+def stream_of_log() -> IO[str]:
+    """Return a stream that logs each line as a warning."""
+    return cast(IO[str], _LineWriter())
+
+
+def _sentences(*, quiet: bool, repeats: bool) -> None:
+    """Log warnings as text, each once unless it may be repeated; with `quiet` only errors."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(_each_once())
+    if not repeats:
+        handler.addFilter(_each_once())
     handler.setFormatter(_PrintableFormatter())
     logging.basicConfig(handlers=[handler], level=logging.ERROR if quiet else logging.WARNING)
 
@@ -152,13 +167,14 @@ def _each_once() -> Callable[[logging.LogRecord], bool]:
 
 
 @contextmanager
-def _json_lines(*, quiet: bool) -> Iterator[None]:
+def _json_lines(*, quiet: bool, repeats: bool) -> Iterator[None]:
     global _json_is_on
     from pythonjsonlogger.json import JsonFormatter
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.ERROR if quiet else logging.INFO)
-    handler.addFilter(_each_once())
+    if not repeats:
+        handler.addFilter(_each_once())
     handler.setFormatter(
         JsonFormatter(
             ["levelname", "name", "message"],

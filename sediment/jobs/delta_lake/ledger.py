@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 from rich.console import Console
 
-from sediment import __version__
 from sediment.jobs.delta_lake.paths import check_table_path, is_delta_table, is_uri, outside_log_dirs
 from sediment.jobs.delta_lake.session import INSTALL
 from sediment.jobs.reporting.error_text import first_line
 from sediment.jobs.reporting.run_report import SCHEMA, read_report
 from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -180,7 +180,8 @@ def _save(report: str) -> Path | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows
-def _run_schema() -> pa.Schema:
+def run_schema() -> pa.Schema:
+    """Return the columns of `runs`."""
     import pyarrow as pa
 
     return pa.schema(
@@ -204,7 +205,8 @@ def _run_schema() -> pa.Schema:
     )
 
 
-def _partition_schema() -> pa.Schema:
+def partition_schema() -> pa.Schema:
+    """Return the columns of `partitions`."""
     import pyarrow as pa
 
     return pa.schema(
@@ -249,11 +251,11 @@ def _tables(report: str) -> tuple[pa.Table, pa.Table]:
             raise ValueError("without a time")
         shared = {"run_id": run_id, "command": document["command"], "now_ms": document["now_ms"]}
         shared["dry_run"] = document.pop("dry_run", False)
-        rows = [_row(_partition_schema(), {**_by_base_offsets(partition), **shared}) for partition in partitions]
-        run = _row(_run_schema(), {**document, **shared, **_totals(partitions), **_here()})
+        rows = [_row(partition_schema(), {**_by_base_offsets(partition), **shared}) for partition in partitions]
+        run = _row(run_schema(), {**document, **shared, **_totals(partitions), **_here()})
         return (
-            pa.Table.from_pylist([run], schema=_run_schema()),
-            pa.Table.from_pylist(rows, schema=_partition_schema()),
+            pa.Table.from_pylist([run], schema=run_schema()),
+            pa.Table.from_pylist(rows, schema=partition_schema()),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sediment.jobs.spark.session import spark_context
+from sediment.jobs.spark.session import own_session, spark_context
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def ivy_folder(given: Mapping[str, str]) -> Path:
 
 # -------------------------------------------------------------------------------------------------------------- session
 @contextmanager
-def delta_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
+def delta_session(master: str | None, app_name: str, given: SparkSession | None = None) -> Iterator[SparkSession]:
     """Yield a SparkSession that reads and writes Delta and knows `kafka-log`, on `spark_context`'s context.
 
-    Other sessions of that context stay unchanged.
+    `given` and other sessions of that context stay unchanged.
 
     Raises:
         UsageError: delta-spark or its JARs are missing, or Spark does not start.
@@ -84,8 +84,8 @@ def delta_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
     with spark_context(master, app_name) as sc:
         settings = dict(sc.getConf().getAll())
         _load_jars(sc, ivy_folder(settings))
-        if _EXTENSION in settings.get("spark.sql.extensions", ""):
-            session = SparkSession.builder.getOrCreate()
+        if _EXTENSION in _extensions(settings, given):
+            session = own_session(given)
             register(session)
             yield session
             return
@@ -107,6 +107,11 @@ def delta_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
                 sessions.setDefaultSession(default.get())
             if active.isDefined():
                 sessions.setActiveSession(active.get())
+
+
+def _extensions(settings: Mapping[str, str], given: SparkSession | None) -> str:
+    name = "spark.sql.extensions"
+    return settings.get(name, "") if given is None else given.conf.get(name, "") or ""
 
 
 def _load_jars(sc: Any, ivy_folder: Path) -> None:

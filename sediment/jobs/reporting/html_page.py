@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sediment import __version__
-from sediment.jobs.reporting import run_report
+from sediment.jobs.reporting import figures
+from sediment.version import __version__
 
 if TYPE_CHECKING:
     from sediment.jobs.settings.resolve import Settings
@@ -494,7 +494,7 @@ def _text(value: object) -> str:
 # ---------------------------------------------------------------------------------------------------------------- texts
 def human_bytes(size_bytes: int) -> str:
     """Return a size for people, without a line break."""
-    return run_report.human_bytes(size_bytes).replace(" ", "\N{NO-BREAK SPACE}")
+    return figures.human_bytes(size_bytes).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def utc(time_ms: int) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.console import Console
 
 from sediment.jobs.reporting.run_report import read_report
@@ -81,22 +80,6 @@ def write_metrics(report: str, file: Path, messages: Console) -> None:
         )
 
     _write(file, content, "the metrics", messages)
-
-
-def given_options() -> tuple[tuple[str, str], ...]:
-    """Return the options given on the command line: name, and value unless it is a flag."""
-    context = click.get_current_context(silent=True)
-    if context is None:
-        return ()
-    given = []
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if not isinstance(parameter, click.Option) or source is not click.core.ParameterSource.COMMANDLINE:
-            continue
-        value: Any = context.params.get(parameter.name or "")
-        values = value if isinstance(value, tuple) else (value,)
-        given += [(max(parameter.opts, key=len), "" if parameter.is_flag else str(each)) for each in values]
-    return tuple(given)
 
 
 def _write(file: Path, content: Any, what: str, messages: Console) -> None:

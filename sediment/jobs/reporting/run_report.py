@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from datetime import UTC, datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from rich import box
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from sediment.jobs.command_line.standard_output import SafeConsole
+from sediment.jobs.reporting.arrow_rows import INTERNAL, arrow_table
+from sediment.jobs.reporting.figures import counted, human_bytes
+from sediment.jobs.reporting.result import Result, page_in_notebook
+from sediment.segment_io.errors import PartitionFailure, RunFailedError
 from sediment.segment_io.printable import encodable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SCHEMA = 1
 
@@ -26,7 +33,11 @@ WRONG = "wrong"
 BAD_STATUSES = frozenset({FAILED, QUARANTINED, WRONG})
 """Statuses of a partition that make the exit status 1."""
 
+POLICY_UNKNOWN = "policy-unknown"
+RETENTION_UNKNOWN = "retention-unknown"
 TOMBSTONES_KEPT = "tombstones-kept"
+UNSTATED_CODES = frozenset({POLICY_UNKNOWN, RETENTION_UNKNOWN, TOMBSTONES_KEPT})
+"""Reason codes of partitions whose result depends on a setting that no source states."""
 
 AFTER_PARTITIONS = {"after_partitions": True}
 """Metadata of a field that stands after `partitions` in the JSON of its report."""
@@ -37,9 +48,6 @@ _LIMITS = ("max-bytes", "max-seconds")
 _MOST_SENTENCES = 30
 _MOST_NAMED = 10
 
-StripSegment = tuple[int, int, str]
-"""Segment of a strip: base offset, `.log` bytes, state."""
-
 CLEAN_SEGMENT = "clean"
 DIRTY_SEGMENT = "dirty"
 ACTIVE_SEGMENT = "active"
@@ -47,12 +55,35 @@ REWRITTEN_SEGMENT = "rewritten"
 KEPT_SEGMENT = "kept"
 
 
-class WithStatus(Protocol):
-    """Report of one partition."""
+class StripSegment(NamedTuple):
+    """Segment of a strip: base offset, `.log` bytes, state."""
+
+    base_offset: int
+    bytes: int
+    state: str
+
+
+class OutcomeReport(Protocol):
+    """Report of one partition, which another report may be part of."""
 
     @property
     def status(self) -> str:
         """Outcome."""
+        ...
+
+    @property
+    def partition(self) -> str:
+        """Name of the partition."""
+        ...
+
+    @property
+    def reason_code(self) -> str | None:
+        """Reason for programs."""
+        ...
+
+    @property
+    def reason(self) -> str | None:
+        """Reason for people."""
         ...
 
 
@@ -70,7 +101,7 @@ class LocatedReport(Protocol):
         ...
 
 
-Partition = TypeVar("Partition", bound=WithStatus)
+Partition = TypeVar("Partition", bound=OutcomeReport)
 Located = TypeVar("Located", bound=LocatedReport)
 
 
@@ -113,35 +144,105 @@ class PartitionReport:
     strip_before: tuple[StripSegment, ...] = ()
     strip_after: tuple[StripSegment, ...] = ()
     seconds_by_stage: Mapping[str, float] = field(default_factory=dict)
-    keeps_tombstones: bool = False
+    keeps_tombstones: bool = field(default=False, metadata=INTERNAL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport(Generic[Partition]):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunReport(Result, Generic[Partition]):
     """Report of one run of a command.  `now_ms` is the clock of every rule, `seconds` the wall time.
 
     Commands add fields in a subclass.  In the JSON, these come before `partitions`, or after it if their metadata are
     `AFTER_PARTITIONS`.
     """
 
+    row_type: ClassVar[type]
+    """Class of `partitions`."""
+
     run_id: str
     command: str
     now_ms: int
     seconds: float
     partitions: tuple[Partition, ...]
+    fails_on_unknown: bool = field(default=False, metadata=INTERNAL)
+    """True if the run counts as failed where the result for a partition depends on a setting that no source states."""
 
+    @property
     def failed(self) -> bool:
-        """Return True if the exit status is 1."""
-        return any(partition.status in BAD_STATUSES for partition in self.partitions)
+        """True if a partition failed; the others are done."""
+        return bool(self.failures())
+
+    def failures(self) -> tuple[PartitionFailure, ...]:
+        """Return the partitions that failed, with the reasons."""
+        return tuple(
+            PartitionFailure(
+                partition.partition, getattr(partition, "log_dir", None), partition.reason_code, partition.reason
+            )
+            for partition in self.partitions
+            if partition.status in BAD_STATUSES or (self.fails_on_unknown and _has_unstated(partition))
+        )
+
+    def raise_for_status(self) -> Self:
+        """Return this report if no partition failed.
+
+        Raises:
+            RunFailedError: partitions failed; it names them with their reasons.
+        """
+        failures = self.failures()
+        if failures:
+            raise RunFailedError(
+                f"{len(failures)} of {counted(len(self.partitions), 'partition')} failed in {self.command}",
+                failures=failures,
+            )
+        return self
+
+    def to_json(self) -> str:
+        """Return the one JSON object of `--json`: schema, header, fields of the command and partitions."""
+        values = asdict(self)
+        internal = {each.name for each in fields(self) if each.metadata == INTERNAL}
+        later = {each.name for each in fields(self) if each.metadata == AFTER_PARTITIONS}
+        first = values.keys() - internal - later - {"partitions"}
+        ordered = {name: value for name, value in values.items() if name in first}
+        hidden = {each.name for each in fields(self.row_type) if each.metadata == INTERNAL}
+        ordered["partitions"] = [
+            {name: value for name, value in partition.items() if name not in hidden}
+            for partition in values["partitions"]
+        ]
+        ordered |= {name: value for name, value in values.items() if name in later}
+        return json.dumps({"schema": SCHEMA, **ordered, "seconds": round(self.seconds, 3)})
+
+    def to_arrow(self) -> pa.Table:
+        """Return the partitions as a `pyarrow.Table`, with a column for each field."""
+        return arrow_table(self.row_type, self.partitions)
+
+    def __repr__(self) -> str:
+        counts = Counter(partition.status for partition in self.partitions)
+        outcome = ", ".join(f"{count} {status}" for status, count in counts.items()) or "no partitions"
+        return f"<{type(self).__name__} of run {self.run_id}: {outcome}>"
+
+    def _repr_html_(self) -> str:
+        """Return the HTML report of the run, in a frame of its own."""
+        from sediment.jobs.reporting.html_page import render_html
+
+        return page_in_notebook(render_html(read_report(self.to_json())), f"sediment {self.command} {self.run_id}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _has_unstated(partition: object) -> bool:
+    """Return True if the result for a partition depends on a setting that no source states."""
+    return any(
+        getattr(report, "reason_code", None) in UNSTATED_CODES or getattr(report, "keeps_tombstones", False)
+        for report in (partition, getattr(partition, "retention", None))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CompactionRunReport(RunReport[PartitionReport]):
     """Report of a run of `compact`.
 
     `seconds_by_stage` has the driver's wall time; for stages in tasks it has the sum over tasks, which may run in
     parallel.
     """
+
+    row_type: ClassVar[type] = PartitionReport
 
     dry_run: bool
     seconds_by_stage: Mapping[str, float] = field(default_factory=dict, metadata=AFTER_PARTITIONS)
@@ -150,18 +251,6 @@ class CompactionRunReport(RunReport[PartitionReport]):
 def in_order(reports: Iterable[Located]) -> tuple[Located, ...]:
     """Return the partition reports by log directory and name."""
     return tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
-
-
-def report_json(report: RunReport[Any]) -> str:
-    """Return the one JSON object of `--json`: schema, header, fields of the command and partitions."""
-    values = asdict(report)
-    later = {each.name for each in fields(report) if each.metadata == AFTER_PARTITIONS}
-    ordered = {name: value for name, value in values.items() if name != "partitions" and name not in later}
-    ordered["partitions"] = values["partitions"]
-    for partition in ordered["partitions"]:
-        partition.pop("keeps_tombstones", None)
-    ordered |= {name: value for name, value in values.items() if name in later}
-    return json.dumps({"schema": SCHEMA, **ordered, "seconds": round(report.seconds, 3)})
 
 
 def read_report(text: str) -> Any:
@@ -179,24 +268,6 @@ def _encodable(value: Any) -> Any:
     if isinstance(value, dict):
         return {encodable(name): _encodable(each) for name, each in value.items()}
     return [_encodable(each) for each in value] if isinstance(value, list) else value
-
-
-def utc_time(ms: int) -> str:
-    """Return a time for people, to the second, or the number itself if it is outside the calendar."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"
-
-
-def human_bytes(size_bytes: int) -> str:
-    """Return a size for people, in decimal units."""
-    size = float(size_bytes)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(size) < 1000 or unit == "TB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError
 
 
 def result_console() -> Console:
@@ -310,11 +381,6 @@ def _summary(report: CompactionRunReport) -> str:
     verb = "would shrink" if report.dry_run else "shrank"
     size = f"; {human_bytes(before)} {verb} to {human_bytes(after)}" if counts[COMPACTED] else ""
     return f"{done}{size} in {report.seconds:.1f} s (run {report.run_id})"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, which takes an s unless the number is 1."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class Skippable(Protocol):

@@ -26,8 +26,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sediment.engine.kafka_keys import BROKER_KEYS
 from sediment.jobs.settings.directories import SelectedDirectory, open_directory
-from sediment.jobs.settings.kafka_keys import BROKER_KEYS
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import SettingsError, UsageError
 from sediment.segment_io.format.checkpoints import MetaProperties

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from sediment.compaction.config import COMPACT, CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.jobs.settings.kafka_keys import (
+from sediment.engine.kafka_keys import (
     BROKER_FILE_MARKS,
     BROKER_KEYS,
     INTERNAL_TOPIC_CONFIGS,

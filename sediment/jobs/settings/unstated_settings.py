@@ -10,17 +10,12 @@ import logging
 from collections.abc import Iterable
 
 from sediment.engine.config import LogConfig
-from sediment.jobs.reporting.run_report import TOMBSTONES_KEPT
+from sediment.jobs.reporting.run_report import POLICY_UNKNOWN, RETENTION_UNKNOWN
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
-
-POLICY_UNKNOWN = "policy-unknown"
-RETENTION_UNKNOWN = "retention-unknown"
-UNSTATED_CODES = frozenset({POLICY_UNKNOWN, RETENTION_UNKNOWN, TOMBSTONES_KEPT})
-"""Reason codes of partitions whose result depends on a setting that no source states."""
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -17,10 +17,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sediment.jobs.command_line.early_signals import end_before_start
 from sediment.segment_io.errors import SedimentError
+
+if TYPE_CHECKING:
+    from sediment.jobs.reporting.result import Result
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -29,7 +32,18 @@ _STOP_POLL_SECONDS = 0.2
 
 
 class RunStopped(KeyboardInterrupt):
-    """A signal ended the command."""
+    """A signal ended the command, or Ctrl-C a call of a Python function.
+
+    `report` is the report of the run, in which unfinished partitions failed with the reason code `stopped`; None: the
+    run has none.
+    """
+
+    def __init__(self, report: Result | None = None) -> None:
+        super().__init__()
+        self.report = report
+
+    def __str__(self) -> str:
+        return "the run was stopped; run again to go on"
 
 
 class StoppedError(SedimentError):
@@ -102,17 +116,19 @@ def end_on_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT or SIGTERM sets, for a block that then ends itself; a second signal ends it."""
-    with end_on_signals():
-        signals = _current if threading.current_thread() is threading.main_thread() else None
-        if signals is None:
-            yield threading.Event()
-            return
-        signals.finishing += 1
-        try:
-            yield signals.stop
-        finally:
-            signals.finishing -= 1
+    """Yield an event that SIGINT and SIGTERM set, for a block that ends itself; a second signal ends it at once.
+
+    Outside of `end_on_signals` and of the main thread nothing sets the event: signals are not this package's there.
+    """
+    signals = _current if threading.current_thread() is threading.main_thread() else None
+    if signals is None:
+        yield threading.Event()
+        return
+    signals.finishing += 1
+    try:
+        yield signals.stop
+    finally:
+        signals.finishing -= 1
 
 
 @contextmanager

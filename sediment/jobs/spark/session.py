@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sediment.jobs.command_line.stderr_log import as_line
-from sediment.jobs.spark.cancellation import interruptible, is_stopping, stop_on_signals
+from sediment.jobs.spark.cancellation import end_on_signals, interruptible, is_stopping, stop_on_signals
 from sediment.jobs.spark.cds_options import archive_options
 from sediment.segment_io.errors import UsageError
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER = "local[*]"
+
+_LOGGER = logging.getLogger(__name__)
 
 MoreSettings = Callable[[Mapping[str, str]], Mapping[str, str]]
 
@@ -107,6 +109,7 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
     finish_stopping()
     active = SparkContext._active_spark_context
     if active is not None:
+        _warn_of_other_python(active)
         yield active
         return
     with interruptible():
@@ -118,19 +121,54 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
 
 
 @contextmanager
-def create_session(master: str | None, app_name: str) -> Iterator[SparkSession]:
+def create_session(master: str | None, app_name: str, given: SparkSession | None = None) -> Iterator[SparkSession]:
     """Yield a SparkSession on the context of `spark_context`, with the same errors.
 
-    `spark.read.format("kafka-log")` is registered.
+    `spark.read.format("kafka-log")` is registered.  Settings of `given`, and of a session that was active, stay as
+    they are: the session is another one of the same context.
+    """
+    from sediment.jobs.datasource import register
+
+    with plain_session(master, app_name, _for_rows, given) as session:
+        register(session)
+        yield session
+
+
+@contextmanager
+def plain_session(
+    master: str | None, app_name: str, more: MoreSettings, given: SparkSession | None
+) -> Iterator[SparkSession]:
+    """Yield the session of `create_session` with the settings `more`, and without the registered format."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    finish_stopping()
+    is_shared = SparkContext._active_spark_context is not None
+    with spark_context(master, app_name, more):
+        yield own_session(given) if is_shared else SparkSession.builder.getOrCreate()
+
+
+def own_session(given: SparkSession | None) -> SparkSession:
+    """Return a session with settings and views of its own, on the context of `given` or else on the active one."""
+    from pyspark.sql import SparkSession
+
+    return (given or SparkSession.builder.getOrCreate()).newSession()
+
+
+def check_session(given: SparkSession) -> None:
+    """Check a session that a caller gave.
+
+    Raises:
+        UsageError: it is a session of Spark Connect, or it was stopped.
     """
     from pyspark.sql import SparkSession
 
-    from sediment.jobs.datasource import register
-
-    with spark_context(master, app_name, _for_rows):
-        session = SparkSession.builder.getOrCreate()
-        register(session)
-        yield session
+    if not isinstance(given, SparkSession):
+        raise UsageError(
+            "spark is not a session with a SparkContext", advice="give a session that is not one of Spark Connect"
+        )
+    if given.sparkContext._jsc is None:
+        raise UsageError("spark was stopped", advice="give a running session, or none")
 
 
 def under_spark_submit() -> bool:
@@ -159,7 +197,8 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
 
-    logging.getLogger().addFilter(_unless_stopping)
+    for name in _LOGGERS_OF_PY4J:
+        logging.getLogger(name).addFilter(_unless_stopping)
     interrupt = signal.getsignal(signal.SIGINT)
     chatter = _Chatter()
     try:
@@ -194,7 +233,7 @@ class _Launched(subprocess.Popen[bytes]):
     """A JVM that is being launched; a signal that arrives meanwhile is raised once the JVM's process is known."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
-        with stop_on_signals():
+        with end_on_signals(), stop_on_signals():
             super().__init__(*given, **more)
             _launched.append(self)
             with interruptible():
@@ -223,8 +262,12 @@ def _launch_gateway(*given: Any) -> Any:
         _launched.clear()
 
 
+# A logger's filters do not see the records of its children.
+_LOGGERS_OF_PY4J = (None, "py4j.clientserver", "py4j.java_gateway")
+
+
 def _unless_stopping(_record: logging.LogRecord) -> bool:
-    """Drop Py4J's record of an interruption, which it logs with a trace on the root logger."""
+    """Drop what Py4J logs about an interruption, with a trace."""
     return not is_stopping()
 
 
@@ -383,6 +426,22 @@ def _check_python(master: str, given: Mapping[str, str]) -> None:
         raise UsageError(
             f"the Python for Spark's workers cannot be run: {python}", advice="correct PYSPARK_PYTHON or leave it out"
         )
+
+
+def _warn_of_other_python(sc: SparkContext) -> None:
+    """Warn if local workers run another Python than this process, which may lack this package."""
+    python = shutil.which(sc.pythonExec)
+    if str(sc.master).startswith("local") and (python is None or not _is_beside(python, sys.executable)):
+        _LOGGER.warning(
+            "Spark's workers run the Python %s, and this process %s; if tasks lack modules, set PYSPARK_PYTHON before "
+            "the session is started",
+            python or sc.pythonExec,
+            sys.executable,
+        )
+
+
+def _is_beside(file: str, other: str) -> bool:
+    return Path(file).parent.resolve() == Path(other).parent.resolve()
 
 
 def _java_version() -> int | None:

@@ -14,10 +14,11 @@ failed task are retried once, each in a separate task.
 from __future__ import annotations
 
 import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sediment.segment_io.packing import pack_by_weight, pack_in_order
@@ -124,7 +125,7 @@ def _results(
     is_stopped: Callable[[], bool],
 ) -> Iterator[list[TaskResult[Item, Result]]]:
     finished: queue.Queue[list[TaskResult[Item, Result]]] = queue.Queue()
-    pool = ThreadPoolExecutor(slots + _WAITING_JOBS, thread_name_prefix="sediment-task")
+    pool = _JobThreads(slots + _WAITING_JOBS)
     lost_alone = 0
 
     def fail(task: list[Item], error: Exception) -> None:
@@ -146,21 +147,51 @@ def _results(
         except Exception as error:
             if len(task) > 1:
                 for item in task:
-                    pool.submit(submit, [item], error)
+                    pool.submit(partial(submit, [item], error))
             else:
                 lost_alone += 1
                 fail(task, error)
 
     try:
         for task in tasks:
-            pool.submit(submit, task)
+            pool.submit(partial(submit, task))
         left = sum(map(len, tasks))
         while left:
             results = finished.get()
             left -= len(results)
             yield results
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.close()
+
+
+class _JobThreads:
+    """Threads that submit jobs and wait for their results.
+
+    They are daemons, because Spark never answers a job that it receives while it stops.  Python's own pool would wait
+    for such a thread when the process ends.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._is_closed = False
+        self._count = count
+        for number in range(count):
+            threading.Thread(target=self._work, name=f"sediment-task_{number}", daemon=True).start()
+
+    def submit(self, call: Callable[[], None]) -> None:
+        """Let the next free thread make `call`."""
+        self._calls.put(call)
+
+    def close(self) -> None:
+        """Drop the calls that wait; the threads end after their current ones."""
+        self._is_closed = True
+        for _ in range(self._count):
+            self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            if not self._is_closed:
+                call()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.console import Console
 
-from sediment.jobs.reporting.run_report import FAILED, SKIPPED, RunReport, report_table
+from sediment.jobs.reporting.run_report import BAD_STATUSES, FAILED, SKIPPED, WRONG, RunReport, report_table
+from sediment.segment_io.errors import PartitionFailure
 
 CORRECT = "correct"
 NOT_CHANGED = "not-changed"
@@ -79,7 +81,33 @@ class PairReport:
     differences: tuple[Difference, ...] = ()
 
 
-def print_report(report: RunReport[PairReport], console: Console) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class VerificationReport(RunReport[PairReport]):
+    """Report of a run of `verify`."""
+
+    row_type: ClassVar[type] = PairReport
+
+    def failures(self) -> tuple[PartitionFailure, ...]:
+        """Return the partitions that failed or are wrong; the reason of a wrong one is its first difference."""
+        return tuple(
+            PartitionFailure(partition.partition, partition.after, *_why(partition))
+            for partition in self.partitions
+            if partition.status in BAD_STATUSES
+        )
+
+
+def _why(partition: PairReport) -> tuple[str | None, str | None]:
+    if partition.status != WRONG or not partition.differences:
+        return partition.reason_code, partition.reason
+    first = partition.differences[0]
+    return first.check, f"{first.check}{_place(first)}: {first.what}"
+
+
+def _place(difference: Difference) -> str:
+    return "" if difference.offset is None else f" at offset {difference.offset}"
+
+
+def print_report(report: VerificationReport, console: Console) -> None:
     """Print the table for people, and below it the first differences of each partition."""
     table = report_table(("partition", "status"), ("records", "cleaned to"), box=None)
     for partition in report.partitions:
@@ -96,9 +124,8 @@ def print_report(report: RunReport[PairReport], console: Console) -> None:
         if partition.status == FAILED:
             console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
         for difference in partition.differences:
-            where = "" if difference.offset is None else f" at offset {difference.offset}"
             console.print(
-                f"{partition.partition}: {difference.check}{where}: {difference.what}",
+                f"{partition.partition}: {difference.check}{_place(difference)}: {difference.what}",
                 style="red",
                 soft_wrap=True,
                 markup=False,

@@ -214,7 +214,7 @@ def _rows_of(request: TableRequest, tasks: Sequence[Sequence[_Part]], spark: Spa
 
 
 def load_batches(pairs: Sequence[tuple[Source, Source]], spark: SparkSession) -> DataFrame:
-    """Return a row for each batch of either log: `pair`, `side` and the table `batches`, times as long in ms.
+    """Return a row for each batch of either log: `pair`, `side` and the columns of `batches`, timestamps as long in ms.
 
     Batches of AFTER also have the columns of `BatchContents`.  `corruption` is null in a readable row; `valid` is True
     if its checksum is right.

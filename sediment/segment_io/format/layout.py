@@ -92,6 +92,16 @@ MAX_VARLONG_BYTES = 10
 # -------------------------------------------------------------------------------------------- control records (§4)
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
+CONTROL_SNAPSHOT_FOOTER = 4
+CONTROL_TYPE_NAMES = (  # by type
+    "ABORT",
+    "COMMIT",
+    "LEADER_CHANGE",
+    "SNAPSHOT_HEADER",
+    "SNAPSHOT_FOOTER",
+    "KRAFT_VERSION",
+    "KRAFT_VOTERS",
+)
 NO_CONTROL_RECORD = -1  # the batch is not a control batch, or was emptied
 CONTROL_KEY_STRUCT = struct.Struct(">hh")  # version, type
 END_TXN_MARKER_STRUCT = struct.Struct(">hi")  # version, coordinator epoch

@@ -27,7 +27,7 @@ from sediment.segment_io.compiled.status import (
     OK,
 )
 from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format.compression.streams import decompress
+from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.decode import (
     HEADERS_START,
     KEY_BYTES,

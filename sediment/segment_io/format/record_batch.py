@@ -1,4 +1,6 @@
-"""Building record batches of magic 2 from values, for appends of a few records and for rewritten batches.
+"""Building record batches of magic 2 from values, for appends and for rewritten batches.
+
+    records -> one array of numbers, one string of bytes -> kernel -> encoded records -> codec -> header and checksum
 
 Invariant: the offset deltas of a batch built here are 0, 1, 2 …; its base timestamp is that of its first record.
 
@@ -7,21 +9,31 @@ Source: kafka-log 01 §3, §4.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import crc32c
+import numpy as np
+import numpy.typing as npt
 
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.format.compression.streams import compress
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import copy_bytes, store_i8
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.compression.batch_codecs import compress
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,
     BATCH_STRUCT,
     CODEC_NONE,
     CONTROL_BIT,
+    INT32_MAX,
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
+    MAX_VARINT_BYTES,
+    MAX_VARLONG_BYTES,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -29,6 +41,13 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
+from sediment.segment_io.format.rebuild import varlong_bytes, write_varlong
+
+Headers = tuple[tuple[bytes, bytes | None], ...]
+
+# Length, attributes, timestamp delta, offset delta, key length, value length, header count
+_MOST_FIXED_BYTES = 1 + MAX_VARLONG_BYTES + 5 * MAX_VARINT_BYTES
+_NULL_BYTES = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +57,27 @@ class NewRecord:
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+    headers: Headers = ()
+
+
+class RecordContent(Protocol):
+    """The fields of a record that a batch stores besides its offset: those of a `NewRecord`, and of a read record."""
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Milliseconds since the epoch, -1 for none."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The key."""
+
+    @property
+    def value(self) -> bytes | None:
+        """The value."""
+
+    @property
+    def headers(self) -> Headers:
+        """The headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +97,126 @@ class BatchHead:
     is_control: bool = False
 
 
-def build_batch(records: Sequence[NewRecord], head: BatchHead | None = None) -> bytes:
-    """Return one batch of `records`, which is not empty."""
-    base_timestamp_ms = records[0].timestamp_ms
-    payload = b"".join(_record(record, delta, base_timestamp_ms) for delta, record in enumerate(records))
-    largest_ms = max(record.timestamp_ms for record in records)
-    return batch_of(payload, len(records), base_timestamp_ms, largest_ms, head or BatchHead())
+def build_batch(records: Sequence[RecordContent], head: BatchHead | None = None) -> bytes:
+    """Return one batch of `records`, which is not empty.
+
+    Raises:
+        UsageError: a field of a record has a wrong type or size.
+    """
+    timestamps = [record.timestamp_ms for record in records]
+    payload = encode_records(records)
+    return batch_of(payload, len(records), timestamps[0], max(timestamps), head or BatchHead())
+
+
+def encode_records(records: Sequence[RecordContent]) -> Buffer:
+    """Return the records of a batch as they are before compression.
+
+    Raises:
+        UsageError: a field of a record has a wrong type or size.
+    """
+    headers = [record.headers for record in records]
+    contents = [record.key for record in records]
+    contents += [record.value for record in records]
+    try:
+        contents += [content for pairs in headers for key, value in pairs for content in (key, value)]
+        numbers = array("q", [record.timestamp_ms for record in records])
+        numbers.extend(map(len, headers))
+        numbers.extend([_NULL_BYTES if content is None else len(content) for content in contents])
+        # A null and an empty content have no bytes.
+        joined = b"".join(filter(None, contents))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(
+            f"a record cannot be encoded: {error}", advice="give bytes or None, and int64 times"
+        ) from error
+    target = np.empty(_most_bytes(len(records), len(contents), len(joined)), dtype=np.uint8)
+    fields = np.frombuffer(numbers, dtype=np.int64)
+    source = np.frombuffer(joined, dtype=np.uint8)
+    size_bytes = _write_records(fields, len(records), source.ctypes.data, source.size, target.ctypes.data)
+    if size_bytes < 0:
+        raise UsageError("a header of a record has no key, or contents are not bytes", advice="give bytes or None")
+    return target[:size_bytes].data
+
+
+def _most_bytes(records: int, contents: int, content_bytes: int) -> int:
+    size_bytes = records * _MOST_FIXED_BYTES + contents * MAX_VARINT_BYTES + content_bytes
+    if size_bytes > INT32_MAX:
+        raise UsageError(f"a batch may be {INT32_MAX} bytes large, not {size_bytes}", advice="build several batches")
+    return size_bytes
+
+
+# ------------------------------------------------------- fields of `count` records, int64[4 * count + 2 * headers]
+# timestamps | numbers of headers | bytes of keys | bytes of values | bytes of the key and of the value of each header
+_FIELDS_PER_RECORD = 4
+
+
+@kernel
+def _write_records(fields: npt.NDArray[np.int64], count: int, contents: int, content_bytes: int, target: int) -> int:
+    """Write `count` records at the address `target`; return the bytes written, or -1 if the sizes are wrong.
+
+    `contents` is the address of the bytes of all keys, then of all values, then of the headers.
+    """
+    first_header = _FIELDS_PER_RECORD * count
+    used = 0
+    for at in range(2 * count, fields.size):
+        used += max(fields[at], 0)
+    for at in range(first_header, fields.size, 2):
+        if fields[at] < 0:
+            return -1
+    if used != content_bytes:
+        return -1
+    key = contents
+    value = key
+    for at in range(2 * count, 3 * count):
+        value += max(fields[at], 0)
+    header_content = value
+    for at in range(3 * count, first_header):
+        header_content += max(fields[at], 0)
+    header = first_header
+    address = target
+    for index in range(count):
+        timestamp_delta = fields[index] - fields[0]
+        headers = fields[count + index]
+        key_bytes = fields[2 * count + index]
+        value_bytes = fields[3 * count + index]
+        body_bytes = (
+            1
+            + varlong_bytes(timestamp_delta)
+            + varlong_bytes(index)
+            + _sized_bytes(key_bytes)
+            + _sized_bytes(value_bytes)
+            + varlong_bytes(headers)
+        )
+        for at in range(header, header + 2 * headers):
+            body_bytes += _sized_bytes(fields[at])
+        address = write_varlong(address, body_bytes)
+        store_i8(address, 0)
+        address = write_varlong(address + 1, timestamp_delta)
+        address = write_varlong(address, index)
+        address = _write_sized(address, key, key_bytes)
+        key += max(key_bytes, 0)
+        address = _write_sized(address, value, value_bytes)
+        value += max(value_bytes, 0)
+        address = write_varlong(address, headers)
+        for at in range(header, header + 2 * headers):
+            address = _write_sized(address, header_content, fields[at])
+            header_content += max(fields[at], 0)
+        header += 2 * headers
+    return address - target
+
+
+@kernel
+def _sized_bytes(count: int) -> int:
+    return varlong_bytes(count) + max(count, 0)
+
+
+@kernel
+def _write_sized(address: int, content: int, count: int) -> int:
+    """Write a length and `count` bytes at `content`; -1 is null.  Return the address after them."""
+    address = write_varlong(address, count)
+    if count > 0:
+        copy_bytes(address, content, count)
+        address += count
+    return address
 
 
 def batch_of(payload: Buffer, count: int, base_timestamp_ms: int, largest_ms: int, head: BatchHead) -> bytes:
@@ -92,34 +245,3 @@ def batch_of(payload: Buffer, count: int, base_timestamp_ms: int, largest_ms: in
     )
     crc = crc32c.crc32c(content, crc32c.crc32c(header[ATTRIBUTES:]))
     return b"".join((header[: ATTRIBUTES - 4], crc.to_bytes(4, "big"), header[ATTRIBUTES:], content))
-
-
-def _record(record: NewRecord, delta: int, base_timestamp_ms: int) -> bytes:
-    headers = b"".join(_sized(key) + _sized(value) for key, value in record.headers)
-    body = b"".join(
-        (
-            b"\0",
-            _varint(record.timestamp_ms - base_timestamp_ms),
-            _varint(delta),
-            _sized(record.key),
-            _sized(record.value),
-            _varint(len(record.headers)),
-            headers,
-        )
-    )
-    return _varint(len(body)) + body
-
-
-def _sized(content: bytes | None) -> bytes:
-    return _varint(-1) if content is None else _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    """Encode a zig-zag varint or varlong."""
-    raw = value << 1 if value >= 0 else (-value << 1) - 1
-    encoded = bytearray()
-    while raw >= 128:
-        encoded.append(raw & 127 | 128)
-        raw >>= 7
-    encoded.append(raw)
-    return bytes(encoded)

@@ -1,4 +1,4 @@
-"""ClusterMetadata: topics and configs in the KRaft metadata log of a log directory.
+"""ClusterMetadata: topics, configs, features and SCRAM users in the KRaft metadata log of a log directory.
 
     latest <end offset>-<epoch>.checkpoint ──> the state up to its end offset (exclusive)
     batches from that offset on ─────────────> the changes since
@@ -6,7 +6,7 @@
 Every complete batch with a valid CRC counts, up to the log's end.  No file shows how far the quorum had committed when
 the node stopped.  With one controller, every batch on disk is committed.  With several, the last batches may never have
 been committed; such changes were not acknowledged to any client.  A metadata transaction that was aborted, or is open
-at the end, is not applied.
+at the end, is not applied (KIP-868).  Records that concern neither topic names nor configs are ignored.
 
 Invariants: nothing is written, and no data is left out silently.  These are errors:
 
@@ -23,33 +23,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sediment.segment_io.compiled.status import BAD_CRC
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError
+from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.layout import (
     CONTROL_BIT,
+    CONTROL_SNAPSHOT_FOOTER,
     INT64_MAX,
     INT64_MIN,
 )
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, METADATA_PARTITION, SegmentFileKind, parse_segment_file
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.metadata_records import (
-    ConfigRecord,
-    MetadataRecord,
-    RemoveTopicRecord,
-    ResourceType,
-    TopicRecord,
-    TransactionStep,
-    decode_metadata_record,
-)
+from sediment.segment_io.internal_topics.metadata_records import ResourceType, decode_metadata_record
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.segment.columns import WANT_VALUE, BadBatchError, RecordColumns, check_batches
 from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, batch_error
 from sediment.segment_io.segment.recovery_scan import find_batches_after
@@ -57,7 +53,16 @@ from sediment.segment_io.segment.recovery_scan import find_batches_after
 ALL_BROKERS = ""
 
 _SNAPSHOT_NAME = re.compile(r"([0-9]{20,})-([0-9]{10,})\.checkpoint")
-_SNAPSHOT_FOOTER = 4  # type of the control record that ends a snapshot
+_TRANSACTION_STEPS = frozenset({"BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"})
+_APPLIED = _TRANSACTION_STEPS | {
+    "TopicRecord",
+    "RemoveTopicRecord",
+    "PartitionRecord",
+    "ConfigRecord",
+    "FeatureLevelRecord",
+    "UserScramCredentialRecord",
+    "RemoveUserScramCredentialRecord",
+}
 _ATTEMPTS = 5
 _ADVICE = (
     "restore the directory from a backup, or work on a copy without __cluster_metadata-0 and give the topics' settings "
@@ -70,13 +75,17 @@ class ClusterMetadata:
     """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last record that counts.
 
     A topic without configs of its own has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
-    the configs of all brokers are under ALL_BROKERS.
+    the configs of all brokers are under ALL_BROKERS.  `partitions` are the numbers of each topic's partitions,
+    `features` the finalized levels, and `scram_credentials` the records by mechanism number and user.
     """
 
     topic_ids: Mapping[str, str]
     topic_configs: Mapping[str, Mapping[str, str]]
     broker_configs: Mapping[str, Mapping[str, str]]
     end_offset: int
+    partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+    scram_credentials: Mapping[tuple[int, str], Any] = field(default_factory=dict, repr=False)
 
     def configs_of_broker(self, node_id: int | None) -> dict[str, str]:
         """Return the dynamic configs of all brokers, overridden by those of the broker unless `node_id` is None."""
@@ -176,7 +185,7 @@ def _read_snapshot(path: Path, state: _State) -> None:
     scan.apply(state, INT64_MIN, in_order=False)
     if scan.stopped is not None:
         raise scan.stopped
-    if scan.last_control_type != _SNAPSHOT_FOOTER:
+    if scan.last_control_type != CONTROL_SNAPSHOT_FOOTER:
         raise CorruptBatchError("the snapshot has no footer", path=str(path))
 
 
@@ -256,7 +265,7 @@ class _VerifiedScan:
             table = gathered.take()
             for offset, value in zip(table.offsets().tolist(), table.values().to_pylist(), strict=True):
                 try:
-                    record = decode_metadata_record(value)
+                    record = decode_metadata_record(value, _APPLIED)
                     if record is not None:
                         state.apply(record)
                 except SedimentError as error:
@@ -270,26 +279,31 @@ class _State:
     def __init__(self) -> None:
         self._topic_ids: dict[str, str] = {}
         self._topic_names: dict[str, str] = {}
+        self._partitions: dict[str, set[int]] = {}
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
-        self._waiting: list[MetadataRecord] | None = None
+        self._features: dict[str, int] = {}
+        self._scram_credentials: dict[tuple[int, str], Any] = {}
+        self._waiting: list[Any] | None = None
 
-    def apply(self, record: MetadataRecord) -> None:
+    def apply(self, record: Any) -> None:
         """Apply one record, or keep it for the end of its transaction.
 
         Raises:
             CorruptBatchError: the record contradicts earlier ones.
         """
-        if not isinstance(record, TransactionStep):
+        name = type(record).__name__
+        if name not in _TRANSACTION_STEPS:
             if self._waiting is None:
                 self._change(record)
             else:
                 self._waiting.append(record)
             return
-        if (record is TransactionStep.BEGIN) != (self._waiting is None):
-            raise CorruptBatchError(f"a metadata transaction's {record} is out of order")
+        begins = isinstance(record, m.BeginTransactionRecord)
+        if begins != (self._waiting is None):
+            raise CorruptBatchError(f"a metadata transaction's {name} is out of order")
         waited = self._waiting or []
-        self._waiting = [] if record is TransactionStep.BEGIN else None
-        if record is TransactionStep.END:
+        self._waiting = [] if begins else None
+        if isinstance(record, m.EndTransactionRecord):
             for change in waited:
                 self._change(change)
 
@@ -300,23 +314,41 @@ class _State:
             topic_configs=self._of(ResourceType.TOPIC),
             broker_configs=self._of(ResourceType.BROKER),
             end_offset=end_offset,
+            partitions={
+                name: frozenset(self._partitions.get(topic_id, ())) for name, topic_id in self._topic_ids.items()
+            },
+            features=self._features,
+            scram_credentials=self._scram_credentials,
         )
 
     def _of(self, kind: ResourceType) -> dict[str, Mapping[str, str]]:
         return {name: configs for (of_kind, name), configs in self._configs.items() if of_kind == kind and configs}
 
-    def _change(self, record: MetadataRecord) -> None:
+    def _change(self, record: Any) -> None:
         match record:
-            case TopicRecord(name, topic_id):
+            case m.TopicRecord(name=name, topic_id=uuid):
+                topic_id = format_uuid(uuid.bytes)
                 self._topic_ids[name] = topic_id
                 self._topic_names[topic_id] = name
-            case RemoveTopicRecord(topic_id):
+            case m.RemoveTopicRecord(topic_id=uuid):
+                topic_id = format_uuid(uuid.bytes)
                 if topic_id not in self._topic_names:
                     raise CorruptBatchError(f"topic id {topic_id} is deleted but was never created")
                 deleted = self._topic_names.pop(topic_id)
+                self._partitions.pop(topic_id, None)
                 self._topic_ids.pop(deleted, None)
                 self._configs.pop((ResourceType.TOPIC, deleted), None)
-            case ConfigRecord(kind, resource, key, None):
+            case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=None):
                 self._configs.get((kind, resource), {}).pop(key, None)
-            case ConfigRecord(kind, resource, key, str(value)):
+            case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=str(value)):
                 self._configs.setdefault((kind, resource), {})[key] = value
+            case m.PartitionRecord(topic_id=uuid, partition_id=number):
+                self._partitions.setdefault(format_uuid(uuid.bytes), set()).add(number)
+            case m.FeatureLevelRecord(name=name, feature_level=level):
+                self._features[name] = level
+                if not level:
+                    del self._features[name]
+            case m.UserScramCredentialRecord(name=name, mechanism=mechanism):
+                self._scram_credentials[mechanism, name] = record
+            case m.RemoveUserScramCredentialRecord(name=name, mechanism=mechanism):
+                self._scram_credentials.pop((mechanism, name), None)

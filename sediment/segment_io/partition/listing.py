@@ -49,13 +49,22 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class LogListing:
-    """Files of one partition directory; `snapshots` are the offsets of producer snapshots, ascending."""
+    """Files of one partition directory; `snapshots` are the offsets of producer snapshots, ascending.
+
+    The files of the segments with the base offsets `swapped` still have the suffix `.swap`.
+    """
 
     partition: TopicPartition
     path: Path
     segments: tuple[SegmentRef, ...]
     snapshots: tuple[int, ...]
     leftovers: tuple[Leftover, ...]
+    swapped: frozenset[int] = frozenset()
+
+    def file(self, segment: SegmentRef, kind: SegmentFileKind) -> Path:
+        """Return the path of a file of one of `segments`, whether it exists or not."""
+        suffix = SWAP_SUFFIX if segment.base_offset in self.swapped else ""
+        return self.path / (segment_file_name(segment.base_offset, kind) + suffix)
 
     def log_bytes(self) -> int:
         """Return the sum of the `.log` sizes in bytes."""

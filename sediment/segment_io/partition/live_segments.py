@@ -15,7 +15,7 @@ import errno
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.segment_io.errors import NotALogDirectoryError
@@ -65,24 +65,34 @@ def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
 
     Source: kafka-log 05 §2.
     """
-    listing = _settled(source, fs)
-    swaps = _completed_swaps(listing)
-    end = max((_next_offset(listing.path / name) for _, name in swaps), default=_NO_OFFSET)
-    first = min((base for base, _ in swaps), default=INT64_MAX)
-    named = [
-        (ref, segment_file_name(ref.base_offset, SegmentFileKind.LOG))
-        for ref in listing.segments
-        if not first <= ref.base_offset < end
-    ]
-    named += [(_stat_segment(listing.path, base, SWAP_SUFFIX, fs), name) for base, name in swaps]
-    named.sort(key=lambda pair: pair[0].base_offset)
-    ends = [*(ref.base_offset for ref, _ in named[1:]), INT64_MAX][: len(named)]
+    listing = as_loaded(_settled(source, fs), fs)
+    ends = [*(ref.base_offset for ref in listing.segments[1:]), INT64_MAX][: len(listing.segments)]
     segments = tuple(
-        LiveSegment(ref, name, end, end == INT64_MAX) for (ref, name), end in zip(named, ends, strict=True)
+        LiveSegment(ref, listing.file(ref, SegmentFileKind.LOG).name, end, end == INT64_MAX)
+        for ref, end in zip(listing.segments, ends, strict=True)
     )
     if source.base_offset is None:
         return segments
     return (_named_segment(source, segments, fs),)
+
+
+def as_loaded(listing: LogListing, fs: Fs) -> LogListing:
+    """Return the listing with the segments that Kafka's loader would leave, where a replacement was interrupted.
+
+    Raises:
+        CorruptBatchError: a new segment is corrupt, so that the end of the replacement is unknown.
+
+    Source: kafka-log 05 §2.
+    """
+    swaps = _completed_swaps(listing)
+    if not swaps:
+        return listing
+    end = max(_next_offset(listing.path / name) for _, name in swaps)
+    first = swaps[0][0]
+    segments = [ref for ref in listing.segments if not first <= ref.base_offset < end]
+    segments += [_stat_segment(listing.path, base, SWAP_SUFFIX, fs) for base, _ in swaps]
+    segments.sort(key=lambda ref: ref.base_offset)
+    return replace(listing, segments=tuple(segments), swapped=frozenset(base for base, _ in swaps))
 
 
 def _named_segment(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> LiveSegment:

@@ -1,11 +1,11 @@
-"""Checkpoint files of a log directory: all entries, and those of one partition.
+"""Checkpoint files of a log directory: all entries, those of one partition, and logs with a log start entry.
 
 This is separate from `log_view`, so the driver can read checkpoints without loading compiled code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +64,20 @@ class LogDirCheckpoints:
             high_watermark_file=self.high_watermark is not None,
             clean_shutdown=self.clean_shutdown,
         )
+
+
+def log_start_entries(starts: Iterable[tuple[TopicPartition, int, int]]) -> dict[TopicPartition, int]:
+    """Return the entries of a log start checkpoint: only logs that start above the base of their first segment.
+
+    `starts` has the partition, the log start offset and the base offset of the first segment of each log.
+
+    Source: kafka-log 03 §4 (LogManager.checkpointLogStartOffsetsInDir).
+    """
+    return {
+        partition: log_start_offset
+        for partition, log_start_offset, first_base_offset in starts
+        if log_start_offset > first_base_offset
+    }
 
 
 def read_checkpoints(log_dir: Path, fs: Fs) -> LogDirCheckpoints:

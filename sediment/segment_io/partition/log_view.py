@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +31,7 @@ from sediment.segment_io.errors import (
     CorruptBatchError,
     SedimentError,
     SourceChangedError,
+    UnsupportedDataError,
 )
 from sediment.segment_io.format.indexes import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.format.layout import (
@@ -44,10 +45,7 @@ from sediment.segment_io.format.layout import (
     OFFSET_ENTRY_STRUCT,
     TIME_ENTRY_STRUCT,
 )
-from sediment.segment_io.format.names import (
-    SegmentFileKind,
-    segment_file_name,
-)
+from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.index_files import read_last_entry
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
@@ -104,21 +102,23 @@ def open_view(
     now_ms: int,
     producer_id_expiration_ms: int | None,
     first_batch_timestamps: bool = False,
+    on_corruption: Callable[[SedimentError], None] | None = None,
 ) -> LogView:
     """Read the view of a partition from the files of `listing`.
 
     If `producer_id_expiration_ms` is None, producers never expire.  `first_batch_timestamps` are needed if
-    `max.compaction.lag.ms` is set.
+    `max.compaction.lag.ms` is set.  With `on_corruption`, which gets the error, a scan that meets a corrupt batch goes
+    on with the next segment, and an unreadable transaction index counts as corrupt.
 
     Raises:
-        CorruptBatchError: a segment below the active one has to be scanned and is corrupt.
-        UnsupportedDataError: a transaction index has a newer version.
+        CorruptBatchError: a segment below the active one has to be scanned and is corrupt, without `on_corruption`.
+        UnsupportedDataError: a transaction index has a newer version, and `on_corruption` is not given.
         SourceChangedError: a listed file is gone.
 
     Source: kafka-log 05 §3, §6; 04 §3, §5.
     """
     try:
-        return _Opening(listing, fs).view(
+        return _Opening(listing, fs, on_corruption).view(
             checkpoints,
             now_ms=now_ms,
             producer_id_expiration_ms=producer_id_expiration_ms,
@@ -150,6 +150,7 @@ class _Opening:
 
     listing: LogListing
     fs: Fs
+    on_corruption: Callable[[SedimentError], None] | None
 
     def view(
         self,
@@ -196,7 +197,7 @@ class _Opening:
         )
 
     def _path(self, segment: SegmentRef, kind: SegmentFileKind) -> Path:
-        return self.listing.path / segment_file_name(segment.base_offset, kind)
+        return self.listing.file(segment, kind)
 
     def _holding(self, offset: int) -> int:
         """Return the index of the segment that contains `offset`, or of the first one."""
@@ -210,9 +211,14 @@ class _Opening:
         try:
             log = self._path(segment, SegmentFileKind.LOG)
             yield from HeaderScan(log, position, size_bytes=segment.log_bytes)
-        except CorruptBatchError:
+        except CorruptBatchError as error:
             if segment is not self.listing.segments[-1]:
-                raise
+                self._met(error)
+
+    def _met(self, error: CorruptBatchError | UnsupportedDataError) -> None:
+        if self.on_corruption is None:
+            raise error
+        self.on_corruption(error)
 
     # ------------------------------------------------------------------------------------------------------- offsets
     def _unverified_from(self, checkpoints: PartitionCheckpoints) -> int | None:
@@ -294,7 +300,10 @@ class _Opening:
             if segment.base_offset >= end_offset:
                 break
             for rows in self._batches(segment):
-                state = replay(state, rows[rows["last_offset"] >= start_offset])
+                try:
+                    state = replay(state, rows[rows["last_offset"] >= start_offset])
+                except CorruptBatchError as error:
+                    self._met(error)
         return state
 
     def _indexed_aborted(self) -> dict[int, tuple[AbortedTransaction, ...] | None]:
@@ -307,7 +316,11 @@ class _Opening:
 
     def _aborted_in(self, segment: SegmentRef) -> tuple[AbortedTransaction, ...] | None:
         path = self._path(segment, SegmentFileKind.TRANSACTION_INDEX)
-        found = parse_transaction_index(self.fs.read_bytes(path), path=str(path)).transactions()
+        try:
+            found = parse_transaction_index(self.fs.read_bytes(path), path=str(path)).transactions()
+        except UnsupportedDataError as error:
+            self._met(error)
+            return None
         ranges = [(entry.first_offset, entry.last_offset) for entry in found]
         return found if all(first < last >= segment.base_offset for first, last in ranges) else None
 

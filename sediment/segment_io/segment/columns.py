@@ -27,7 +27,7 @@ from sediment.segment_io.compiled.memory import copy_bytes, load_u32
 from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, NEEDS_TABLE_ROOM, OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
 from sediment.segment_io.format.checksum import check_crc
-from sediment.segment_io.format.compression.streams import decompress
+from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.decode import (
     HEADERS_START,
     KEY_BYTES,

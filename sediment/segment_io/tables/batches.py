@@ -16,6 +16,7 @@ from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.decode import OFFSET_DELTA
 from sediment.segment_io.format.layout import (
     CODEC_MASK,
+    CONTROL_TYPE_NAMES,
     DELETE_HORIZON_BIT,
     NO_CONTROL_RECORD,
 )
@@ -42,15 +43,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCHES_PER_TABLE = 1 << 14
-_CONTROL_TYPES = (
-    "ABORT",
-    "COMMIT",
-    "LEADER_CHANGE",
-    "SNAPSHOT_HEADER",
-    "SNAPSHOT_FOOTER",
-    "KRAFT_VERSION",
-    "KRAFT_VOTERS",
-)
 
 
 @dataclass(slots=True)
@@ -204,4 +196,4 @@ def _as_array(values: Any) -> pa.Array:
 def _control_type(number: int) -> str | None:
     if number == NO_CONTROL_RECORD:
         return None
-    return _CONTROL_TYPES[number] if 0 <= number < len(_CONTROL_TYPES) else "UNKNOWN"
+    return CONTROL_TYPE_NAMES[number] if 0 <= number < len(CONTROL_TYPE_NAMES) else "UNKNOWN"

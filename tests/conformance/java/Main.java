@@ -44,7 +44,10 @@ public final class Main {
             case "load" -> Load.run(request);
             case "load_timed" -> Load.runTimed(request);
             case "lookup" -> Lookup.run(request);
+            case "messages" -> Messages.run(request);
+            case "messages_from_json" -> Messages.fromJson(request);
             case "names" -> Names.run(request);
+            case "numbers" -> Messages.numbers(request);
             case "read_checkpoint" -> Names.readCheckpoint(request);
             case "retention" -> Retention.run(request);
             default -> throw new IllegalArgumentException("unknown command " + command);

@@ -236,7 +236,7 @@ def test_whatever_is_done_at_once_no_thread_fails_and_no_directory_goes_offline(
             thread.join()
         assert churn.errors == []
         assert [directory.failure for directory in engine.directories()] == [None, None]
-        assert engine.cleaner.uncleanable() == {}
+        assert engine.cleaner.checkpoints.uncleanable() == {}
         ends = {log.partition: log.log_end_offset for log in engine.all_logs()}
     assert caplog.text == ""
     with running(*directories, topic=COMPACTED) as engine:

@@ -26,6 +26,7 @@ from tests.engine.managed import (
     advance,
     append,
     clock_of,
+    corrupt,
     dirty_log,
     latest_of,
     manager_of,
@@ -63,7 +64,7 @@ def log_of_ratio(manager, partition, clean_segments, dirty_segments):
     for number in range(3 * (clean_segments + dirty_segments)):
         append(log, (str(number % 10), "v"))
     log.roll()
-    manager.cleaner.update_checkpoint(manager.directory_of(log), partition, 3 * clean_segments)
+    manager.cleaner.checkpoints.update(manager.directory_of(log), partition, 3 * clean_segments)
     return log
 
 
@@ -91,8 +92,8 @@ def test_cm_02_what_is_in_progress_is_not_grabbed(filthy):
 
 def test_cm_02_what_is_uncleanable_is_not_grabbed(filthy):
     log = filthy.get_log(T2)
-    filthy.cleaner._quarantine(log, filthy.directory_of(log), ValueError("a fault"))
-    assert set(filthy.cleaner.uncleanable()) == {T2}
+    filthy.cleaner.checkpoints.quarantine(log, filthy.directory_of(log), ValueError("a fault"), since_ms=0)
+    assert set(filthy.cleaner.checkpoints.uncleanable()) == {T2}
     assert filthy.cleaner.grab_filthiest().log.partition == T1
     assert filthy.cleaner.grab_filthiest() is None
 
@@ -206,35 +207,6 @@ def test_cm_18_a_log_that_is_paused_for_retention_is_not_cleaned_though_it_is_co
         assert manager.cleaner.pause_for_retention() == []
         manager.cleaner.clean(chosen)
         assert manager.cleaner.pause_for_retention() == [paused]
-
-
-# --------------------------------------------------------------------------------------------------------- checkpoints
-@pytest.mark.parametrize(
-    ("policy", "stored", "offset", "expected"),
-    [("compact", 20, 15, 15), ("compact", 10, 15, 10), ("delete", 20, 15, 20)],
-)
-def test_cm_20_a_truncation_lowers_a_checkpoint_above_it(logs, policy, stored, offset, expected):
-    with running(logs, topic=topic_config(policy)) as manager:
-        log = manager.create_log(T0)
-        manager.cleaner.update_checkpoint(manager.directory_of(log), T0, stored)
-        manager.cleaner.truncate_checkpoint(log, offset)
-        assert read_checkpoint(logs / FIRST_DIRTY) == {"t-0": expected}
-
-
-def test_cm_21_a_partition_that_moves_takes_its_checkpoint_and_its_mark_along(tmp_path):
-    with running(tmp_path / "a", tmp_path / "b") as manager:
-        log = manager.create_log(T0, log_dir=tmp_path / "a")
-        append(log, *[("a", "1")] * 4)
-        source, target = manager.directories()
-        manager.cleaner.update_checkpoint(source, T0, 12)
-        corrupt(log)
-        manager.update_topic_config("t", EAGER)
-        assert not manager.cleaner.clean_filthiest()
-        manager.cleaner.update_checkpoint(source, T0, 12)
-        manager.cleaner.moved(T0, source, target)
-        assert (source.first_dirty_offsets(), target.first_dirty_offsets()) == ({}, {T0: 12})
-        assert set(read_uncleanable(source.path, Fs())) == set()
-        assert set(read_uncleanable(target.path, Fs())) == {T0} == set(manager.cleaner.uncleanable())
 
 
 def test_a_cleaned_log_has_the_end_of_its_cleaning_as_checkpoint(logs):
@@ -397,61 +369,26 @@ def test_cp_41_a_swap_whose_first_segment_is_gone_changes_nothing(logs, caplog):
         assert log.delete_old_segments() == 1
         assert not manager.cleaner.clean(chosen)
         assert "was not cleaned" in caplog.text
-        assert set(manager.cleaner.uncleanable()) == set()
+        assert set(manager.cleaner.checkpoints.uncleanable()) == set()
         assert latest_of(log) == before
         assert manager.cleaner.clean_filthiest()
         assert latest_of(log) == before
 
 
 # ---------------------------------------------------------------------------------------------------------- quarantine
-def corrupt(log, base_offset=0):
-    """Turn a bit in a batch of a rolled segment."""
-    path = log.directory / f"{base_offset:020d}.log"
-    content = bytearray(path.read_bytes())
-    content[65] ^= 1
-    path.write_bytes(content)
-
-
 def test_cp_33_a_damaged_partition_is_left_alone_and_the_others_are_cleaned(logs, caplog):
     with running(logs, topic=EAGER) as manager:
         bad, good = dirty_log(manager, T0), dirty_log(manager, T1)
         corrupt(bad)
         before = files_of(logs / "t-0")
         advance(manager, 0)
-        mark = manager.cleaner.uncleanable()[T0]
+        mark = manager.cleaner.checkpoints.uncleanable()[T0]
         assert (mark.reason_code, mark.since_ms) == ("corrupt-batch", clock_of(manager).now_ms())
         assert "t-0 is not cleaned any more" in caplog.text and "Traceback" not in caplog.text
         assert files_of(logs / "t-0") == before
         advance(manager, 15_000)
         assert len(records_of(good)) < good.log_end_offset
         assert manager.cleaner.states.of(T0) is None
-
-
-def test_a_quarantine_survives_a_restart_and_ends_with_the_damage(logs):
-    with running(logs, topic=EAGER) as manager:
-        log = dirty_log(manager)
-        whole = (log.directory / "00000000000000000000.log").read_bytes()
-        corrupt(log)
-        assert not manager.cleaner.clean_filthiest()
-        since_ms = manager.cleaner.uncleanable()[T0].since_ms
-    with running(logs, topic=EAGER, clock=ManualClock(since_ms + 1)) as manager:
-        mark = manager.cleaner.uncleanable()[T0]
-        assert (mark.reason_code, mark.since_ms) == ("corrupt-batch", since_ms)
-        assert "00000000000000000000.log" in mark.reason
-        assert manager.cleaner.grab_filthiest() is None
-        (logs / "t-0" / "00000000000000000000.log").write_bytes(whole)
-        assert manager.cleaner.clean_filthiest()
-        assert manager.cleaner.uncleanable() == {}
-    assert not (logs / ".sediment-uncleanable").exists()
-
-
-def test_the_quarantine_of_a_deleted_partition_is_forgotten(logs):
-    with running(logs, topic=EAGER) as manager:
-        corrupt(dirty_log(manager))
-        assert not manager.cleaner.clean_filthiest()
-        manager.delete_log(T0)
-        assert manager.cleaner.uncleanable() == {}
-    assert not (logs / ".sediment-uncleanable").exists()
 
 
 def test_cm_22_a_log_that_cannot_be_looked_at_is_left_alone_and_the_others_are_cleaned(logs, caplog):
@@ -462,7 +399,7 @@ def test_cm_22_a_log_that_cannot_be_looked_at_is_left_alone_and_the_others_are_c
         bad, good = dirty_log(manager, TopicPartition("bad", 0)), dirty_log(manager, T0)
         assert manager.cleaner.clean_filthiest()
         assert len(records_of(good)) < good.log_end_offset
-        assert set(manager.cleaner.uncleanable()) == {bad.partition}
+        assert set(manager.cleaner.checkpoints.uncleanable()) == {bad.partition}
         assert "bad-0 is not cleaned any more: cleaning failed: TypeError" in caplog.text
     assert read_uncleanable(logs, Fs()) == {}
 
@@ -473,7 +410,7 @@ def test_a_log_that_is_closed_under_the_cleaner_is_no_damage(logs):
         gone.close()
         assert manager.cleaner.clean_filthiest()
         assert len(records_of(good)) < good.log_end_offset
-        assert manager.cleaner.uncleanable() == {}
+        assert manager.cleaner.checkpoints.uncleanable() == {}
         assert manager.cleaner.delete_old_segments() == 0
 
 
@@ -500,7 +437,7 @@ def test_cm_23_a_disk_that_fails_under_a_cleaning_takes_its_directory_offline(tm
         assert not manager.cleaner.clean_filthiest()
         assert manager.get_log(T0) is None and manager.get_log(T1) is good
         assert manager.cleaner.states.of(T0) is None
-        assert set(manager.cleaner.uncleanable()) == set()
+        assert set(manager.cleaner.checkpoints.uncleanable()) == set()
         assert read_checkpoint(tmp_path / "a" / FIRST_DIRTY) == {"t-0": 0}
         fs.broken = {tmp_path / "a"}
         manager.cleaner.resume([T1])
@@ -517,7 +454,7 @@ def test_a_directory_whose_lock_was_taken_away_is_not_cleaned_any_more(logs):
         (logs / ".lock").unlink()
         assert not manager.cleaner.clean_filthiest()
         assert manager.directories()[0].is_offline and manager.get_log(T0) is None
-        assert manager.cleaner.uncleanable() == {}
+        assert manager.cleaner.checkpoints.uncleanable() == {}
         manager.run_due()
         assert log.is_closed
         after = files_of(logs / "t-0")
@@ -804,7 +741,7 @@ def test_cp_40_offsets_that_overflow_a_segment_are_cleaned_into_segments_that_ho
         assert log.log_end_offset == far + 9
         while manager.cleaner.clean_filthiest():
             pass
-        assert manager.cleaner.uncleanable() == {}
+        assert manager.cleaner.checkpoints.uncleanable() == {}
         assert [record.offset for record in records_of(log)] == [0, far, far + 8]
         assert log.base_offsets == (0, far, far + 8)
 
@@ -846,7 +783,7 @@ def test_a_batch_above_every_buffer_is_cleaned(logs, most_bytes):
         log.roll()
         manager.update_topic_config("t", topic_config("compact", segment_bytes=1 << 20, max_message_bytes=most_bytes))
         assert manager.cleaner.clean_filthiest()
-        assert manager.cleaner.uncleanable() == {}
+        assert manager.cleaner.checkpoints.uncleanable() == {}
         assert latest_of(log) == {b"a": b"x" * 70_000, b"b": b"2"}
         assert len(records_of(log)) == 2
 
@@ -868,4 +805,4 @@ def test_the_offset_map_of_the_cleaner_is_bounded_and_more_keys_take_more_rounds
         assert len(ends) == rounds and ends == sorted(ends) and ends[-1] == log.log_end_offset == 12
         assert latest_of(log) == wanted
         assert len(records_of(log)) == 4
-        assert manager.cleaner.uncleanable() == {}
+        assert manager.cleaner.checkpoints.uncleanable() == {}

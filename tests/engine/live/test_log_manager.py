@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.fetched_data import Isolation
 from sediment.engine.live.log_manager import LoadProgress
 from sediment.segment_io.errors import CorruptDataError, DirectoryInUseError, StorageError, UsageError
 from sediment.segment_io.format.checkpoints import MetaProperties, format_meta_properties
@@ -238,11 +238,13 @@ def test_a_log_that_no_broker_would_load_ends_the_start(logs):
         assert len(manager.all_logs()) == 2
 
 
-def test_a_malformed_recovery_point_checkpoint_takes_its_directory_offline(three):
+@pytest.mark.parametrize("name", [RECOVERY_POINTS, LOG_STARTS])
+@pytest.mark.parametrize("content", ["nonsense\n", "0\n1\nt 0 nonsense\n"])
+def test_a_malformed_checkpoint_takes_its_directory_offline(three, name, content):
     with running(*three) as manager:
         for partition in (T0, T1, T2):
             append(manager.create_log(partition), ("a", "1"))
-    (three[0] / RECOVERY_POINTS).write_text("nonsense\n")
+    (three[0] / name).write_text(content)
     with running(*three) as manager:
         assert [directory.is_offline for directory in manager.directories()] == [True, False, False]
         assert len(manager.all_logs()) == 2

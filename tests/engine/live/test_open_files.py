@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.fetched_data import Isolation
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_manager import IDLE_FILES_CHECK_INTERVAL_MS, LogManager
 from sediment.segment_io.buffers import Buffer
@@ -264,7 +264,7 @@ def test_tasks_and_the_cleaner_go_on_once_files_can_be_opened_again(tmp_path: Pa
                 with pytest.raises(OpenFilesLimitError):
                     call()
         assert "ulimit -n" in caplog.text and "was not written" in caplog.text
-        assert not manager.directories()[0].is_offline and manager.cleaner.uncleanable() == {}
+        assert not manager.directories()[0].is_offline and manager.cleaner.checkpoints.uncleanable() == {}
         assert manager.get_log(T0) is log and manager.get_log(T2) is None
         assert manager.cleaner.clean_filthiest()
         assert latest_of(log) == wanted

@@ -137,7 +137,7 @@ def test_a_swap_of_segments_that_changed_is_refused_and_its_parts_go(engine, log
     assert sorted(path.name for path in (logs / "t-0").iterdir()) == [n for n in files if not n.endswith(".part")]
     assert read_checkpoint(logs / "cleaner-offset-checkpoint") == checkpoint
     assert engine.cleaner.states.of(T0) is None
-    assert engine.cleaner.uncleanable() == {}
+    assert engine.cleaner.checkpoints.uncleanable() == {}
 
 
 def test_a_swap_whose_parts_are_gone_is_refused(engine, logs, folder):
@@ -278,7 +278,7 @@ def test_a_swap_in_a_directory_whose_lock_was_taken_away_is_left_alone(engine, l
 def test_the_checkpoint_does_not_go_back(engine, logs, folder):
     log = engine.get_log(T0)
     spool_swap(prepare(logs), folder, RUN, FS)
-    engine.cleaner.update_checkpoint(engine.directory_of(log), T0, log.log_end_offset)
+    engine.cleaner.checkpoints.update(engine.directory_of(log), T0, log.log_end_offset)
     assert take(engine, folder) == [CommitReply("t-0", RUN, None)]
     assert read_checkpoint(logs / "cleaner-offset-checkpoint") == {"t-0": log.log_end_offset}
 

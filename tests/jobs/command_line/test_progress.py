@@ -1,10 +1,13 @@
-"""Progress on a terminal, and silence everywhere else."""
+"""Progress on a terminal and in a notebook, and silence everywhere else."""
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
+from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 from sediment.jobs.command_line.progress import Progress, stages_of
@@ -38,6 +41,21 @@ def test_what_is_under_way_counts_before_it_is_done():
         progress.watch(lambda: 3000)
         assert wait_for(console, "3.0/4.0 kB")
         assert "1/1 partitions" not in shown(console)
+
+
+@pytest.mark.filterwarnings("ignore::tqdm.TqdmWarning")  # there are no widgets here
+def test_a_notebook_sees_partitions_and_bytes(monkeypatch, capsys):
+    shell = SimpleNamespace(config={"IPKernelApp": {}})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    console = Console(file=StringIO())
+    with Progress(console, partitions=2, total_bytes=4000) as progress:
+        progress.watch(lambda: 500)
+        progress.advance(1000)
+        assert "1/2 partitions:  38%" in capsys.readouterr().err
+    assert shown(console) == ""
+    with Progress(Console(file=StringIO(), quiet=True), partitions=1, total_bytes=10) as progress:
+        progress.advance(10)
+    assert "partitions" not in capsys.readouterr().err
 
 
 def test_without_a_terminal_or_with_quiet_nothing_is_drawn_or_polled(sc):

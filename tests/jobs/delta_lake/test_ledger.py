@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from rich.console import Console
 
 from sediment.jobs.delta_lake import ledger
-from sediment.jobs.reporting.run_report import COMPACTED, FAILED, CompactionRunReport, PartitionReport, report_json
+from sediment.jobs.reporting.run_report import COMPACTED, FAILED, CompactionRunReport, PartitionReport
 from sediment.segment_io.errors import SedimentError, UsageError
 from tests.jobs.log_dirs import make_log_dir, sediment, tree
 from tests.segments import batch_bytes, write_segment
@@ -22,16 +22,14 @@ NOW_MS = 1_700_000_000_000
 
 
 def report(run_id: str, *partitions: PartitionReport, dry_run: bool = False) -> str:
-    return report_json(
-        CompactionRunReport(
-            run_id=run_id,
-            command="compact",
-            now_ms=NOW_MS,
-            seconds=1.25,
-            dry_run=dry_run,
-            partitions=tuple(partitions),
-        )
-    )
+    return CompactionRunReport(
+        run_id=run_id,
+        command="compact",
+        now_ms=NOW_MS,
+        seconds=1.25,
+        dry_run=dry_run,
+        partitions=tuple(partitions),
+    ).to_json()
 
 
 def compacted(name: str, read: int = 10, written: int = 4) -> PartitionReport:

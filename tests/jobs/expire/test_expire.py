@@ -442,7 +442,7 @@ def test_a_run_that_is_stopped_before_it_deletes_says_so_and_deletes_nothing(tmp
         (tmp_path,), (), Settings.load(None, ["retention.ms=0"], broker_defaults=True), NOW_MS * 2, True, None, True
     )
     run = run_expire(options, stop=stop)
-    assert run.failed()
+    assert run.failed
     assert run.partitions[0].reason_code == "stopped"
     assert tree(tmp_path) == before
 

@@ -208,7 +208,7 @@ def test_a_run_killed_after_any_step_can_be_restored_or_repeated(tmp_path):
         if not all(left.get(Path(name).name) == before[name] for name in logs):
             (catalogue,) = catalogues(kept)
             assert catalogue["state"] == "planned" or number > 20
-        assert not run(log_dir, kept, ALL, Fs()).failed()
+        assert not run(log_dir, kept, ALL, Fs()).failed
         for catalogue in reversed(catalogues(kept)):
             put_back(kept, catalogue)
         found = {name: content for name, content in tree(log_dir).items() if not name.endswith(".deleted")}
@@ -233,7 +233,7 @@ def test_no_step_that_fails_lets_a_file_go_without_its_link(tmp_path, number):
             if name.endswith((".log", "index", ".snapshot")) and left.get(name) != content:
                 assert left.get(f"{name}.deleted") == content or (kept / NAME / name).read_bytes() == content
         if fs.operations < place:
-            assert not result.failed() and place > 20
+            assert not result.failed and place > 20
             return
 
 
@@ -265,7 +265,7 @@ def test_a_catalogue_that_cannot_be_completed_stays_as_planned_and_is_named(log_
 
     before, kept = tree(log_dir), tmp_path / "kept"
     result = run(log_dir, kept, SOME, FailsLater())
-    assert not result.failed()
+    assert not result.failed
     (catalogue,) = catalogues(kept)
     assert catalogue["state"] == "planned" and "stays as planned" in caplog.text
     put_back(kept, catalogue)

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.jobs.reporting.run_report import human_bytes
+from sediment.jobs.reporting.figures import human_bytes
 from tests.corpus import load_case
 from tests.jobs.log_dirs import make_log_dir, sediment, topic_sets, tree
 from tests.jobs.reporting.test_html_page import Page

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from sediment.jobs.reporting.figures import utc_time
 from sediment.jobs.reporting.run_report import (
     COMPACTED,
     FAILED,
@@ -16,7 +17,6 @@ from sediment.jobs.reporting.run_report import (
     print_report,
     result_console,
     skipped_lines,
-    utc_time,
 )
 
 LONG = "a_topic_whose_name_is_about_as_long_as_kafka_lets_anybody_make_one_without_being_asked_why_and_then_some-0"

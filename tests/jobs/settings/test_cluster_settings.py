@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from sediment.engine.kafka_keys import TOPIC_KEYS
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory
-from sediment.jobs.settings.kafka_keys import TOPIC_KEYS
 from sediment.jobs.settings.resolve import Origin, Settings, parse_value
 from sediment.segment_io.errors import CorruptBatchError, SettingsError
 from sediment.segment_io.format.names import TopicPartition

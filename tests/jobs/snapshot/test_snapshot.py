@@ -277,7 +277,7 @@ def test_a_corrupt_partition_keeps_its_rows_and_progress_and_the_others_go_on(sp
     report = refresh(spark, log_dir, to)
     assert [partition.status for partition in report.partitions] == ["failed", "refreshed"]
     assert report.partitions[0].reason_code == "corrupt-batch"
-    assert report.failed()
+    assert report.failed
     rows = {(row.partition, bytes(row.key), bytes(row.value)) for row in table(spark, to).collect()}
     assert rows == {(0, b"a", b"1"), (1, b"a", b"2"), (1, b"b", b"2")}
     broken.write_bytes(good)

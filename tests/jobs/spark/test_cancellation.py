@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -54,7 +55,7 @@ def test_a_block_that_ends_itself_is_notified_first_and_then_interrupted() -> No
 
 
 def test_a_part_that_may_be_interrupted_is_not_begun_once_a_signal_came() -> None:
-    with stop_on_signals():
+    with end_on_signals(), stop_on_signals():
         with interruptible():
             pass
         signal.raise_signal(signal.SIGINT)
@@ -74,6 +75,18 @@ def test_an_error_of_a_clean_up_after_a_signal_is_the_signal() -> None:
 
 
 # -------------------------------------------------------------------------------------------- in processes of their own
+@pytest.mark.parametrize("name", [None, "py4j.clientserver", "py4j.java_gateway"])
+def test_py4j_says_nothing_once_a_signal_ends_the_command(sc: object, name: str | None) -> None:
+    logger = logging.getLogger(name)
+    record = logger.makeRecord("py4j", logging.ERROR, "", 0, "Exception occurred while shutting down", (), None)
+    with end_on_signals():
+        assert logger.filter(record)
+        with pytest.raises(RunStopped):
+            signal.raise_signal(signal.SIGINT)
+        assert not logger.filter(record)
+    assert logger.filter(record)
+
+
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     plain = load_case("plain", tmp_path / "corpus")

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -134,6 +136,28 @@ def test_where_spark_itself_is_gone_everything_is_answered_without_asking_for_ea
     assert sorted(answer.item for answer in answers) == list(range(400))
     assert all(isinstance(answer.error, ConnectionRefusedError) for answer in answers)
     assert gone.asked < 30
+
+
+_A_JOB_WITHOUT_AN_ANSWER = """
+import threading
+from sediment.jobs.spark.task_pool import run_on_executors
+
+class Stopping:
+    defaultParallelism = 1
+    asked = threading.Event()
+
+    def setJobGroup(self, *_):
+        self.asked.set()
+        threading.Event().wait()
+
+results = run_on_executors(Stopping(), [1], abs, abs, group="g")
+threading.Thread(target=next, args=(results, None), daemon=True).start()
+Stopping.asked.wait()
+"""
+
+
+def test_a_job_that_spark_never_answers_does_not_keep_the_process():
+    subprocess.run([sys.executable, "-c", _A_JOB_WITHOUT_AN_ANSWER], timeout=60, check=True)
 
 
 def begin_file(work, _attempt):

@@ -2,12 +2,19 @@
 
 import json
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sediment.segment_io.internal_topics.coordinator_records import decode_control_record, decode_coordinator_record
+from sediment.segment_io.internal_topics.coordinator_records import (
+    decode_control_record,
+    decode_coordinator_record,
+    encode_coordinator_key,
+    encode_coordinator_value,
+)
+from sediment.segment_io.protocol import messages as m
 
 # Every type and version, filled at random, with nulls where allowed, and empty; key and value as Kafka wrote them, and
 # the JSON that its record converters made of them.
@@ -22,8 +29,16 @@ def test_a_record_decodes_as_kafka_shows_it(given):
     key, value = bytes.fromhex(given["key"]), bytes.fromhex(given["value"])
     record = decode_coordinator_record(given["topic"], key, value)
     assert record.name == given["name"]
-    assert record.key == {"type": given["type"], "data": given["keyJson"]}
-    assert record.value == {"version": given["version"], "data": given["valueJson"]}
+    assert record.key_json() == {"type": given["type"], "data": given["keyJson"]}
+    assert record.value_json() == {"version": given["version"], "data": given["valueJson"]}
+
+
+@pytest.mark.parametrize("given", GOLDEN, ids=lambda g: f"{g['name']}-v{g['version']}")
+def test_a_record_is_written_as_kafka_wrote_it(given):
+    key, value = bytes.fromhex(given["key"]), bytes.fromhex(given["value"])
+    record = decode_coordinator_record(given["topic"], key, value)
+    assert encode_coordinator_key(record.key) == key
+    assert encode_coordinator_value(record.value, record.value_version) == value
 
 
 def test_all_types_and_versions_of_4_2_0_are_covered():
@@ -34,7 +49,17 @@ def test_all_types_and_versions_of_4_2_0_are_covered():
 def test_a_tombstone_has_a_key_only():
     given = GOLDEN[0]
     record = decode_coordinator_record(given["topic"], bytes.fromhex(given["key"]), None)
-    assert (record.key["data"], record.value) == (given["keyJson"], None)
+    assert record.key_json()["data"] == given["keyJson"]
+    assert (record.value, record.value_version, record.value_json()) == (None, None, None)
+
+
+def test_records_of_the_share_coordinator_are_decoded_too():
+    key = m.ShareSnapshotKey(group_id="g", topic_id=UUID(int=5), partition=1)
+    value = m.ShareSnapshotValue(start_offset=9)
+    record = decode_coordinator_record(
+        "__share_group_state", encode_coordinator_key(key), encode_coordinator_value(value, 0)
+    )
+    assert (record.name, record.key, record.value) == ("SHARE_SNAPSHOT", key, value)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +91,7 @@ def test_mutated_records_decode_or_do_not_and_never_fail(given, data):
         value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
     del value[data.draw(st.integers(2, len(value))) :]
     record = decode_coordinator_record(given["topic"], bytes.fromhex(given["key"]), bytes(value))
-    assert record is None or json.dumps(record.value)
+    assert record is None or json.dumps(record.value_json())
 
 
 def test_bf_28_a_marker_says_its_type_and_coordinator_epoch():

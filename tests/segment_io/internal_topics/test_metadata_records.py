@@ -1,41 +1,53 @@
 from __future__ import annotations
 
-import base64
 import contextlib
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
-from sediment.segment_io.internal_topics.metadata_records import (
-    ConfigRecord,
-    RemoveTopicRecord,
-    TopicRecord,
-    TransactionStep,
-    decode_metadata_record,
-)
+from sediment.segment_io.internal_topics.metadata_records import decode_metadata_record, encode_metadata_record
+from sediment.segment_io.protocol import messages as m
 
-TOPIC_ID = base64.urlsafe_b64encode(bytes(range(16))).decode()[:22]
+TOPIC_ID = UUID(bytes=bytes(range(16)))
 
 # Frames as MetadataRecordSerde of Kafka 4.2.0 writes them: frame version, type, message version, fields, no tags.
 GOLDEN = [
-    ("01020002" + "61" + bytes(range(16)).hex() + "00", TopicRecord("a", TOPIC_ID)),
-    ("010900" + bytes(range(16)).hex() + "00", RemoveTopicRecord(TOPIC_ID)),
-    ("0104000202610262023100", ConfigRecord(2, "a", "b", "1")),
-    ("01040004010262" + "0000", ConfigRecord(4, "", "b", None)),
-    ("01170001001212" + b"Bootstrap records".hex(), TransactionStep.BEGIN),
-    ("01170000", TransactionStep.BEGIN),
-    ("01180000", TransactionStep.END),
-    ("01190000", TransactionStep.ABORT),
-    ("01140000", None),
-    ("010c000000", None),
+    ("01020002" + "61" + bytes(range(16)).hex() + "00", m.TopicRecord(name="a", topic_id=TOPIC_ID)),
+    ("010900" + bytes(range(16)).hex() + "00", m.RemoveTopicRecord(topic_id=TOPIC_ID)),
+    (
+        "0104000202610262023100",
+        m.ConfigRecord(resource_type=2, resource_name="a", name="b", value="1"),
+    ),
+    ("01040004010262" + "0000", m.ConfigRecord(resource_type=4, resource_name="", name="b", value=None)),
+    ("01170001001212" + b"Bootstrap records".hex(), m.BeginTransactionRecord(name="Bootstrap records")),
+    ("01170000", m.BeginTransactionRecord()),
+    ("01180000", m.EndTransactionRecord()),
+    ("01190000", m.AbortTransactionRecord()),
+    ("01140000", m.NoOpRecord()),
+    (
+        "010c00" + "116d657461646174612e76657273696f6e" + "001d" + "00",
+        m.FeatureLevelRecord(name="metadata.version", feature_level=29),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("frame", "record"), GOLDEN)
 def test_a_record_decodes_to_what_it_says(frame, record):
     assert decode_metadata_record(bytes.fromhex(frame)) == record
+
+
+@pytest.mark.parametrize(("frame", "record"), GOLDEN)
+def test_a_record_is_written_as_kafka_writes_it(frame, record):
+    assert encode_metadata_record(record, 0).hex() == frame
+
+
+def test_records_of_other_types_are_left_out_whatever_they_hold():
+    assert decode_metadata_record(b"\x01\x0c\x00\x00\x00", {"TopicRecord"}) is None
+    assert decode_metadata_record(b"\x01\x7f\x00\x00\x00") is None
+    assert decode_metadata_record(bytes.fromhex(GOLDEN[0][0]), {"TopicRecord"}) == GOLDEN[0][1]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from typing import NoReturn, Protocol
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_start
 from sediment.engine.directory.loader import LoadedLog
+from sediment.engine.directory.producer_state_manager import needs_snapshot
 from sediment.engine.directory.swap import mark_deleted, remove_deleted
 from sediment.engine.live.log.log_offsets import LogOffsets
 from sediment.engine.live.log.log_segments import LogSegments
@@ -259,11 +260,8 @@ class LocalLog:
         self.last_snapshot_offset = max(self.snapshots, default=self.offsets.log_start)
 
     def write_snapshot(self, offset: int, *, synced: bool) -> None:
-        """Write a snapshot of the producers at `offset`, unless there is a later snapshot.
-
-        Source: kafka-log 04 §3.1.
-        """
-        if offset <= self.last_snapshot_offset:
+        """Write a snapshot of the producers at `offset` if `needs_snapshot`."""
+        if not needs_snapshot(offset, self.last_snapshot_offset):
             return
         path = self.directory / segment_file_name(offset, _SNAPSHOT)
         content = encode_snapshot(self.producers.entries())

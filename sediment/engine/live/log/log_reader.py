@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sediment.engine.directory.leader_epochs import latest_epoch
-from sediment.engine.live.log.fetch import (
+from sediment.engine.live.log.fetched_data import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -28,11 +28,13 @@ from sediment.engine.live.log.fetch import (
     TimestampOffsetEpoch,
 )
 from sediment.engine.live.log.local_log import LocalLog
-from sediment.engine.live.log.segment import FoundRecord, Segment
+from sediment.engine.live.log.segment import Segment
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT64_MAX, NO_LEADER_EPOCH, NO_TIMESTAMP
+from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.listing import SegmentRef, list_log
 from sediment.segment_io.partition.log_view import LogView, SegmentTimes
+from sediment.segment_io.segment.record_times import FoundRecord
 
 
 def read(
@@ -67,17 +69,17 @@ def read(
         most = max(max_bytes, found.size_bytes) if min_one_message else max_bytes
         size_bytes = max(min(end_position - found.position, most), 0)
         if most == 0:
-            return FetchedData(start, 0, False, () if wants_aborted else None, None)
+            return FetchedData(start, None, False, () if wants_aborted else None)
         aborted = None
         if wants_aborted:
             end = found.position + size_bytes
             aborted = log.segments.aborted(segment, start_offset, end, offsets.log_end)
-        file = segment.file if size_bytes else None
-        return FetchedData(start, size_bytes, most < found.size_bytes, aborted, file)
+        records = FileSlice(segment.file, found.position, size_bytes) if size_bytes else None
+        return FetchedData(start, records, most < found.size_bytes, aborted)
 
 
 def _empty(offset: int, wants_aborted: bool) -> FetchedData:
-    return FetchedData(LogOffsetMetadata(offset), 0, False, () if wants_aborted else None, None)
+    return FetchedData(LogOffsetMetadata(offset), None, False, () if wants_aborted else None)
 
 
 def _limit(log: LocalLog, isolation: Isolation) -> int:

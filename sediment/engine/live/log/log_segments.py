@@ -15,9 +15,11 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from sediment.engine.live.log.segment import FoundBatch, FoundRecord, Segment
+from sediment.engine.live.log.segment import Segment
 from sediment.retention.policy import SegmentState
 from sediment.segment_io.format.indexes import AbortedTransaction, collect_aborted
+from sediment.segment_io.segment.file_search import FoundBatch
+from sediment.segment_io.segment.record_times import FoundRecord
 
 
 class LogSegments:

@@ -42,7 +42,7 @@ from sediment.engine.live.log import (
     log_roll,
     log_truncation,
 )
-from sediment.engine.live.log.fetch import FetchedData, Isolation, LogOffsetMetadata, TimestampOffsetEpoch
+from sediment.engine.live.log.fetched_data import FetchedData, Isolation, LogOffsetMetadata, TimestampOffsetEpoch
 from sediment.engine.live.log.local_log import LocalLog, TaskScheduler
 from sediment.engine.live.log.log_append import AppendInfo, AppendRequest
 from sediment.engine.live.log.producer_appends import UNKNOWN_TRANSACTION_VERSION, VerificationGuard

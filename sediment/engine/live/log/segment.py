@@ -15,25 +15,12 @@ Invariants
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.validation import Batches
-from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, INCOMPLETE, OK
-from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format import legacy
-from sediment.segment_io.format.compression.streams import decompress
-from sediment.segment_io.format.decode import (
-    OFFSET_DELTA,
-    PADDING_BYTES,
-    RECORD_FIELDS,
-    STATUS_TEXT,
-    TIMESTAMP_DELTA,
-    decode_records,
-)
 from sediment.segment_io.format.index_entries import (
     INDEXED_TIMESTAMP,
     LARGEST_TIMESTAMP,
@@ -46,51 +33,25 @@ from sediment.segment_io.format.index_entries import (
 from sediment.segment_io.format.indexes import AbortedTransaction, OffsetPosition, TimestampOffset
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
-    BATCH_STRUCT,
-    CODEC_MASK,
-    INT32_MAX,
     LAST_OFFSET_DELTA,
-    LEGACY_ATTRIBUTES,
     LEGACY_TIMESTAMP,
     MAGIC,
-    MAGIC_V2,
     MAX_TIMESTAMP,
-    NO_LEADER_EPOCH,
     NO_TIMESTAMP,
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
-    TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
-from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.segment.append import index_entries
+from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
 from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, MappedTimeIndex
-from sediment.segment_io.segment.reader import batch_error
-from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_LAST_OFFSET, BY_TIMESTAMP, find_batch
+from sediment.segment_io.segment.record_times import FoundRecord, first_record_at, first_record_since
+from sediment.segment_io.segment.search import BY_LAST_OFFSET, BY_TIMESTAMP
 from sediment.segment_io.segment.transaction_index import OpenTransactionIndex
 from sediment.segment_io.units import NS_PER_MS
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
-_WINDOW_BYTES = 16 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class FoundBatch:
-    """The location of a batch in its segment; `base_offset` is that of its header."""
-
-    base_offset: int
-    position: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRecord:
-    """A record by its timestamp; `leader_epoch` is that of its batch, -1 without one."""
-
-    timestamp_ms: int
-    offset: int
-    leader_epoch: int
 
 
 class Segment:
@@ -298,19 +259,7 @@ class Segment:
         return self._scan(start, BY_LAST_OFFSET, offset)
 
     def _scan(self, position: int, what: int, target: int) -> FoundBatch | None:
-        while self.size_bytes - position >= MAGIC:
-            window = padded_buffer(min(_WINDOW_BYTES, self.size_bytes - position))
-            filled = self.file.read_into(window.data[: window.size - PADDING_BYTES], position)
-            status, at, size_bytes = find_batch(window.ctypes.data, filled, what, target)
-            if status == OK:
-                base_offset = int.from_bytes(window[at : at + 8].tobytes(), "big", signed=True)
-                return FoundBatch(base_offset, position + at, size_bytes)
-            if status != INCOMPLETE:
-                raise batch_error(status, self.path(), position + at, window, at)
-            if at == 0:
-                return None
-            position += at
-        return None
+        return find_in_file(self.file, position, self.size_bytes, what, target)
 
     def find_timestamp(self, target_ms: int, start_offset: int) -> FoundRecord | None:
         """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`, or None.
@@ -322,72 +271,13 @@ class Segment:
         """
         indexed = self.time_index.lookup(target_ms).offset
         position = self.offset_index.lookup(max(indexed, start_offset)).position
-        while (batch := self._scan(position, BY_TIMESTAMP, target_ms)) is not None:
-            for record in self._records(batch):
-                if record.timestamp_ms >= target_ms and record.offset >= start_offset:
-                    return record
-            position = batch.position + batch.size_bytes
-        return None
+        return first_record_since(self.file, position, self.size_bytes, target_ms, start_offset)
 
     def find_largest_timestamp(self) -> FoundRecord | None:
         """Return the first record with the largest timestamp.  Source: kafka-log 04 §9."""
         largest = self.largest
         position = self.offset_index.lookup(largest.offset).position
-        batch = self._scan(position, BY_EXACT_TIMESTAMP, largest.timestamp_ms)
-        if batch is None:
-            return None
-        records = self._records(batch)
-        return next((record for record in records if record.timestamp_ms == largest.timestamp_ms), None)
-
-    def _records(self, batch: FoundBatch) -> list[FoundRecord]:
-        """Return the records of a batch by timestamp and offset, in order."""
-        entry = self.file.read(batch.position, batch.size_bytes)
-        if entry[MAGIC] < MAGIC_V2:
-            return self._legacy_records(entry, batch)
-        head = BATCH_STRUCT.unpack_from(entry)
-        base_offset, _, epoch, _, _, attributes, _, base_timestamp, max_timestamp, *_, count = head
-        payload = memoryview(entry)[BATCH_HEADER_BYTES:]
-        if attributes & CODEC_MASK:
-            payload = memoryview(decompress(attributes & CODEC_MASK, payload, limit_bytes=INT32_MAX))
-        if not 0 <= count <= len(payload):
-            raise self._corrupt(batch, STATUS_TEXT[BAD_RECORD_COUNT])
-        padded = padded_buffer(len(payload))
-        padded[: len(payload)] = np.frombuffer(payload, dtype=np.uint8)
-        records = np.zeros((count, RECORD_FIELDS), dtype=np.int64)
-        status = decode_records(padded.ctypes.data, 0, len(payload), count, records)
-        if status != OK:
-            raise self._corrupt(batch, STATUS_TEXT[status])
-        timestamps = base_timestamp + records[:, TIMESTAMP_DELTA]
-        if attributes & TIMESTAMP_TYPE_BIT:
-            timestamps[:] = max_timestamp
-        offsets = base_offset + records[:, OFFSET_DELTA]
-        return [
-            FoundRecord(timestamp_ms, offset, epoch)
-            for timestamp_ms, offset in zip(timestamps.tolist(), offsets.tolist(), strict=True)
-        ]
-
-    def _legacy_records(self, entry: bytes, batch: FoundBatch) -> list[FoundRecord]:
-        if entry[LEGACY_ATTRIBUTES] & CODEC_MASK:
-            records = legacy.unwrap(entry, limit_bytes=INT32_MAX).records
-        else:
-            buffer = np.frombuffer(entry, dtype=np.uint8)
-            records = np.zeros((1, RECORD_FIELDS), dtype=np.int64)
-            status = legacy.decode_entry(buffer.ctypes.data, 0, batch.size_bytes, records[0])
-            if status != OK:
-                raise self._corrupt(batch, STATUS_TEXT[status])
-        return [
-            FoundRecord(timestamp_ms, offset, NO_LEADER_EPOCH)
-            for timestamp_ms, offset in records[:, [TIMESTAMP_DELTA, OFFSET_DELTA]].tolist()
-        ]
-
-    def _corrupt(self, batch: FoundBatch, what: str) -> CorruptBatchError:
-        return CorruptBatchError(
-            what,
-            path=str(self.path()),
-            position=batch.position,
-            offset=batch.base_offset,
-            advice="restore the segment from a replica or a backup",
-        )
+        return first_record_at(self.file, position, self.size_bytes, largest.timestamp_ms)
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
         """Return, from the index, an offset above all records before byte `position`; None without an entry."""

@@ -39,7 +39,7 @@ from sediment.segment_io.errors import (
     UnsupportedForFormatError,
 )
 from sediment.segment_io.format import legacy
-from sediment.segment_io.format.compression.streams import decompress
+from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.decode import (
     BATCH_ROW,
     KEY_BYTES,

@@ -1,1 +1,1 @@
-"""Compressed records: `streams` for Python callers; `compress` and `decompress` do the same inside kernels."""
+"""Compressed records: `batch_codecs` takes one batch of any codec; the kernels take many, of the common framing."""

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.live.log.fetch import (
+from sediment.engine.live.log.fetched_data import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
-    FetchedData,
     Isolation,
     LogOffsetMetadata,
     TimestampOffsetEpoch,
 )
 from sediment.segment_io.errors import OffsetOutOfRangeError, UsageError
+from sediment.segment_io.partition.file_slice import FileSlice
 from tests.engine.live_logs import NOW_MS, LiveLog, batch
 from tests.twin.batches import ControlType, Record
 from tests.twin.legacy import encode_legacy
@@ -326,18 +326,20 @@ def test_a_slice_is_sent_to_a_socket(tmp_path: Path) -> None:
     reader = threading.Thread(target=receive)
     reader.start()
     with here:
-        assert fetched.send_to(here) == fetched.size_bytes == 1 << 20
+        assert fetched.records is not None
+        assert fetched.records.send_to(here) == fetched.size_bytes == 1 << 20
     reader.join()
     there.close()
     assert bytes(received) == fetched.read()
 
 
-def filled_slice(tmp_path: Path) -> tuple[LiveLog, FetchedData, bytes]:
+def filled_slice(tmp_path: Path) -> tuple[LiveLog, FileSlice, bytes]:
     """Return a slice that no socket takes at once, with its log and its bytes."""
     log = LiveLog(tmp_path)
     log.lead(batch(("k", "v" * 900_000)))
     log.lead(batch(("k", "w" * 900_000)))
-    data = log.log.read(1, 10_000_000)
+    data = log.log.read(1, 10_000_000).records
+    assert data is not None
     return log, data, data.read()
 
 
@@ -364,9 +366,7 @@ def test_a_slice_is_sent_piece_by_piece_to_a_socket_that_does_not_block(tmp_path
     assert os.pread(data.fileno(), data.size_bytes, data.position) == content
     assert data.position > 0
     empty = log.log.read(2, 100)
-    with pytest.raises(UsageError, match="empty"):
-        empty.fileno()
-    assert empty.size_bytes == 0
+    assert (empty.records, empty.size_bytes, empty.read()) == (None, 0, b"")
 
 
 def test_a_slice_is_sent_to_a_socket_with_a_timeout(tmp_path: Path) -> None:

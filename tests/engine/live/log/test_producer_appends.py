@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sediment.engine.live.log.fetch import Isolation
+from sediment.engine.live.log.fetched_data import Isolation
 from sediment.engine.live.log.partition_log import AppendOrigin
 from sediment.engine.live.log.producer_appends import LogProducers, ProducerUpdate, _EndedTransaction
 from sediment.segment_io.errors import (

@@ -1,0 +1,462 @@
+"""Public functions: one for each command, with the options of the command as keywords.
+
+Names, types, defaults and effects of the keywords are stable.  Every function returns a result and prints nothing;
+warnings and progress go to the loggers under `sediment`.  Errors are `SedimentError` and its subclasses.  A failed
+partition does not raise: look at `failed`, or call `raise_for_status()`.
+"""
+
+# The keywords are taken from locals(), so that a signature is the only list of them.
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from sediment.jobs.command_line.calls import call, call_plainly, call_until_stopped
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sediment.jobs.dump import TableDump
+    from sediment.jobs.expire import ExpiryRunReport
+    from sediment.jobs.history import HistoryReport
+    from sediment.jobs.plan import PlanReport
+    from sediment.jobs.recover import RecoveryRunReport
+    from sediment.jobs.reporting.run_report import CompactionRunReport
+    from sediment.jobs.snapshot import SnapshotReport
+    from sediment.jobs.verification.report import VerificationReport
+
+Path: TypeAlias = str | os.PathLike[str]
+Paths: TypeAlias = Path | Sequence[Path]
+Texts: TypeAlias = str | Sequence[str]
+Settings: TypeAlias = Mapping[str, object] | Sequence[str]
+
+
+def plan(
+    log_dirs: Paths = (),
+    *,
+    exact: bool = False,
+    force: bool = False,
+    from_start: bool = False,
+    key_equality: Literal["hash", "exact"] = "hash",
+    partitions: Texts = (),
+    allow_empty_selection: bool = False,
+    settings: Settings = (),
+    config: Path | None = None,
+    metadata: Path | None = None,
+    broker_defaults: bool = False,
+    fail_on_unknown: bool = False,
+    now_ms: int | None = None,
+    master: str | None = None,
+    ledger: Path | None = None,
+    report: Path | None = None,
+    metrics: Path | None = None,
+    spark: SparkSession | None = None,
+) -> PlanReport:
+    """Explain what compaction and retention would do with log directories now, and write nothing.
+
+    Args:
+        log_dirs: entries of a broker's `log.dirs`; none if `config` names them.
+        exact: read every key, so that the figures are exactly what `compact` would produce.
+        force: plan for `compact(force=True)`, which ignores the dirty ratio.
+        from_start: plan for `compact(from_start=True)`, which ignores the cleaner checkpoint.
+        key_equality: compare keys by their 128-bit hashes, or by their bytes.
+        partitions: names or globs of partitions to select, such as `orders-*`.
+        allow_empty_selection: accept a name or glob that matches nothing.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
+            one topic.
+        config: the broker's `server.properties`.
+        metadata: the log directory that holds `__cluster_metadata-0`.
+        broker_defaults: use Kafka's default for every setting that is not stated.
+        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        now_ms: the clock of every rule; default: now.
+        master: URL of a Spark master, for a session that this call starts.
+        ledger: append this run to the ledger at this path or URI.
+        report: write an HTML report of this run to this file.
+        metrics: write Prometheus metrics of this run to this file.
+        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+            SparkContext, or one that this call starts and stops.
+
+    Raises:
+        UsageError: a directory, a setting or an option is wrong.
+    """
+    keywords = locals()
+    from sediment.jobs import plan as job
+
+    return call(job.command, job.perform, keywords)
+
+
+def compact(
+    log_dirs: Paths = (),
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    from_start: bool = False,
+    strategy: Literal["auto", "whole", "split"] = "auto",
+    key_equality: Literal["hash", "exact"] = "hash",
+    on_corruption: Literal["fail", "keep"] = "fail",
+    retry_quarantined: bool = False,
+    roll_active: bool = False,
+    keep_originals: Path | None = None,
+    keep_before: Path | None = None,
+    max_bytes: int | None = None,
+    max_seconds: float | None = None,
+    hand_off: Path | None = None,
+    output: Path | None = None,
+    scratch: Path | None = None,
+    allow_network_fs: bool = False,
+    partitions: Texts = (),
+    allow_empty_selection: bool = False,
+    settings: Settings = (),
+    config: Path | None = None,
+    metadata: Path | None = None,
+    broker_defaults: bool = False,
+    fail_on_unknown: bool = False,
+    now_ms: int | None = None,
+    master: str | None = None,
+    ledger: Path | None = None,
+    report: Path | None = None,
+    metrics: Path | None = None,
+    spark: SparkSession | None = None,
+) -> CompactionRunReport:
+    """Compact the partitions of log directories whose `cleanup.policy` has `compact`.
+
+    Ctrl-C finishes the current group of segments, commits it and releases the locks.
+
+    Args:
+        log_dirs: as for `plan`; URIs need `output`.
+        force: ignore the dirty ratio; a log without dirty records still stays unchanged.
+        dry_run: clean in memory, write nothing, and report the result.
+        from_start: ignore the cleaner checkpoint and clean from the log start.
+        strategy: clean a partition by one task, or by many.
+        key_equality: compare keys by their 128-bit hashes, or by their bytes.
+        on_corruption: quarantine a partition with a corrupt batch, or clean its other batches.
+        retry_quarantined: try quarantined partitions again.
+        roll_active: roll the active segment, so that it is cleaned too; for a stopped copy.
+        keep_originals: hard-link the files to be replaced into this directory first.
+        keep_before: hard-link all files of changing partitions into this new directory first, as BEFORE of `verify`.
+        max_bytes: clean at most this many bytes of log.
+        max_seconds: after this time start no partition, and abandon unfinished ones.
+        hand_off: leave the cleaned segments here for the running engine that owns the log directory.
+        output: write a complete log directory here, a path or a URI, and leave the source unchanged.
+        scratch: with `output`, fetch partitions of a URI into this directory.
+        allow_network_fs: allow network filesystems.
+        partitions: names or globs of partitions to select, such as `orders-*`.
+        allow_empty_selection: accept a name or glob that matches nothing.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
+            one topic.
+        config: the broker's `server.properties`.
+        metadata: the log directory that holds `__cluster_metadata-0`.
+        broker_defaults: use Kafka's default for every setting that is not stated.
+        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        now_ms: the clock of every rule; default: now.
+        master: URL of a Spark master, for a session that this call starts.
+        ledger: append this run to the ledger at this path or URI.
+        report: write an HTML report of this run to this file.
+        metrics: write Prometheus metrics of this run to this file.
+        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+            SparkContext, or one that this call starts and stops.
+
+    Raises:
+        UsageError: a directory, a setting or an option is wrong; nothing was changed.
+        DirectoryInUseError: a broker or another run holds a directory.
+        RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
+    """
+    keywords = locals()
+    from sediment.jobs import compact as job
+
+    return call_until_stopped(job.command, job.perform, keywords)
+
+
+def expire(
+    log_dirs: Paths = (),
+    *,
+    dry_run: bool = False,
+    archive: Path | None = None,
+    keep_originals: Path | None = None,
+    allow_network_fs: bool = False,
+    partitions: Texts = (),
+    allow_empty_selection: bool = False,
+    settings: Settings = (),
+    config: Path | None = None,
+    metadata: Path | None = None,
+    broker_defaults: bool = False,
+    fail_on_unknown: bool = False,
+    now_ms: int | None = None,
+    master: str | None = None,
+    ledger: Path | None = None,
+    report: Path | None = None,
+    metrics: Path | None = None,
+    spark: SparkSession | None = None,
+) -> ExpiryRunReport:
+    """Delete the segments of log directories past their retention limits.
+
+    No question is asked, and Spark is used only for `archive`.  Ctrl-C finishes the partitions in
+    progress and releases the locks.
+
+    Args:
+        log_dirs: as for `plan`.
+        dry_run: delete nothing; report the segments that would be deleted.
+        archive: first copy the records of the expired segments to the Delta table at this path or URI.
+        keep_originals: hard-link the files to be deleted into this directory first.
+        allow_network_fs: allow network filesystems.
+        partitions: names or globs of partitions to select, such as `orders-*`.
+        allow_empty_selection: accept a name or glob that matches nothing.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
+            one topic.
+        config: the broker's `server.properties`.
+        metadata: the log directory that holds `__cluster_metadata-0`.
+        broker_defaults: use Kafka's default for every setting that is not stated.
+        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        now_ms: the clock of every rule; default: now.
+        master: URL of a Spark master, for a session that this call starts.
+        ledger: append this run to the ledger at this path or URI.
+        report: write an HTML report of this run to this file.
+        metrics: write Prometheus metrics of this run to this file.
+        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+            SparkContext, or one that this call starts and stops.
+
+    Raises:
+        UsageError: a directory, a setting or an option is wrong; nothing was changed.
+        DirectoryInUseError: a broker or another run holds a directory.
+        RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
+    """
+    keywords = locals()
+    from sediment.jobs import expire as job
+
+    return call_until_stopped(job.command, job.perform, keywords)
+
+
+def verify(
+    before: Path,
+    after: Path,
+    *,
+    since_ms: int | None = None,
+    partitions: Texts = (),
+    allow_empty_selection: bool = False,
+    settings: Settings = (),
+    config: Path | None = None,
+    metadata: Path | None = None,
+    broker_defaults: bool = False,
+    fail_on_unknown: bool = False,
+    now_ms: int | None = None,
+    master: str | None = None,
+    ledger: Path | None = None,
+    report: Path | None = None,
+    metrics: Path | None = None,
+    spark: SparkSession | None = None,
+) -> VerificationReport:
+    """Check that `after` is a correct compaction of `before`, by rules that are independent of the cleaner.
+
+    Args:
+        before: a log directory or the directory of one partition.
+        after: the same one after the compaction.
+        since_ms: the clock of the first of several cleanings; default: one cleaning, at `now_ms` if it is given.
+        partitions: names or globs of partitions to select, such as `orders-*`.
+        allow_empty_selection: accept a name or glob that matches nothing.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
+            one topic.
+        config: the broker's `server.properties`.
+        metadata: the log directory that holds `__cluster_metadata-0`.
+        broker_defaults: use Kafka's default for every setting that is not stated.
+        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        now_ms: the clock of every rule; default: now.
+        master: URL of a Spark master, for a session that this call starts.
+        ledger: append this run to the ledger at this path or URI.
+        report: write an HTML report of this run to this file.
+        metrics: write Prometheus metrics of this run to this file.
+        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+            SparkContext, or one that this call starts and stops.
+
+    Raises:
+        UsageError: the directories cannot be compared, or an option is wrong.
+        SourceChangedError: a directory changed while it was read.
+    """
+    keywords = {**locals(), "log_dirs": (before, after)}
+    from sediment.jobs import verify as job
+
+    return call(job.command, job.verify, keywords)
+
+
+def recover(
+    log_dirs: Paths = (),
+    *,
+    dry_run: bool = False,
+    threads: int | None = None,
+    partitions: Texts = (),
+    allow_empty_selection: bool = False,
+    settings: Settings = (),
+    config: Path | None = None,
+    metadata: Path | None = None,
+    broker_defaults: bool = False,
+    fail_on_unknown: bool = False,
+    now_ms: int | None = None,
+    master: str | None = None,
+    ledger: Path | None = None,
+    report: Path | None = None,
+    metrics: Path | None = None,
+    spark: SparkSession | None = None,
+) -> RecoveryRunReport:
+    """Load every partition of log directories as a broker does at its start, and repair it; Spark is not used.
+
+    Ctrl-C finishes the partitions in progress and releases the locks.
+
+    Args:
+        log_dirs: as for `plan`.
+        dry_run: change nothing; report the repairs that would be made.
+        threads: load this many partitions at a time in each directory.
+        partitions: names or globs of partitions to select, such as `orders-*`.
+        allow_empty_selection: accept a name or glob that matches nothing.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
+            one topic.
+        config: the broker's `server.properties`.
+        metadata: the log directory that holds `__cluster_metadata-0`.
+        broker_defaults: use Kafka's default for every setting that is not stated.
+        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        now_ms: the clock of every rule; default: now.
+        master: URL of a Spark master, for a session that this call starts.
+        ledger: append this run to the ledger at this path or URI.
+        report: write an HTML report of this run to this file.
+        metrics: write Prometheus metrics of this run to this file.
+        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+            SparkContext, or one that this call starts and stops.
+
+    Raises:
+        UsageError: a directory, a setting or an option is wrong; nothing was changed.
+        DirectoryInUseError: a broker or another run holds a directory.
+        RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
+    """
+    keywords = locals()
+    from sediment.jobs import recover as job
+
+    return call_until_stopped(job.command, job.recover, keywords)
+
+
+def snapshot(
+    log_dirs: Paths = (),
+    *,
+    to: Path,
+    as_of_offset: Texts = (),
+    as_of_ms: int | None = None,
+    from_start: bool = False,
+    enable_deletion_vectors: bool = False,
+    partitions: Texts = (),
+    allow_empty_selection: bool = False,
+    settings: Settings = (),
+    config: Path | None = None,
+    metadata: Path | None = None,
+    broker_defaults: bool = False,
+    fail_on_unknown: bool = False,
+    now_ms: int | None = None,
+    master: str | None = None,
+    ledger: Path | None = None,
+    report: Path | None = None,
+    metrics: Path | None = None,
+    spark: SparkSession | None = None,
+) -> SnapshotReport:
+    """Keep the latest value of each key in log directories as a Delta table, refreshed incrementally.
+
+    Args:
+        log_dirs: as for `plan`.
+        to: path or URI of the table; it is created if it does not exist.
+        as_of_offset: write the state after `OFFSET` or `TOPIC-N:OFFSET`, to a table of its own.
+        as_of_ms: write the state of the records up to this timestamp, to a table of its own.
+        from_start: read the selected partitions from their start again.
+        enable_deletion_vectors: set `delta.enableDeletionVectors` on a table that this run creates.
+        partitions: names or globs of partitions to select, such as `orders-*`.
+        allow_empty_selection: accept a name or glob that matches nothing.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
+            one topic.
+        config: the broker's `server.properties`.
+        metadata: the log directory that holds `__cluster_metadata-0`.
+        broker_defaults: use Kafka's default for every setting that is not stated.
+        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        now_ms: the clock of every rule; default: now.
+        master: URL of a Spark master, for a session that this call starts.
+        ledger: append this run to the ledger at this path or URI.
+        report: write an HTML report of this run to this file.
+        metrics: write Prometheus metrics of this run to this file.
+        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+            SparkContext, or one that this call starts and stops.
+
+    Raises:
+        UsageError: a directory or an option is wrong, or Delta is missing; nothing was changed.
+        SourceChangedError: the logs changed again and again while they were read.
+    """
+    keywords = locals()
+    from sediment.jobs import snapshot as job
+
+    return call(job.command, job.perform, keywords)
+
+
+def dump(
+    paths: Paths,
+    *,
+    what: str | None = None,
+    offsets: str | None = None,
+    timestamps_ms: str | None = None,
+    partitions: Texts = (),
+    allow_empty_selection: bool = False,
+    columns: Texts | None = None,
+    keys: bool = False,
+    isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+    on_corruption: Literal["fail", "skip", "rows"] = "fail",
+    limit: int | None = None,
+    to: Path | None = None,
+    master: str | None = None,
+    spark: SparkSession | None = None,
+) -> TableDump:
+    """Return the contents of segments, or of the files beside them, as a table that is read when it is used.
+
+    Args:
+        paths: log directories, directories of partitions, files of segments, or globs of them.
+        what: `records`, `batches`, `segments` or another table; default: by the kind of `paths`.
+        offsets: only offsets from A to below B, as `A:B`; either side may be empty.
+        timestamps_ms: only timestamps from A to below B, as `A:B`.
+        partitions: names or globs of partitions to select.
+        allow_empty_selection: accept a name or glob that matches nothing.
+        columns: names of the columns, in their order; default: all.
+        keys: keys of records without their values.
+        isolation: isolation level, as for a consumer.
+        on_corruption: raise at a corrupt batch, skip it, or return it as a row.
+        limit: return at most this many rows; default: all.
+        to: write all rows as Parquet into this new directory.
+        master: URL of a Spark master, which then writes the Parquet.
+        spark: a running session, which then writes the Parquet; it is never stopped.
+
+    Raises:
+        UsageError: an option is wrong, or `to` exists.
+        SedimentError: a file cannot be read.
+    """
+    keywords = locals()
+    from sediment.jobs import dump as job
+
+    return call_plainly(job.command, job.perform, keywords)
+
+
+def history(
+    ledger: Path,
+    *,
+    run: str | None = None,
+    partitions: Texts = (),
+    last: int = 20,
+    replay: Paths = (),
+) -> HistoryReport:
+    """Return the runs in a ledger, newest first.
+
+    Args:
+        ledger: path or URI of the ledger.
+        run: id of the one run to return.
+        partitions: names or globs of partitions; only they are returned.
+        last: return at most this many runs.
+        replay: files with the JSON of runs to add first, unless the ledger has them.
+
+    Raises:
+        UsageError: the ledger or the run does not exist.
+        SedimentError: the ledger cannot be read.
+    """
+    keywords = {**locals(), "path": ledger}
+    from sediment.jobs import history as job
+
+    return call_plainly(job.command, job.perform, keywords)

@@ -1,0 +1,130 @@
+"""The memory of the cleaner: the checkpoint of each partition, and the marks of uncleanable partitions.
+
+    cleaned              the checkpoint is set to the end of the cleaning
+    truncated            a checkpoint above the new end is lowered to it
+    moved, deleted       checkpoint and mark follow the log, or are removed
+    failed               the partition is marked uncleanable until its segments change
+
+Invariant: a checkpoint file lists only partitions that exist.
+
+Source: kafka-log 02 §1 (uncleanable), §2.5 (LogCleanerManager).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, uncleanable_after, update_uncleanable
+from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.engine.live.log_directory import LogDirectory
+from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import LogListing
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class LogOwner(Protocol):
+    """The part of `LogManager` that knows the logs and their directories."""
+
+    def all_logs(self) -> list[PartitionLog]:
+        """Return the live logs."""
+        ...
+
+    def directory_of(self, log: PartitionLog) -> LogDirectory:
+        """Return the log directory of a log."""
+        ...
+
+
+class CleanerCheckpoints:
+    """Checkpoints and marks of the logs of `owner`; every method may be called from any thread."""
+
+    def __init__(self, owner: LogOwner, fs: Fs) -> None:
+        self._owner = owner
+        self._fs = fs
+        self._uncleanable: dict[TopicPartition, Uncleanable] = {}
+
+    # ------------------------------------------------------------------------------------------------------ checkpoints
+    def update(self, directory: LogDirectory, partition: TopicPartition, first_dirty_offset: int) -> None:
+        """Set a partition's first dirty offset; entries of partitions that no longer exist are removed."""
+        directory.update_first_dirty(self._known(), add={partition: first_dirty_offset})
+
+    def truncate(self, log: PartitionLog, offset: int) -> None:
+        """Lower the checkpoint of a log to `offset` after a truncation there."""
+        directory = self._owner.directory_of(log)
+        if log.config.compacts and directory.first_dirty_offsets().get(log.partition, 0) > offset:
+            self.update(directory, log.partition, offset)
+
+    def forget(self, directory: LogDirectory, partition: TopicPartition) -> None:
+        """Remove the checkpoint entry and the mark of a log that left `directory`."""
+        directory.update_first_dirty(self._known(), remove=[partition])
+        self._unmark(directory, partition)
+
+    def moved(self, partition: TopicPartition, source: LogDirectory, target: LogDirectory) -> None:
+        """Move the checkpoint entry and the mark of a partition to another directory."""
+        first_dirty = source.first_dirty_offsets().get(partition)
+        mark = self._uncleanable.get(partition)
+        self.forget(source, partition)
+        if first_dirty is not None:
+            self.update(target, partition, first_dirty)
+        if mark is not None:
+            self._mark(target, mark, durable=True)
+
+    def _known(self) -> list[TopicPartition]:
+        return [log.partition for log in self._owner.all_logs()]
+
+    # ------------------------------------------------------------------------------------------------------- quarantine
+    def remember_uncleanable(self, directory: LogDirectory) -> None:
+        """Read the marks that an earlier engine or run left in a directory.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        self._uncleanable.update(read_uncleanable(directory.path, self._fs))
+
+    def uncleanable(self) -> dict[TopicPartition, Uncleanable]:
+        """Return the partitions that are not cleaned, with the reasons."""
+        return dict(self._uncleanable)
+
+    def has_mark(self, partition: TopicPartition) -> bool:
+        """Return True if the partition is marked, also if its segments have changed since."""
+        return partition in self._uncleanable
+
+    def is_uncleanable(self, log: PartitionLog, directory: LogDirectory) -> bool:
+        """Return True if the log is marked; remove the mark if its segments have changed."""
+        mark = self._uncleanable.get(log.partition)
+        if mark is None or mark.holds_for(_listing(log)):
+            return mark is not None
+        self._unmark(directory, log.partition)
+        return False
+
+    def quarantine(self, log: PartitionLog, directory: LogDirectory, error: Exception, *, since_ms: int) -> None:
+        """Mark a partition uncleanable because of `error`; only a mark for corrupt files outlives this engine.
+
+        Raises:
+            OSError: the mark cannot be written.
+        """
+        known = error if isinstance(error, SedimentError) else SedimentError(f"cleaning failed: {error!r}")
+        durable = isinstance(error, CorruptDataError) and not isinstance(error, CorruptCheckpointError)
+        mark = uncleanable_after(
+            known, _listing(log), reason_code=known.reason_code, reason=str(known), since_ms=since_ms
+        )
+        _LOGGER.error(
+            "%s is not cleaned any more: %s", log.partition, known, exc_info=None if known is error else error
+        )
+        self._mark(directory, mark, durable=durable)
+
+    def _mark(self, directory: LogDirectory, mark: Uncleanable, *, durable: bool) -> None:
+        self._uncleanable[mark.partition] = mark
+        if durable:
+            update_uncleanable(directory.path, self._fs, add=[mark])
+
+    def _unmark(self, directory: LogDirectory, partition: TopicPartition) -> None:
+        if self._uncleanable.pop(partition, None) is not None:
+            update_uncleanable(directory.path, self._fs, remove=[partition])
+
+
+def _listing(log: PartitionLog) -> LogListing:
+    return LogListing(log.partition, log.directory, log.segments(), (), ())

@@ -1,0 +1,76 @@
+"""Requests and results of reads of a live log: isolation, offset locations, slices of segments.
+
+Source: kafka-log 04 §8, §9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from sediment.segment_io.format.indexes import AbortedTransaction
+from sediment.segment_io.partition.file_slice import FileSlice
+
+EARLIEST_TIMESTAMP = -2
+LATEST_TIMESTAMP = -1
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
+LATEST_TIERED_TIMESTAMP = -5
+EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
+
+NOT_KNOWN = -1
+"""Stands for an unknown location, offset or time."""
+
+
+class Isolation(Enum):
+    """The upper bound of a read (kafka-log 04 §8)."""
+
+    LOG_END = "log-end"
+    HIGH_WATERMARK = "high-watermark"
+    TXN_COMMITTED = "txn-committed"
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffsetMetadata:
+    """An offset and its location; -1 for an unknown segment and position."""
+
+    offset: int
+    segment_base_offset: int = NOT_KNOWN
+    position: int = NOT_KNOWN
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FetchedData:
+    """The result of a read: `records` is a slice that begins with a batch and may end inside one; None without data.
+
+    The slice may hold records below the requested offset, which the caller skips.  `aborted` are the aborted
+    transactions that overlap it; None if the read was not limited to committed data.
+    """
+
+    start: LogOffsetMetadata
+    records: FileSlice | None
+    first_entry_incomplete: bool
+    aborted: tuple[AbortedTransaction, ...] | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the slice."""
+        return 0 if self.records is None else self.records.size_bytes
+
+    def read(self) -> bytes:
+        """Return the bytes of the slice.
+
+        Raises:
+            OSError: the disk failed.  As after an error in a broker's network thread, the log stays online until it
+                uses the disk itself.
+        """
+        return b"" if self.records is None else self.records.read()
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampOffsetEpoch:
+    """A record by its timestamp; -1 stands for no timestamp, offset or leader epoch."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int

@@ -1,0 +1,28 @@
+"""Sizes, times and numbers as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def utc_time(ms: int) -> str:
+    """Return a time for people, to the second, or the number itself if it is outside the calendar."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+
+
+def human_bytes(size_bytes: int) -> str:
+    """Return a size for people, in decimal units."""
+    size = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(size) < 1000 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which takes an s unless the number is 1."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,296 @@
+"""`sediment serve LOG_DIR… --read-only`: a Kafka listener over log directories, until SIGINT or SIGTERM.
+
+It runs in this process, without Spark.  The first signal stops the server: connections are closed after the responses
+that are due, and the exit status is 0.  A second signal ends the process at once.
+
+Invariant: the line `listening on HOST:PORT` is on stderr once clients can connect, also with --quiet.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sediment.jobs.command_line import stderr_log
+from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
+from sediment.jobs.command_line.options import message_console
+from sediment.jobs.command_line.standard_output import write_result
+from sediment.jobs.reporting.figures import counted
+from sediment.jobs.reporting.run_outputs import check_output_file
+from sediment.jobs.reporting.run_report import SCHEMA
+from sediment.jobs.settings.resolve import Origin, Settings
+from sediment.jobs.spark.cancellation import stop_on_signals
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import TopicPartition, new_run_id
+from sediment.segment_io.fs import Fs
+from sediment.server.endpoints import parse_endpoint
+from sediment.server.kafka_server import KafkaServer, Security, ServerOptions
+from sediment.server.read_only.catalog import CatalogOptions
+from sediment.server.read_only.frozen_log import FrozenLog
+from sediment.server.read_only.frozen_segment import UnreadableRange
+from sediment.server.read_only.renaming import parse_renaming
+from sediment.server.request_metrics import request_name
+from sediment.server.server_config import ServerConfig
+
+_LOGGER = logging.getLogger(__name__)
+
+_METRICS_SECONDS = 15.0
+_NEVER_MS = 10 * 365 * 86_400_000
+_OWN_PREFIX = "sediment."
+_OWN_FIELDS = frozenset({"request_receive_timeout_ms"})
+_FROM_DIRECTORY = frozenset({"node_id"})
+
+
+# ------------------------------------------------------------------------------------------------------------- settings
+def server_config(settings: Settings) -> ServerConfig:
+    """Return the config of the server; keys that are not given keep the server's own defaults.
+
+    Raises:
+        SettingsError: a value is out of its range, or two contradict each other.
+    """
+    given: dict[str, Any] = {}
+    for field in fields(ServerConfig):
+        if field.name in _FROM_DIRECTORY:
+            continue
+        key = (_OWN_PREFIX if field.name in _OWN_FIELDS else "") + field.name.replace("_", ".")
+        if settings.origin("", key) != Origin.DEFAULT:
+            given[field.name] = settings.broker_value(key)
+    # Kafka's values for "no limit": on bytes this server always has one, and time has an end too.
+    if given.get("queued_max_request_bytes", 0) < 0:
+        del given["queued_max_request_bytes"]
+    if given.get("connections_max_idle_ms", 0) < 0:
+        given["connections_max_idle_ms"] = _NEVER_MS
+    return ServerConfig(**given)
+
+
+# -------------------------------------------------------------------------------------------------------------- serving
+def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bool = False) -> dict[str, Any]:
+    """Serve until a signal arrives, and return the report.
+
+    Raises:
+        UsageError, SedimentError, OSError: as `KafkaServer.start`.
+        RunStopped: a second signal arrived.
+    """
+    started, started_ms = time.monotonic(), time.time_ns() // 1_000_000
+    fs = Fs()
+    messages = message_console(quiet=quiet, plain=True)
+    with stop_on_signals() as stop:
+        server = KafkaServer(options, fs)
+        with server:
+            _announce(server, options, messages)
+            while not stop.wait(_METRICS_SECONDS):
+                _write_metrics(server, metrics_file, fs)
+            messages.print("stopping")
+        _write_metrics(server, metrics_file, fs)
+    return _report(server, started_ms, time.monotonic() - started)
+
+
+def _announce(server: KafkaServer, options: ServerOptions, messages: Any) -> None:
+    topics = server.catalog.topics()
+    partitions = sum(len(topic.partitions) for topic in topics)
+    messages.print(
+        f"serving {counted(partitions, 'partition')} of {counted(len(topics), 'topic')}, read-only, "
+        f"with {server.protocol}"
+    )
+    if options.security.insecure and not server.bound.is_loopback:
+        _LOGGER.warning("--insecure: every machine that reaches %s can read every topic", server.bound)
+    if server.advertised != server.bound:
+        messages.print(f"clients connect to {server.advertised}")
+    stderr_log.log_ready(f"listening on {server.bound}")
+
+
+def _write_metrics(server: KafkaServer, file: Path | None, fs: Fs) -> None:
+    if file is not None:
+        try:
+            fs.replace_file(file, server.metrics_text())
+        except OSError as error:
+            _LOGGER.error("the metrics cannot be written to %s: %s", file, error.strerror)
+
+
+def _report(server: KafkaServer, started_ms: int, seconds: float) -> dict[str, Any]:
+    requests: dict[str, int] = {}
+    response_bytes = 0
+    for (key, _), found in server.metrics.by_request().items():
+        requests[request_name(key)] = requests.get(request_name(key), 0) + found.requests
+        response_bytes += found.response_bytes
+    return {
+        "schema": SCHEMA,
+        "command": "serve",
+        "run_id": new_run_id(),
+        "now_ms": started_ms,
+        "seconds": round(seconds, 3),
+        "listening": str(server.bound),
+        "security_protocol": server.protocol,
+        "requests": dict(sorted(requests.items())),
+        "response_bytes": response_bytes,
+        "connections_refused": server.metrics.connections_refused,
+        "partitions": _partitions(server),
+    }
+
+
+def _partitions(server: KafkaServer) -> list[Mapping[str, Any]]:
+    unreadable: dict[TopicPartition, list[UnreadableRange]] = {}
+    for partition, found in server.catalog.unreadable():
+        unreadable.setdefault(partition, []).append(found)
+    return [
+        _partition(TopicPartition(topic.name, number), log, unreadable.get(TopicPartition(topic.name, number), []))
+        for topic in server.catalog.topics()
+        for number, log in sorted(topic.partitions.items())
+    ]
+
+
+def _partition(name: TopicPartition, log: FrozenLog, unreadable: Sequence[UnreadableRange]) -> Mapping[str, Any]:
+    reason = None
+    if unreadable:
+        first = unreadable[0]
+        reason = (
+            f"bytes {first.start_position} to {first.end_position} of {first.path} were left out, after offset "
+            f"{first.from_offset}: {first.reason}"
+        )
+    return {
+        "partition": str(name),
+        "log_dir": str(log.directory.parent),
+        "status": "served",
+        "reason_code": "corrupt-batch" if unreadable else None,
+        "reason": reason,
+        "unreadable_ranges": len(unreadable),
+    }
+
+
+# --------------------------------------------------------------------------------------------------------- command line
+@click.command("serve")
+@click.argument("log_dirs", metavar="LOG_DIR...", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--read-only", is_flag=True, help="Serve the directories as they are, and write nothing into them.")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:9092",
+    show_default=True,
+    help="Listen on this address; port 0 picks a free port.",
+)
+@click.option(
+    "--advertise",
+    metavar="HOST:PORT",
+    help="Give clients this address; required if --listen stands for every address of the machine.",
+)
+@click.option(
+    "--state",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep the offsets that consumers commit in DIR, outside every LOG_DIR (default: in memory).",
+)
+@click.option("--to-log-end", is_flag=True, help="Serve records past the high watermark too, for copies of followers.")
+@click.option(
+    "--as",
+    "renamings",
+    multiple=True,
+    metavar="NEW=[DIR:]OLD",
+    help="Serve topic OLD as NEW; with DIR only that directory's partitions, unmerged.",
+)
+@click.option("--tls-cert", metavar="FILE", type=click.Path(path_type=Path), help="Use TLS with this PEM certificate.")
+@click.option("--tls-key", metavar="FILE", type=click.Path(path_type=Path), help="Read the certificate's key here.")
+@click.option(
+    "--users",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Let in only these users, one name:SCRAM-SHA-256:iterations:salt:stored:server a line.",
+)
+@click.option("--insecure", is_flag=True, help="Let other machines read without TLS or without users.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a broker key of the server.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Read the broker's server.properties: sizes of the server, and log.dirs if LOG_DIR is left out.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout after the stop.")
+@click.option("--quiet", is_flag=True, help="Print no warnings; `listening on` is printed all the same.")
+@click.option(
+    "--metrics",
+    "metrics_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write Prometheus metrics every 15 seconds, for a textfile collector.",
+)
+@click.option(
+    "--request-log",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Append a JSON object for each request, without its content.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice([stderr_log.TEXT, stderr_log.JSON]),
+    default=stderr_log.TEXT,
+    show_default=True,
+    help="Write stderr as plain text or as one JSON object per line.",
+)
+def command(
+    log_dirs: tuple[Path, ...],
+    read_only: bool,
+    listen: str,
+    advertise: str | None,
+    state: Path | None,
+    to_log_end: bool,
+    renamings: tuple[str, ...],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    users: Path | None,
+    insecure: bool,
+    sets: tuple[str, ...],
+    config: Path | None,
+    as_json: bool,
+    quiet: bool,
+    metrics_file: Path | None,
+    request_log: Path | None,
+    log_format: str,
+) -> None:
+    """Let Kafka clients read LOG_DIR... over the network, until SIGINT or SIGTERM stops the server.
+
+    No broker is needed, nothing is written into the directories, and no lock is taken.  A directory that a broker uses
+    is refused.
+    """
+    with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
+        if not read_only:
+            raise UsageError("only read-only serving is possible so far", advice="give --read-only")
+        settings = Settings.load(config, sets)
+        directories = log_dirs or settings.log_dirs()
+        if not directories:
+            raise UsageError(
+                "no LOG_DIR is given", advice="name a log directory, or give --config FILE with log.dirs in it"
+            )
+        for option, file in (("--metrics", metrics_file), ("--request-log", request_log)):
+            if file is not None:
+                check_output_file(file, option, directories)
+        options = ServerOptions(
+            directories=directories,
+            listen=parse_endpoint(listen, "--listen"),
+            advertise=None if advertise is None else parse_endpoint(advertise, "--advertise", least_port=1),
+            catalog=CatalogOptions(to_log_end=to_log_end, renamings=tuple(map(parse_renaming, renamings))),
+            security=Security(certificate=tls_cert, key=tls_key, users=users, insecure=insecure),
+            state=state,
+            request_log=request_log,
+            config=server_config(settings),
+        )
+        report = serve(options, metrics_file=metrics_file, quiet=quiet)
+        if as_json:
+            write_result(json.dumps(report) + "\n")
+        sys.exit(EXIT_DONE)
+
+
+if __name__ == "__main__":
+    from sediment.jobs.serve import command as importable
+
+    importable()

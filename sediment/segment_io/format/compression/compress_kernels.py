@@ -1,0 +1,142 @@
+"""A compiled function that compresses the records of one batch, as `batch_codecs.compress` does at Kafka's levels.
+
+It calls functions of the codecs' C libraries by address.  It leaves snappy, which no library exports, and codecs
+without a library to `batch_codecs.compress`.
+
+Invariants: the result is byte for byte that of `batch_codecs.compress` for the same records.  Nothing is written
+outside the target.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import call_for_int, call_for_size, copy_bytes, store_i8
+from sediment.segment_io.compiled.native import LIBDEFLATE, LZ4, ZSTD, Tools, address_of, take_tool
+from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVEL, ZSTD_LEVEL
+from sediment.segment_io.format.layout import (
+    CODEC_GZIP,
+    CODEC_LZ4,
+    CODEC_ZSTD,
+    LZ4_BLOCK_BYTES,
+    LZ4_FRAME_HEADER,
+    LZ4_STORED,
+)
+
+NOT_COMPRESSED = -1
+
+# -------------------------------------------- C functions, their contexts and arguments, int64[COMPRESSOR_REGISTERS]
+_LZ4_COMPRESS = 0
+_GZIP_COMPRESS = 1
+_GZIP_CONTEXT = 2
+_ZSTD_COMPRESS = 3
+_ZSTD_CONTEXT = 4
+_ZSTD_OUTPUT = 5  # address, size, bytes used
+_ZSTD_INPUT = 8
+COMPRESSOR_REGISTERS = 11
+
+_WORD_BYTES = 8
+_LZ4_HEADER = tuple(LZ4_FRAME_HEADER)  # a loop can store numbers only
+_LZ4_FRAME_BYTES = len(_LZ4_HEADER) + 4
+_ZSTD_C_LEVEL = 100
+_ZSTD_C_CONTENT_SIZE = 200
+_ZSTD_C_CHECKSUM = 201
+_ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END = range(3)
+
+
+def find_compressors() -> Tools:
+    """Return the libraries' functions with new contexts, int64[COMPRESSOR_REGISTERS].
+
+    The contexts exist as long as the array; only one thread at a time may use them.
+    """
+    tools = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
+    tools[_LZ4_COMPRESS] = address_of(LZ4, "LZ4_compress_default")
+    function, make, free = "libdeflate_gzip_compress", "libdeflate_alloc_compressor", "libdeflate_free_compressor"
+    take_tool(tools, _GZIP_COMPRESS, LIBDEFLATE, function, make, free, arguments=(GZIP_LEVEL,))
+    function, make, free = "ZSTD_compressStream2", "ZSTD_createCCtx", "ZSTD_freeCCtx"
+    take_tool(tools, _ZSTD_COMPRESS, ZSTD, function, make, free, prepare=_prepare_zstd)
+    return tools
+
+
+def _prepare_zstd(library: ctypes.CDLL, context: ctypes.c_void_p) -> bool:
+    set_parameter = getattr(library, "ZSTD_CCtx_setParameter", None)
+    if set_parameter is None:
+        return False
+    set_parameter.restype = ctypes.c_ssize_t  # an error is a size_t near the largest value
+    wanted = {_ZSTD_C_LEVEL: ZSTD_LEVEL, _ZSTD_C_CONTENT_SIZE: 0, _ZSTD_C_CHECKSUM: 0}
+    return all(set_parameter(context, name, value) >= 0 for name, value in wanted.items())
+
+
+@kernel
+def compressed_bound(size_bytes: int) -> int:
+    """Return an upper bound of the bytes that any codec needs to compress records of that size."""
+    return size_bytes + (size_bytes >> 7) + 1024
+
+
+@kernel
+def compress_records(codec: int, source: int, size_bytes: int, target: int, room_bytes: int, tools: Tools) -> int:
+    """Compress [source, source + size_bytes) to `target`; return the bytes written, or NOT_COMPRESSED."""
+    if codec == CODEC_LZ4:
+        return _lz4(source, size_bytes, target, room_bytes, tools)
+    if codec == CODEC_ZSTD:
+        return _zstd(source, size_bytes, target, room_bytes, tools)
+    if codec == CODEC_GZIP and tools[_GZIP_COMPRESS] != 0:
+        written = call_for_size(tools[_GZIP_COMPRESS], tools[_GZIP_CONTEXT], source, size_bytes, target, room_bytes)
+        return written if written > 0 else NOT_COMPRESSED
+    return NOT_COMPRESSED
+
+
+@kernel
+def _store_little_u32(address: int, word: int) -> None:
+    for index in range(4):
+        store_i8(address + index, (word >> (8 * index)) & 0xFF)
+
+
+@kernel
+def _lz4(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tools) -> int:
+    """Write one frame of independent blocks without checksums; store a block that would not shrink."""
+    if tools[_LZ4_COMPRESS] == 0 or room_bytes < _LZ4_FRAME_BYTES:
+        return NOT_COMPRESSED
+    for index in range(len(_LZ4_HEADER)):
+        store_i8(target + index, _LZ4_HEADER[index])
+    end = target + room_bytes - 4
+    position = target + len(_LZ4_HEADER)
+    done = 0
+    while done < size_bytes:
+        block_bytes = min(LZ4_BLOCK_BYTES, size_bytes - done)
+        room = end - position - 4
+        if room < block_bytes:
+            return NOT_COMPRESSED
+        written = call_for_int(tools[_LZ4_COMPRESS], source + done, position + 4, block_bytes, room)
+        if 0 < written < block_bytes:
+            _store_little_u32(position, written)
+        else:
+            written = block_bytes
+            _store_little_u32(position, written | LZ4_STORED)
+            copy_bytes(position + 4, source + done, written)
+        position += 4 + written
+        done += block_bytes
+    _store_little_u32(position, 0)
+    return position + 4 - target
+
+
+@kernel
+def _zstd(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tools) -> int:
+    """Compress like Kafka's stream: flush before the end, so the last block is empty."""
+    if tools[_ZSTD_COMPRESS] == 0:
+        return NOT_COMPRESSED
+    tools[_ZSTD_OUTPUT], tools[_ZSTD_OUTPUT + 1], tools[_ZSTD_OUTPUT + 2] = target, room_bytes, 0
+    tools[_ZSTD_INPUT], tools[_ZSTD_INPUT + 1], tools[_ZSTD_INPUT + 2] = source, size_bytes, 0
+    output = tools.ctypes.data + _WORD_BYTES * _ZSTD_OUTPUT
+    given = tools.ctypes.data + _WORD_BYTES * _ZSTD_INPUT
+    for step in (_ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END):
+        # The function takes four words and ignores a fifth.
+        left = call_for_size(tools[_ZSTD_COMPRESS], tools[_ZSTD_CONTEXT], output, given, step, 0)
+        if left < 0 or tools[_ZSTD_INPUT + 2] != size_bytes or (step != _ZSTD_CONTINUE and left != 0):
+            # The context holds an unfinished frame.
+            tools[_ZSTD_COMPRESS] = 0
+            return NOT_COMPRESSED
+    return tools[_ZSTD_OUTPUT + 2]

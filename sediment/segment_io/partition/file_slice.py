@@ -1,0 +1,105 @@
+"""FileSlice: a range of bytes of an open segment file, for sockets and readers.
+
+Invariant: a slice keeps its file open until it is closed or forgotten, so that it can be sent to its end even if the
+segment is deleted.  Several slices share one descriptor.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.fs import ReadableFile
+
+
+class FileSlice:
+    """The `size_bytes` bytes from byte `position` of `file`."""
+
+    __slots__ = ("_file", "position", "size_bytes")
+
+    def __init__(self, file: ReadableFile, position: int, size_bytes: int) -> None:
+        self._file: ReadableFile | None = file
+        self.position = position
+        self.size_bytes = size_bytes
+
+    def fileno(self) -> int:
+        """Return the file descriptor for a sendfile from `position` on; it stays open until `close`.
+
+        Raises:
+            UsageError: the slice is closed.
+        """
+        return self._open().descriptor
+
+    def read(self, position: int = 0, size_bytes: int | None = None) -> bytes:
+        """Return `size_bytes` from byte `position` of the slice; by default all that follow.
+
+        Raises:
+            OSError: the disk failed, or the file was truncated below the slice.
+            UsageError: the slice is closed.
+        """
+        left = self.size_bytes - position
+        wanted = left if size_bytes is None else min(size_bytes, left)
+        content = self._open().read(self.position + position, wanted)
+        if len(content) < wanted:
+            raise self._truncated()
+        return content
+
+    def send_some(self, target: socket.socket, already_sent: int) -> int:
+        """Send the slice from byte `already_sent` with sendfile, until the socket would block.
+
+        Returns the number of bytes sent: 0 if the socket would block at once, or if everything was sent before.
+
+        Raises:
+            OSError: the socket or the disk failed, or the file was truncated below the slice.
+            UsageError: the slice is closed.
+        """
+        file = self._open()
+        if already_sent >= self.size_bytes:
+            return 0
+        try:
+            count = file.send(target, self.position + already_sent, self.size_bytes - already_sent)
+        except BlockingIOError:
+            return 0
+        if count == 0:
+            raise self._truncated()
+        return count
+
+    def send_to(self, target: socket.socket) -> int:
+        """Send the whole slice with sendfile to a socket that blocks or has a timeout; return the number of bytes sent.
+
+        Raises:
+            UsageError: the socket is non-blocking, or the slice is closed.
+            TimeoutError: the socket accepted no byte within its timeout.
+            OSError: the socket or the disk failed, or the file was truncated below the slice.
+        """
+        timeout_seconds = target.gettimeout()
+        if timeout_seconds == 0:
+            raise UsageError("the socket is non-blocking", advice="use send_some and wait in between")
+        sent = 0
+        while sent < self.size_bytes:
+            count = self.send_some(target, sent)
+            if count == 0:
+                _wait_until_writable(target, timeout_seconds)
+            sent += count
+        return sent
+
+    def close(self) -> None:
+        """Give up the file; it closes when nothing else uses it.  Later calls have no effect."""
+        self._file = None
+
+    def _open(self) -> ReadableFile:
+        if self._file is None:
+            raise UsageError("the slice is closed", advice="read or send it before close()")
+        return self._file
+
+    def _truncated(self) -> OSError:
+        return OSError(errno.EIO, "truncated while it was read", str(self._open().path))
+
+
+def _wait_until_writable(target: socket.socket, timeout_seconds: float | None) -> None:
+    poll = select.poll()
+    poll.register(target, select.POLLOUT)
+    if not poll.poll(None if timeout_seconds is None else timeout_seconds * 1000):
+        raise TimeoutError(f"the socket took nothing for {timeout_seconds:g} seconds")

@@ -1,0 +1,1 @@
+"""Kafka's wire protocol: messages, headers, API keys and error codes."""

@@ -1,0 +1,85 @@
+"""Headers of requests and responses.
+
+    request     api key i16 | api version i16 | correlation id i32 | client id, nullable string | tagged fields
+    response    correlation id i32 | tagged fields
+
+The length of the client id is never compact.  The tagged fields are there in flexible versions of the API, but never in
+a response to ApiVersions: its client does not yet know which versions the server has (KIP-511).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from sediment.segment_io.errors import ProtocolError
+from sediment.segment_io.protocol.api_keys import ApiKey, request_lines
+from sediment.segment_io.protocol.primitives import MalformedError, skip_tagged_fields
+
+_REQUEST = struct.Struct(">hhih")
+_RESPONSE = struct.Struct(">i")
+_NO_TAGGED_FIELDS = b"\0"
+_NULL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """Header of a request; `body` is the rest of its frame.
+
+    `api_version` may be one that is not supported.
+    """
+
+    api_key: ApiKey
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body: memoryview
+
+
+def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeader:
+    """Return the header of a request, from its frame without the size.
+
+    Raises:
+        ProtocolError: it is malformed, or its API key is unknown.
+    """
+    buffer = memoryview(frame)
+    try:
+        number, version, correlation_id, length = _REQUEST.unpack_from(buffer)
+    except struct.error as error:
+        raise ProtocolError("a request ends inside its header", position=0) from error
+    try:
+        api_key = ApiKey(number)
+    except ValueError as error:
+        raise ProtocolError(f"API key {number} is unknown", version=version, position=0) from error
+    position = _REQUEST.size
+    try:
+        client_id = None
+        if length != _NULL:
+            end = position + length
+            if length < 0 or end > len(buffer):
+                raise MalformedError(f"a client id of {length} bytes is announced")
+            client_id = str(buffer[position:end], "utf-8")
+            position = end
+        if is_flexible(api_key, version):
+            position += 1
+            if buffer[position - 1]:
+                position = skip_tagged_fields(buffer, position, len(buffer))
+    except (ValueError, IndexError) as error:
+        raise ProtocolError(
+            f"the header of a request {api_key.name} version {version} is malformed: {error}",
+            api=api_key.name,
+            version=version,
+            position=position,
+        ) from error
+    return RequestHeader(api_key, version, correlation_id, client_id, buffer[position:])
+
+
+def encode_response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
+    """Return the header of the response to a request of `api_key` and `api_version`."""
+    has_tagged_fields = api_key != ApiKey.API_VERSIONS and is_flexible(api_key, api_version)
+    return _RESPONSE.pack(correlation_id) + (_NO_TAGGED_FIELDS if has_tagged_fields else b"")
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    """Return True if requests of an API and version, and their responses, have tagged fields."""
+    return version in request_lines()[api_key].flexible_versions

@@ -1,0 +1,28 @@
+"""Messages of Kafka's protocol by their names: `messages.FetchRequest`, `messages.FetchResponse.PartitionData`.
+
+A class is made when it is first asked for, and its decoders and encoders when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sediment.segment_io.protocol.message import message_class
+from sediment.segment_io.protocol.schema import message_lines, message_schema
+
+
+def __getattr__(name: str) -> Any:
+    """Return the class of a message.
+
+    Raises:
+        AttributeError: no message has this name.
+    """
+    try:
+        schema = message_schema(name)
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no message {name!r}", name=name, obj=__name__) from None
+    return globals().setdefault(name, message_class(schema))
+
+
+def __dir__() -> list[str]:
+    return sorted(message_lines())

@@ -1,0 +1,95 @@
+"""Functions that compiled decoders and encoders call: varints, uuids, tagged fields that are not known.
+
+An unsigned varint has seven bits a byte, the lowest first; the last byte is below 128, and there are at most five.
+A compact length is an unsigned varint that is one more than the length; 0 stands for null.
+
+Invariant: no function reads past its buffer; what it cannot read is a MalformedError or an IndexError.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+MAX_STRING_BYTES = 32767  # of a string in UTF-8, as in Kafka's generated classes
+ZERO_UUID = UUID(int=0)
+
+_MAX_INT32 = 2**31 - 1
+_VARINT_BITS = 35
+_KNOWN_UUIDS = 1024
+_TWO_BYTES = struct.Struct("BB")
+_THREE_BYTES = struct.Struct("BBB")
+
+
+class MalformedError(ValueError):
+    """Bytes contradict the schema, or a value cannot be written by it."""
+
+
+def read_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Return an unsigned varint and the position after it."""
+    value = shift = 0
+    while shift < _VARINT_BITS:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            if value > _MAX_INT32:
+                raise MalformedError("an unsigned varint is above 2147483647")
+            return value, position
+        shift += 7
+    raise MalformedError("an unsigned varint is longer than five bytes")
+
+
+def read_long_length(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Return a compact length whose first byte is before `position`, and the position after it."""
+    value, position = read_varint(buffer, position - 1)
+    return value - 1, position
+
+
+def read_long_string_length(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Return the compact length of a string whose first byte is before `position`, and the position after it."""
+    length, position = read_long_length(buffer, position)
+    if length > MAX_STRING_BYTES:
+        raise MalformedError(f"a string has {length} bytes, more than {MAX_STRING_BYTES}")
+    return length, position
+
+
+def write_varint(value: int) -> bytes:
+    """Return an unsigned varint of at most 32 bits."""
+    if value < 1 << 7:
+        return bytes((value,))
+    if value < 1 << 14:
+        return _TWO_BYTES.pack(value & 127 | 128, value >> 7)
+    if value < 1 << 21:
+        return _THREE_BYTES.pack(value & 127 | 128, value >> 7 & 127 | 128, value >> 14)
+    return _THREE_BYTES.pack(value & 127 | 128, value >> 7 & 127 | 128, value >> 14 & 127 | 128) + write_varint(
+        value >> 21
+    )
+
+
+def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> int:
+    """Return the position after tagged fields of which none is known; their number is before `position`."""
+    count, position = read_varint(buffer, position - 1)
+    for _ in range(count):
+        _, position = read_varint(buffer, position)
+        size_bytes, position = read_varint(buffer, position)
+        position += size_bytes
+        if position > end:
+            raise MalformedError("a tagged field is longer than its message")
+    return position
+
+
+@lru_cache(maxsize=_KNOWN_UUIDS)
+def uuid_of(raw: bytes) -> UUID:
+    """Return the uuid of 16 bytes; the same topic ids come again and again."""
+    return UUID(bytes=raw)
+
+
+def records_size_bytes(records: Any) -> int:
+    """Return the size of a bytes-like object or a file slice."""
+    if isinstance(records, memoryview):
+        return records.nbytes
+    size_bytes = getattr(records, "size_bytes", None)
+    return len(records) if size_bytes is None else int(size_bytes)

@@ -1,0 +1,1 @@
+"""Kafka's wire protocol: listener, requests, security, and the handlers of each API."""

@@ -1,0 +1,159 @@
+"""Dispatch of requests to their handlers, and the answer to ApiVersions (Kafka's KafkaApis).
+
+    1. a token of SASL goes to the authenticator of its connection
+    2. the header is decoded; an unknown API or version closes the connection, but ApiVersions gets its own range
+    3. before authentication only ApiVersions and the two requests of SASL go on
+    4. the body is decoded, and the handler called
+
+Invariant: `handle` raises nothing.  An error that a handler did not turn into a response closes the connection.
+
+Source: Kafka's KafkaApis, ApiVersionManager and SaslServerAuthenticator.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sediment.segment_io.errors import ProtocolError
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.api_keys import ApiKey, advertised_versions, request_class, supported_versions
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.segment_io.protocol.headers import decode_request_header
+from sediment.segment_io.protocol.schema import VersionRange
+from sediment.server.request_channel import ReceivedFrame
+from sediment.server.request_metrics import request_name
+from sediment.server.requests import Handler, Request, RequestTimes
+
+BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""APIs that a client may use before it is authenticated."""
+
+_FIRST_VERSION_WITH_SOFTWARE = 3
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_SHOWN_CHARACTERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Features of the cluster: the supported range of each, and the finalized level of each with their epoch."""
+
+    supported: Mapping[str, tuple[int, int]]
+    finalized: Mapping[str, int]
+    epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    decode: Any
+    versions: VersionRange
+    handler: Handler
+
+
+class KafkaApis:
+    """Handlers of all APIs by key."""
+
+    def __init__(self, handlers: Mapping[ApiKey, Handler], features: Features) -> None:
+        all_handlers = {**handlers, ApiKey.API_VERSIONS: self._handle_api_versions}
+        self._apis = {
+            key: _Api(request_class(key).decode, supported_versions(key), handler)
+            for key, handler in all_handlers.items()
+        }
+        self._api_versions = _api_versions_response(sorted(all_handlers), features)
+
+    def handle(self, received: ReceivedFrame) -> None:
+        """Decode a frame, call its handler, and respond or close the connection."""
+        request: Request | None = None
+        try:
+            authenticator = received.channel.connection.authenticator
+            if authenticator is not None and authenticator.expects_token:
+                authenticator.accept_token(bytes(received.frame), received.channel)
+                return
+            request = self._decode(received)
+            if request is None:
+                return
+            response = self._apis[request.api_key].handler(request)
+            if response is None:
+                request.times.handled_ns = time.monotonic_ns()
+            else:
+                request.respond(response)
+        except Exception as error:
+            if request is None:
+                received.channel.close(None, error)
+            else:
+                request.fail(error)
+
+    def _decode(self, received: ReceivedFrame) -> Request | None:
+        """Return the request, or None if it is answered already.
+
+        Raises:
+            ProtocolError: it is malformed, unknown, or not allowed before authentication.
+        """
+        times = RequestTimes(received.received_ns, time.monotonic_ns())
+        header = decode_request_header(received.frame)
+        connection = received.channel.connection
+        if not connection.is_authenticated and header.api_key not in BEFORE_AUTHENTICATION:
+            raise ProtocolError(f"{request_name(header.api_key)} came before authentication", api=header.api_key.name)
+        api = self._apis.get(header.api_key)
+        is_supported = api is not None and header.api_version in api.versions
+        if not is_supported and header.api_key is not ApiKey.API_VERSIONS:
+            raise ProtocolError(
+                f"{request_name(header.api_key)} version {header.api_version} is not offered",
+                api=header.api_key.name,
+                version=header.api_version,
+            )
+        message = api.decode(header.body, header.api_version) if api is not None and is_supported else None
+        request = Request(
+            api_key=header.api_key,
+            api_version=header.api_version,
+            correlation_id=header.correlation_id,
+            client_id=header.client_id,
+            message=message,
+            connection=connection,
+            size_bytes=len(received.frame),
+            times=times,
+            channel=received.channel,
+        )
+        if not is_supported:
+            request.respond(_unsupported_api_versions(), version=0)
+            return None
+        return request
+
+    def _handle_api_versions(self, request: Request) -> Any:
+        if request.api_version >= _FIRST_VERSION_WITH_SOFTWARE:
+            name, version = request.message.client_software_name, request.message.client_software_version
+            if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
+                return m.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+            request.connection.client_software = f"{name}-{version}"[:_SHOWN_CHARACTERS]
+        return self._api_versions
+
+
+def _api_versions_response(keys: list[ApiKey], features: Features) -> Any:
+    response = m.ApiVersionsResponse
+    ranges = {key: advertised_versions(key) for key in keys}
+    return response(
+        api_keys=[
+            response.ApiVersion(api_key=key, min_version=versions.lowest_version, max_version=versions.highest_version)
+            for key, versions in ranges.items()
+        ],
+        supported_features=[
+            response.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+            for name, (lowest, highest) in features.supported.items()
+        ],
+        finalized_features_epoch=features.epoch,
+        finalized_features=[
+            response.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+            for name, level in features.finalized.items()
+        ],
+    )
+
+
+def _unsupported_api_versions() -> Any:
+    """Return the answer in version 0 to an ApiVersions request of an unknown version: the range of that API alone."""
+    versions = advertised_versions(ApiKey.API_VERSIONS)
+    own = m.ApiVersionsResponse.ApiVersion(
+        api_key=ApiKey.API_VERSIONS, min_version=versions.lowest_version, max_version=versions.highest_version
+    )
+    return m.ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])

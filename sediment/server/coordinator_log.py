@@ -1,0 +1,114 @@
+"""Records of one partition of `__consumer_offsets` or `__transaction_state`, as a coordinator replays them.
+
+    slices of the log --tables--> columns --without superseded records--> records in order
+
+Most records of an uncompacted coordinator topic are superseded by later ones of the same key.  A table of the reader is
+about 65,000 records; of those, only the last record of a key is decoded, if nothing else depends on the others.
+
+Invariants: the files are only read.  Memory is one table, whatever the size of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.format.layout import NO_PRODUCER_ID
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.slices import Bounds
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.tables.planning import UnreadableRange, plan_table
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import SKIP, TableRequest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LOGGER = logging.getLogger(__name__)
+_NULL_KEY = -1
+_COLUMNS = ("key", "value", "offset", "producerId", "control")
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorLog:
+    """Log of a coordinator: offsets [first_offset, end_offset) of the partition in `source`."""
+
+    source: Source
+    bounds: Bounds
+
+    @property
+    def partition(self) -> int:
+        """Number of the partition."""
+        return self.source.partition.partition
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRecord:
+    """Record of a coordinator's log; `producer_id` is -1 outside a transaction, `is_control` marks the end of one."""
+
+    key: bytes
+    value: bytes | None
+    offset: int
+    producer_id: int
+    is_control: bool
+
+
+def coordinator_partition(key: str, partition_count: int) -> int:
+    """Return the partition that holds a group or a transactional id.
+
+    Source: Kafka's GroupMetadataManager.partitionFor, Utils.abs and Java's String.hashCode.
+    """
+    code = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    signed = code - (1 << 32) if code >> 31 else code
+    return (0 if signed == -(1 << 31) else abs(signed)) % partition_count
+
+
+def read_records(log: CoordinatorLog, fs: Fs) -> Iterator[LoggedRecord]:
+    """Yield the records in order; corrupt batches are left out, with a warning for each.
+
+    A plain record with a value is left out if a later plain record of its key has a value too.
+
+    Raises:
+        SedimentError: the directory went away, or its files were replaced while they were read.
+    """
+    request = TableRequest(columns=_COLUMNS, bounds=log.bounds, on_corruption=SKIP)
+    for task in plan_table(request, [log.source], fs):
+        for table in read_table(request, task, fs, on_unreadable=_warn, follow=False):
+            yield from _current_records(table)
+
+
+def _warn(unreadable: UnreadableRange) -> None:
+    _LOGGER.warning("records of a coordinator are left out: %s", unreadable.error)
+
+
+def _current_records(table: pa.RecordBatch) -> Iterator[LoggedRecord]:
+    kept = table.take(np.flatnonzero(~_superseded(table)))
+    for row in zip(*(column.to_pylist() for column in kept.columns), strict=True):
+        if row[0] is not None:
+            yield LoggedRecord(*row)
+
+
+def _superseded(table: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Return bool[records]: True if a later plain record of the key has a value too, as the record itself has."""
+    is_plain = (_numpy(table, "producerId") == NO_PRODUCER_ID) & ~_numpy(table, "control")
+    is_plain &= table.column("value").is_valid().to_numpy(zero_copy_only=False)
+    keys = table.column("key").dictionary_encode().indices.fill_null(_NULL_KEY).to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(is_plain & (keys != _NULL_KEY))
+    last = np.zeros(len(table), dtype=np.int64)
+    np.maximum.at(last, keys[rows], rows)
+    superseded = np.zeros(len(table), dtype=np.bool_)
+    superseded[rows] = last[keys[rows]] > rows
+    return superseded
+
+
+def _numpy(table: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
+    values: npt.NDArray[Any] = table.column(name).to_numpy(zero_copy_only=False)
+    return values

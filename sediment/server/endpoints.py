@@ -1,0 +1,84 @@
+"""Addresses: the one that the server listens on, and the one that it gives to clients."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+
+from sediment.segment_io.errors import UsageError
+
+_LOCALHOST = "localhost"
+_MOST_PORT = 65_535
+_MOST_HOST_CHARACTERS = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A host, by name or number, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def resolve(self) -> Endpoint:
+        """Return the endpoint with the number of its host; that of `localhost` is 127.0.0.1.
+
+        Raises:
+            UsageError: the name has no address.
+        """
+        # Some clients would try only the first of two addresses.
+        host = "127.0.0.1" if self.host == _LOCALHOST else self.host
+        try:
+            found = socket.getaddrinfo(host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except (OSError, UnicodeError) as error:
+            raise UsageError(f"{self.host} has no address: {error}", advice="give a number, as 127.0.0.1") from error
+        return Endpoint(str(found[0][4][0]), self.port)
+
+    @property
+    def is_loopback(self) -> bool:
+        """True if only this machine reaches the host, which is a number."""
+        return ipaddress.ip_address(self.host).is_loopback
+
+    @property
+    def is_wildcard(self) -> bool:
+        """True if the host, which is a number, stands for all addresses of this machine."""
+        return ipaddress.ip_address(self.host).is_unspecified
+
+
+def parse_endpoint(text: str, option: str, *, least_port: int = 0) -> Endpoint:
+    """Return the endpoint that `option` gives as HOST:PORT; a number of IPv6 stands in brackets.
+
+    Raises:
+        UsageError: it is malformed.
+    """
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    is_port = port.isascii() and port.isdigit() and least_port <= int(port) <= _MOST_PORT
+    if not colon or not is_port or not host or len(host) > _MOST_HOST_CHARACTERS or not host.isprintable():
+        raise UsageError(f"{option} {text!r} is not HOST:PORT", advice="write 127.0.0.1:9092 or [::1]:9092")
+    return Endpoint(host, int(port))
+
+
+def choose_advertised(listen: Endpoint, bound: Endpoint, advertise: Endpoint | None) -> Endpoint:
+    """Return the endpoint that clients get: `advertise`, or else the one that the server listens on.
+
+    `bound` is `listen` by number, with the port that was picked.
+
+    Raises:
+        UsageError: the server listens on all addresses, and `advertise` is None.
+    """
+    if advertise is not None:
+        return advertise
+    if bound.is_wildcard:
+        raise UsageError(
+            f"--listen {listen} stands for every address of this machine, and clients need one",
+            advice="name the address by which they reach it with --advertise HOST:PORT",
+        )
+    # A certificate may hold the name.
+    return bound if bound.is_loopback else Endpoint(listen.host, bound.port)

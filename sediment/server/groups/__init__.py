@@ -1,0 +1,1 @@
+"""Consumer groups: the classic protocol as a state machine, and committed offsets."""

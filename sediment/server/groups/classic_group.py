@@ -1,0 +1,593 @@
+"""ClassicGroup: one consumer group of the classic protocol, as a state machine without clock, threads or sockets.
+
+    Empty ----------- a member joins ---------> PreparingRebalance      JoinGroup requests wait
+    PreparingRebalance --- all have joined ---> CompletingRebalance     SyncGroup requests wait
+    CompletingRebalance - the leader assigns -> Stable                  heartbeats are answered
+    Stable, CompletingRebalance -- change ----> PreparingRebalance
+    PreparingRebalance --- all have left -----> Empty
+    any ------------------ unloaded ----------> Dead                    final
+
+Every method takes the time and returns effects in order: answers to waiting requests, and times at which the caller
+must call `wake`.  A waiter stands for one request.
+
+Deadlines of a group: one for each member's session, one for the join phase, one for the sync phase.
+
+Invariants: every waiter is answered exactly once.  The generation never falls.  A group with members has exactly one
+leader, a member of it.  While there is a deadline, a `WakeAt` at or before it is outstanding.
+
+Source: Kafka's ClassicGroup, ClassicGroupMember and GroupMetadataManager.classicGroup*.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.groups.group_requests import (
+    NO_MEMBER_ID,
+    Answer,
+    Effect,
+    JoinAnswer,
+    JoinedMember,
+    JoinRequest,
+    MemberIdentity,
+    Protocols,
+    SyncAnswer,
+    SyncRequest,
+    Waiter,
+    WakeAt,
+)
+from sediment.server.server_config import ServerConfig
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+LEAST_REBALANCE_TIMEOUT_MS = 100  # so that a client's timeout of 0 does not keep the coordinator busy
+
+
+class GroupState(Enum):
+    """State of a group; the value is Kafka's name of it."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class _Phase(Enum):
+    JOIN = "join"
+    SYNC = "sync"
+
+
+_CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+
+
+# ------------------------------------------------------------------------------------------------------------- members
+@dataclass(slots=True)
+class Member:
+    """Member of a group; `joining` and `syncing` are the waiters of its requests.
+
+    A new member has not got its first generation; its session is the time that it may wait for it.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    joining: Waiter | None = None
+    syncing: Waiter | None = None
+    is_new: bool = False
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Return the metadata of a protocol that the member supports."""
+        return dict(self.protocols)[protocol_name or ""]
+
+    def vote(self, candidates: Iterable[str]) -> str:
+        """Return the candidate that the member prefers."""
+        return next(name for name, _ in self.protocols if name in candidates)
+
+    @property
+    def is_waiting(self) -> bool:
+        """True while a request of a known member waits, which is as good as a heartbeat."""
+        return not self.is_new and (self.joining is not None or self.syncing is not None)
+
+
+# --------------------------------------------------------------------------------------------------------------- group
+@dataclass(slots=True)
+class ClassicGroup:
+    """Members of one group, and the rules for their requests.
+
+    `new_member_id` returns an unused member id that begins with the given prefix.  `protocol_type` is None for a group
+    that only commits offsets.
+    """
+
+    config: ServerConfig
+    new_member_id: Callable[[str], str]
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    state: GroupState = GroupState.EMPTY
+    leader_id: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    _static_members: dict[str, str] = field(default_factory=dict)
+    _pending_joins: set[str] = field(default_factory=set)
+    _pending_syncs: set[str] = field(default_factory=set)
+    _protocol_counts: Counter[str] = field(default_factory=Counter)
+    _is_initial_rebalance: bool = False
+    _new_member_added: bool = False
+    _initial_delay_ms: int = 0
+    _remaining_delay_ms: int = 0
+    _deadlines_ms: dict[str | _Phase, int] = field(default_factory=dict)
+    _wake_ms: int | None = None
+    _effects: list[Effect] = field(default_factory=list)
+
+    # ------------------------------------------------------------------------------------------------------- requests
+    def join(self, request: JoinRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
+        """Let a member join, or join again; its waiter may be answered in a later call."""
+        if not self._accepts(request.member_id):
+            self._remove(request.member_id)
+            self._answer_join(waiter, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID)
+        elif self.state is GroupState.DEAD:
+            self._answer_join(waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
+        elif not self._supports_protocols(request):
+            self._answer_join(waiter, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+        elif request.member_id == NO_MEMBER_ID:
+            self._join_unknown(request, waiter, now_ms)
+        elif request.member_id in self._pending_joins and request.group_instance_id is None:
+            self._add_member(request, request.member_id, waiter, now_ms)
+        else:
+            self._rejoin(request, waiter, now_ms)
+        return self._take_effects()
+
+    def sync(self, request: SyncRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
+        """Take the leader's assignment, or let a member wait for it; its waiter may be answered in a later call."""
+        error = self._sync_error(request)
+        member = self.members.get(request.member_id)
+        if error is not ErrorCode.NONE or member is None:
+            self._effects.append(Answer(waiter, SyncAnswer(error)))
+        elif self.state is GroupState.STABLE:
+            self._sync_received(member)
+            answer = SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
+            self._effects.append(Answer(waiter, answer))
+        else:
+            self._answer_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
+            member.syncing = waiter
+            self._sync_received(member)
+            if member.member_id == self.leader_id:
+                self._assign(dict(request.assignments), now_ms)
+        return self._take_effects()
+
+    def heartbeat(self, identity: MemberIdentity, generation: int, now_ms: int) -> tuple[ErrorCode, list[Effect]]:
+        """Return the answer to a heartbeat, which extends the member's session."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
+        error = self._member_error(identity)
+        if error is not ErrorCode.NONE:
+            return error, []
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION, []
+        self._extend_session(self.members[identity.member_id], now_ms)
+        preparing = self.state is GroupState.PREPARING_REBALANCE
+        return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE, self._take_effects()
+
+    def leave(self, identities: Sequence[MemberIdentity], now_ms: int) -> tuple[list[ErrorCode], list[Effect]]:
+        """Remove members; return the error of each.  An operator names a static member without its member id."""
+        if self.state is GroupState.DEAD:
+            return [ErrorCode.COORDINATOR_NOT_AVAILABLE for _ in identities], []
+        errors = [self._leave_one(identity) for identity in identities]
+        if ErrorCode.NONE in errors and self.state is not GroupState.EMPTY:
+            self._rebalance_or_complete(now_ms)
+        return errors, self._take_effects()
+
+    def commit_error(self, identity: MemberIdentity, generation: int, *, transactional: bool = False) -> ErrorCode:
+        """Return NONE if the member may commit offsets.
+
+        A negative generation is that of a client without membership, for which the group must be empty.
+        """
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        if generation >= 0 or identity.member_id != NO_MEMBER_ID or identity.group_instance_id is not None:
+            error = self._member_error(identity)
+            if error is not ErrorCode.NONE:
+                return error
+            if generation != self.generation:
+                return ErrorCode.ILLEGAL_GENERATION
+        elif not transactional and self.state is not GroupState.EMPTY:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if not transactional and self.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def committed(self, member_id: str, now_ms: int) -> list[Effect]:
+        """Extend the session of a member that committed offsets."""
+        if self.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE) and member_id in self.members:
+            self._extend_session(self.members[member_id], now_ms)
+        return self._take_effects()
+
+    def wake(self, now_ms: int) -> list[Effect]:
+        """Handle the deadlines that have passed."""
+        self._wake_ms = None
+        while due := [key for key, time_ms in self._deadlines_ms.items() if time_ms <= now_ms]:
+            key = min(due, key=self._deadlines_ms.__getitem__)
+            del self._deadlines_ms[key]
+            if key is _Phase.JOIN:
+                self._join_deadline_passed(now_ms)
+            elif key is _Phase.SYNC:
+                self._sync_deadline_passed(now_ms)
+            else:
+                self._session_expired(key, now_ms)
+        if self._deadlines_ms:
+            self._wake_at(min(self._deadlines_ms.values()))
+        return self._take_effects()
+
+    def unload(self) -> list[Effect]:
+        """Answer every waiter with NOT_COORDINATOR; the group is Dead."""
+        for member in self.members.values():
+            self._answer_joining(member, JoinAnswer(ErrorCode.NOT_COORDINATOR, member.member_id))
+            self._answer_sync(member, SyncAnswer(ErrorCode.NOT_COORDINATOR))
+        self.state = GroupState.DEAD
+        self._deadlines_ms.clear()
+        return self._take_effects()
+
+    @property
+    def is_idle(self) -> bool:
+        """True without members and without ids given out to joining members."""
+        return self.state is GroupState.EMPTY and not self._pending_joins
+
+    # ----------------------------------------------------------------------------------------------------------- join
+    def _accepts(self, member_id: str) -> bool:
+        """Return True if `group.max.size` admits the member.
+
+        While members rejoin, those that wait count, so that the last to rejoin are left out.
+        """
+        if self.state in (GroupState.EMPTY, GroupState.DEAD):
+            return True
+        member = self.members.get(member_id)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            waiting = sum(each.joining is not None for each in self.members.values())
+            return (member is not None and member.joining is not None) or waiting < self.config.group_max_size
+        return member is not None or len(self.members) < self.config.group_max_size
+
+    def _supports_protocols(self, request: JoinRequest) -> bool:
+        names = _names(request.protocols)
+        if self.state is GroupState.EMPTY:
+            return bool(request.protocol_type and names)
+        return self.protocol_type == request.protocol_type and any(
+            self._protocol_counts[name] == len(self.members) for name in names
+        )
+
+    def _join_unknown(self, request: JoinRequest, waiter: Waiter, now_ms: int) -> None:
+        instance_id = request.group_instance_id
+        member_id = self.new_member_id(request.client_id if instance_id is None else instance_id)
+        if instance_id is not None and instance_id in self._static_members:
+            self._replace_static_member(request, member_id, waiter, now_ms)
+        elif instance_id is None and request.requires_known_member_id:
+            self._pending_joins.add(member_id)
+            self._set_deadline(member_id, now_ms + request.session_timeout_ms)
+            self._answer_join(waiter, ErrorCode.MEMBER_ID_REQUIRED, member_id)
+        else:
+            self._add_member(request, member_id, waiter, now_ms)
+
+    def _rejoin(self, request: JoinRequest, waiter: Waiter, now_ms: int) -> None:
+        error = self._member_error(MemberIdentity(request.member_id, request.group_instance_id))
+        if error is not ErrorCode.NONE:
+            self._answer_join(waiter, error, request.member_id)
+            return
+        member = self.members[request.member_id]
+        is_leader = member.member_id == self.leader_id
+        # In Stable the leader joins to have the partitions assigned anew, even if nothing changed for the group.
+        is_repeated = request.protocols == member.protocols and (
+            self.state is GroupState.COMPLETING_REBALANCE or (self.state is GroupState.STABLE and not is_leader)
+        )
+        if is_repeated:
+            self._effects.append(Answer(waiter, self._joined(member)))
+            return
+        self._update_member(member, request, waiter)
+        self._rebalance_or_complete(now_ms)
+
+    def _add_member(self, request: JoinRequest, member_id: str, waiter: Waiter, now_ms: int) -> None:
+        if self.state is GroupState.PREPARING_REBALANCE and self._is_initial_rebalance:
+            self._new_member_added = True
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        member = Member(
+            member_id=member_id,
+            group_instance_id=request.group_instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocols=request.protocols,
+            joining=waiter,
+            is_new=True,
+        )
+        self.members[member_id] = member
+        self._pending_joins.discard(member_id)
+        self._protocol_counts.update(_names(member.protocols))
+        if member.group_instance_id is not None:
+            self._static_members[member.group_instance_id] = member_id
+        if self.leader_id is None:
+            self.leader_id = member_id
+        # A client that lost its connection while it waited leaves a member without a client; it must not stay forever.
+        self._set_deadline(member_id, now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance_or_complete(now_ms)
+
+    def _update_member(self, member: Member, request: JoinRequest, waiter: Waiter) -> None:
+        self._protocol_counts -= Counter(_names(member.protocols))
+        self._protocol_counts.update(_names(request.protocols))
+        member.protocols = request.protocols
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.session_timeout_ms = request.session_timeout_ms
+        self._answer_joining(member, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+        member.joining = waiter
+
+    def _replace_static_member(self, request: JoinRequest, member_id: str, waiter: Waiter, now_ms: int) -> None:
+        """Give a static member that joins anew the place of its former self, which is fenced."""
+        assert request.group_instance_id is not None
+        former_id = self._static_members[request.group_instance_id]
+        former_leader = self.leader_id
+        member = self.members.pop(former_id)
+        self._answer_joining(member, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, former_id))
+        self._answer_sync(member, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
+        self._deadlines_ms.pop(former_id, None)
+        self._pending_syncs.discard(former_id)
+        member.member_id = member_id
+        member.is_new = False
+        self.members[member_id] = member
+        self._static_members[request.group_instance_id] = member_id
+        if self.leader_id == former_id:
+            self.leader_id = member_id
+        self._extend_session(member, now_ms)
+        self._update_member(member, request, waiter)
+        if self.state is GroupState.STABLE and self._chosen_protocol() == self.protocol_name:
+            answer = self._joined(member, skips_assignment=request.supports_skipping_assignment)
+            if not request.supports_skipping_assignment:
+                # An older client that knows that it leads would assign partitions anew, without a rebalance.
+                answer = self._joined(member, leader=former_leader or NO_MEMBER_ID)
+            self._answer_joining(member, answer)
+        else:
+            # In CompletingRebalance the leader may assign to the former id, so the group must begin again.
+            self._rebalance_or_complete(now_ms)
+
+    def _joined(self, member: Member, *, leader: str | None = None, skips_assignment: bool = False) -> JoinAnswer:
+        """Return the answer to a member of the current generation; `leader` replaces the real one."""
+        leader = leader or self.leader_id or NO_MEMBER_ID
+        is_leader = leader == member.member_id
+        return JoinAnswer(
+            ErrorCode.NONE,
+            member.member_id,
+            self.generation,
+            self.protocol_type,
+            self.protocol_name,
+            leader,
+            skip_assignment=skips_assignment and is_leader,
+            members=self._joined_members() if is_leader else (),
+        )
+
+    def _joined_members(self) -> tuple[JoinedMember, ...]:
+        return tuple(
+            JoinedMember(member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
+            for member in self.members.values()
+        )
+
+    # ------------------------------------------------------------------------------------------------------ rebalance
+    def _rebalance_or_complete(self, now_ms: int) -> None:
+        if self.state in _CAN_REBALANCE:
+            self._prepare_rebalance(now_ms)
+        elif self.state is GroupState.PREPARING_REBALANCE and not self._is_initial_rebalance and self._all_joined():
+            self._complete_join(now_ms)
+
+    def _prepare_rebalance(self, now_ms: int) -> None:
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            for member in self.members.values():
+                member.assignment = b""
+                self._propagate(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS), now_ms)
+        self._pending_syncs.clear()
+        self._deadlines_ms.pop(_Phase.SYNC, None)
+        self._is_initial_rebalance = self.state is GroupState.EMPTY
+        self.state = GroupState.PREPARING_REBALANCE
+        if self._is_initial_rebalance:
+            self._new_member_added = False
+            self._initial_delay_ms = self.config.group_initial_rebalance_delay_ms
+            self._remaining_delay_ms = max(self._rebalance_timeout_ms() - self._initial_delay_ms, 0)
+            self._set_deadline(_Phase.JOIN, now_ms + self._initial_delay_ms)
+        elif self._all_joined():
+            self._complete_join(now_ms)
+        else:
+            self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
+
+    def _join_deadline_passed(self, now_ms: int) -> None:
+        """Complete the join phase; the first one of a group is prolonged while members arrive."""
+        if self._is_initial_rebalance and self._new_member_added and self._remaining_delay_ms:
+            self._new_member_added = False
+            delay_ms = min(self.config.group_initial_rebalance_delay_ms, self._remaining_delay_ms)
+            self._remaining_delay_ms = max(self._remaining_delay_ms - self._initial_delay_ms, 0)
+            self._initial_delay_ms = delay_ms
+            self._set_deadline(_Phase.JOIN, now_ms + delay_ms)
+        else:
+            self._complete_join(now_ms)
+
+    def _complete_join(self, now_ms: int) -> None:
+        """Begin the next generation with the members that joined; static members stay although they did not."""
+        self._deadlines_ms.pop(_Phase.JOIN, None)
+        absent = [each for each in self.members.values() if each.joining is None and each.group_instance_id is None]
+        for member in absent:
+            self._remove(member.member_id)
+        if self.members and not self._elect_leader():
+            # Only static members are left, all of them absent: their sessions end before or with this wait.
+            self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
+            return
+        self.generation += 1
+        self._pending_syncs = set(self.members)
+        self._is_initial_rebalance = False
+        if not self.members:
+            self.protocol_name = None
+            self.state = GroupState.EMPTY
+            return
+        self.protocol_name = self._chosen_protocol()
+        self.state = GroupState.COMPLETING_REBALANCE
+        for member in self.members.values():
+            self._answer_joining(member, self._joined(member))
+            self._extend_session(member, now_ms)
+            member.is_new = False
+        self._set_deadline(_Phase.SYNC, now_ms + self._rebalance_timeout_ms())
+
+    def _elect_leader(self) -> bool:
+        """Return True if a member that joined leads; the leader is replaced if it did not join."""
+        if self.leader_id is not None and self.members[self.leader_id].joining is not None:
+            return True
+        joined = next((member for member in self.members.values() if member.joining is not None), None)
+        if joined is not None:
+            self.leader_id = joined.member_id
+        return joined is not None
+
+    def _chosen_protocol(self) -> str:
+        """Return the protocol with most votes among those that all members support; the first one of equals."""
+        candidates = {name for name, count in self._protocol_counts.items() if count == len(self.members)}
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    def _all_joined(self) -> bool:
+        return not self._pending_joins and all(member.joining is not None for member in self.members.values())
+
+    def _rebalance_timeout_ms(self) -> int:
+        longest_ms = max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        return max(longest_ms, LEAST_REBALANCE_TIMEOUT_MS)
+
+    # ----------------------------------------------------------------------------------------------------------- sync
+    def _sync_error(self, request: SyncRequest) -> ErrorCode:
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        error = self._member_error(MemberIdentity(request.member_id, request.group_instance_id))
+        if error is not ErrorCode.NONE:
+            return error
+        if request.generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        for given, current in (
+            (request.protocol_type, self.protocol_type),
+            (request.protocol_name, self.protocol_name),
+        ):
+            if given is not None and current is not None and given != current:
+                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        preparing = self.state is GroupState.PREPARING_REBALANCE
+        return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
+
+    def _sync_received(self, member: Member) -> None:
+        self._pending_syncs.discard(member.member_id)
+        if not self._pending_syncs:
+            self._deadlines_ms.pop(_Phase.SYNC, None)
+
+    def _assign(self, assignments: dict[str, bytes], now_ms: int) -> None:
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            answer = SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
+            self._propagate(member, answer, now_ms)
+        self.state = GroupState.STABLE
+
+    def _propagate(self, member: Member, answer: SyncAnswer, now_ms: int) -> None:
+        """Answer a waiting SyncGroup; the session starts again, because it may have ended during the wait."""
+        if member.syncing is not None:
+            self._answer_sync(member, answer)
+            self._extend_session(member, now_ms)
+
+    def _sync_deadline_passed(self, now_ms: int) -> None:
+        if self._pending_syncs and self.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+            for member_id in sorted(self._pending_syncs):
+                self._remove(member_id)
+            self._prepare_rebalance(now_ms)
+
+    # -------------------------------------------------------------------------------------------------------- members
+    def _member_error(self, identity: MemberIdentity) -> ErrorCode:
+        if identity.group_instance_id is not None:
+            existing = self._static_members.get(identity.group_instance_id)
+            if existing is not None and existing != identity.member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+            if existing is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if identity.member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def _leave_one(self, identity: MemberIdentity) -> ErrorCode:
+        member_id = identity.member_id
+        if member_id == NO_MEMBER_ID:
+            member_id = self._static_members.get(identity.group_instance_id or "", NO_MEMBER_ID)
+            error = ErrorCode.NONE if member_id else ErrorCode.UNKNOWN_MEMBER_ID
+        elif member_id in self._pending_joins:
+            error = ErrorCode.NONE
+        else:
+            error = self._member_error(identity)
+        if error is ErrorCode.NONE:
+            self._remove(member_id)
+        return error
+
+    def _session_expired(self, member_id: str, now_ms: int) -> None:
+        member = self.members.get(member_id)
+        if member is not None and member.is_waiting:
+            return  # the answer starts the session again
+        self._remove(member_id)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            if self._all_joined():
+                self._complete_join(now_ms)
+        elif member is not None:
+            self._prepare_rebalance(now_ms)
+
+    def _remove(self, member_id: str) -> None:
+        """Remove a member or a pending one; a request of it that waits is answered with UNKNOWN_MEMBER_ID."""
+        self._pending_joins.discard(member_id)
+        self._pending_syncs.discard(member_id)
+        self._deadlines_ms.pop(member_id, None)
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return
+        self._answer_joining(member, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, NO_MEMBER_ID))
+        self._answer_sync(member, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
+        self._protocol_counts -= Counter(_names(member.protocols))
+        if member.group_instance_id is not None:
+            self._static_members.pop(member.group_instance_id)
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+
+    # -------------------------------------------------------------------------------------------------------- effects
+    def _answer_join(self, waiter: Waiter, error: ErrorCode, member_id: str) -> None:
+        self._effects.append(Answer(waiter, JoinAnswer(error, member_id)))
+
+    def _answer_joining(self, member: Member, answer: JoinAnswer) -> None:
+        if member.joining is not None:
+            self._effects.append(Answer(member.joining, answer))
+            member.joining = None
+
+    def _answer_sync(self, member: Member, answer: SyncAnswer) -> None:
+        if member.syncing is not None:
+            self._effects.append(Answer(member.syncing, answer))
+            member.syncing = None
+
+    def _extend_session(self, member: Member, now_ms: int) -> None:
+        self._set_deadline(member.member_id, now_ms + member.session_timeout_ms)
+
+    def _set_deadline(self, key: str | _Phase, time_ms: int) -> None:
+        self._deadlines_ms[key] = time_ms
+        self._wake_at(time_ms)
+
+    def _wake_at(self, time_ms: int) -> None:
+        if self._wake_ms is None or time_ms < self._wake_ms:
+            self._wake_ms = time_ms
+            self._effects.append(WakeAt(time_ms))
+
+    def _take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+
+def _names(protocols: Protocols) -> set[str]:
+    return {name for name, _ in protocols}
+
+
+def _differs(given: str | None, current: str | None) -> bool:
+    return given is not None and current is not None and given != current

@@ -1,0 +1,338 @@
+"""GroupCoordinator: the groups of a server, with their members, offsets, timers and waiting requests.
+
+    load                the groups of the directory, then the commits of the state directory over them
+    join, sync          answered at once or later, from any thread, through the given function
+    heartbeat, leave, commit, fetch, describe, list     answered at once
+
+Until `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.
+
+Groups of other protocols (KIP-848 and later) have no members here.  An empty consumer group becomes a classic one when
+a member joins it, as in Kafka.
+
+Invariants: a group changes only under its lock, and no lock is held while a request is answered.  A commit is in the
+state directory, if there is one, before it is answered.  Offsets do not expire.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.segment_io.units import NS_PER_MS
+from sediment.server.delayed import Cancelable, Clock, Timer
+from sediment.server.groups.classic_group import ClassicGroup, GroupState, Member
+from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
+from sediment.server.groups.group_requests import (
+    NO_MEMBER_ID,
+    Answer,
+    Effect,
+    JoinAnswer,
+    JoinRequest,
+    MemberIdentity,
+    SyncAnswer,
+    SyncRequest,
+    WakeAt,
+)
+from sediment.server.groups.state_directory import StateDirectory
+from sediment.server.groups.stored_groups import GroupKind, StoredGroup
+from sediment.server.server_config import ServerConfig
+
+_LOGGER = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+_JOINABLE = (GroupKind.CLASSIC, GroupKind.CONSUMER)
+_PROTOCOL_TYPES = {GroupKind.CONSUMER: "consumer", GroupKind.SHARE: "share", GroupKind.STREAMS: "streams"}
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Group with what it needs beside its members; `classic` holds those."""
+
+    kind: GroupKind
+    classic: ClassicGroup
+    offsets: GroupOffsets = field(default_factory=GroupOffsets)
+    guard: threading.Lock = field(default_factory=threading.Lock)
+    commit_guard: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a commit is written, so that memory and disk see the commits in one order; `guard` is not."""
+
+    wake: Cancelable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """Group as DescribeGroups and ListGroups show it; the members are copies."""
+
+    group_id: str
+    kind: GroupKind
+    state: GroupState
+    protocol_type: str
+    protocol_name: str
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffset:
+    """Result of a fetch for one partition; `value` is None without a committed offset, or with an error."""
+
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    value: CommittedOffset | None = None
+
+
+class GroupCoordinator:
+    """Coordinator of every group; `clock` is monotonic."""
+
+    def __init__(self, config: ServerConfig, timer: Timer, clock: Clock, state: StateDirectory | None = None) -> None:
+        self._config = config
+        self._timer = timer
+        self._clock = clock
+        self._state = state
+        self._groups: dict[str, _Group] = {}
+        self._guard = threading.Lock()
+        self._is_loaded = False
+        self._is_closed = False
+
+    # ----------------------------------------------------------------------------------------------------- life cycle
+    def load(self, stored: Mapping[str, StoredGroup]) -> None:
+        """Begin to serve with the groups of a directory; commits of the state directory replace offsets of theirs."""
+        for group_id, group in stored.items():
+            assert group.kind is not None
+            is_classic = group.kind is GroupKind.CLASSIC
+            classic = self._classic_group()
+            classic.generation = group.generation if is_classic else 0
+            classic.protocol_type = group.protocol_type
+            self._groups[group_id] = _Group(group.kind, classic, group.offsets)
+        for group_id, offsets in (self._state.offsets if self._state else {}).items():
+            existing = self._groups.setdefault(group_id, _Group(GroupKind.CLASSIC, self._classic_group()))
+            for commit in offsets:
+                existing.offsets.commit(*commit)
+        self._is_loaded = True
+        self._timer.after(self._config.offsets_retention_check_interval_ms, self._check_idle_groups)
+
+    def close(self) -> None:
+        """Answer the requests that wait, and serve no more."""
+        with self._guard:
+            self._is_closed = True
+            groups = list(self._groups.values())
+        for group in groups:
+            self._run(group, lambda classic: classic.unload())
+
+    def _check_idle_groups(self) -> None:
+        """Forget the groups without members and offsets, as Kafka does when it looks for expired offsets."""
+        with self._guard:
+            for group_id, group in list(self._groups.items()):
+                with group.guard:
+                    if group.classic.is_idle and not group.offsets:
+                        group.classic.unload()
+                        del self._groups[group_id]
+            if not self._is_closed:
+                self._timer.after(self._config.offsets_retention_check_interval_ms, self._check_idle_groups)
+
+    # -------------------------------------------------------------------------------------------------------- members
+    def join(self, group_id: str, request: JoinRequest, respond: Callable[[JoinAnswer], None]) -> None:
+        """Answer a JoinGroup request, once the rebalance that it takes part in is over."""
+        error = self._group_error(group_id)
+        config = self._config
+        if (
+            error is ErrorCode.NONE
+            and not config.group_min_session_timeout_ms
+            <= request.session_timeout_ms
+            <= config.group_max_session_timeout_ms
+        ):
+            error = ErrorCode.INVALID_SESSION_TIMEOUT
+        if error is not ErrorCode.NONE:
+            respond(JoinAnswer(error, request.member_id))
+            return
+        group = self._find(group_id, create=request.member_id == NO_MEMBER_ID)
+        if group is None:
+            respond(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
+        elif group.kind not in _JOINABLE:
+            respond(JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, NO_MEMBER_ID))
+        else:
+            group.kind = GroupKind.CLASSIC
+            self._run(group, lambda classic: classic.join(request, respond, self._now_ms()))
+
+    def sync(self, group_id: str, request: SyncRequest, respond: Callable[[SyncAnswer], None]) -> None:
+        """Answer a SyncGroup request, once the leader has sent the assignment."""
+        error = self._group_error(group_id)
+        group = self._find(group_id) if error is ErrorCode.NONE else None
+        if group is None:
+            respond(SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID if error is ErrorCode.NONE else error))
+        else:
+            self._run(group, lambda classic: classic.sync(request, respond, self._now_ms()))
+
+    def heartbeat(self, group_id: str, identity: MemberIdentity, generation: int) -> ErrorCode:
+        """Return the answer to a heartbeat."""
+        error = self._group_error(group_id)
+        if error is not ErrorCode.NONE:
+            # A member that stays while the coordinator loads its group keeps its session.
+            return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
+        group = self._find(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return self._run_with_result(group, lambda classic: classic.heartbeat(identity, generation, self._now_ms()))
+
+    def leave(self, group_id: str, identities: Sequence[MemberIdentity]) -> tuple[ErrorCode, list[ErrorCode]]:
+        """Remove members; return the error of the request, and that of each member."""
+        error = self._group_error(group_id)
+        if error is not ErrorCode.NONE:
+            return error, []
+        group = self._find(group_id)
+        if group is None:
+            return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID for _ in identities]
+        return ErrorCode.NONE, self._run_with_result(group, lambda each: each.leave(identities, self._now_ms()))
+
+    # -------------------------------------------------------------------------------------------------------- offsets
+    def commit(
+        self,
+        group_id: str,
+        identity: MemberIdentity,
+        generation: int,
+        commits: Sequence[tuple[str, int, CommittedOffset]],
+    ) -> list[ErrorCode]:
+        """Commit offsets (topic, partition, value); return the error of each.
+
+        GROUP_ID_NOT_FOUND means that a generation is given and the group does not exist.
+        """
+        error = self._serving_error()
+        group = self._find(group_id, create=generation < 0) if error is ErrorCode.NONE else None
+        if group is None:
+            error = ErrorCode.GROUP_ID_NOT_FOUND if error is ErrorCode.NONE else error
+            return [error for _ in commits]
+        with group.commit_guard:
+            with group.guard:
+                error = group.classic.commit_error(identity, generation)
+                if error is not ErrorCode.NONE:
+                    return [error for _ in commits]
+                self._set_timer(group, group.classic.committed(identity.member_id, self._now_ms()))
+            return self._store(group_id, group, commits)
+
+    def _store(
+        self, group_id: str, group: _Group, commits: Sequence[tuple[str, int, CommittedOffset]]
+    ) -> list[ErrorCode]:
+        longest = self._config.offset_metadata_max_bytes
+        good = [commit for commit in commits if len(commit[2].metadata) <= longest]
+        outcome = ErrorCode.NONE
+        if self._state is not None and good:
+            try:
+                self._state.append(group_id, good)
+            except OSError as error:
+                _LOGGER.error("a commit of a group is refused, since the state directory cannot be written: %s", error)
+                outcome, good = ErrorCode.COORDINATOR_NOT_AVAILABLE, []
+        with group.guard:
+            for commit in good:
+                group.offsets.commit(*commit)
+        return [
+            outcome if len(value.metadata) <= longest else ErrorCode.OFFSET_METADATA_TOO_LARGE
+            for _, _, value in commits
+        ]
+
+    def fetch(
+        self, group_id: str, topics: Sequence[tuple[str, Sequence[int]]] | None, *, require_stable: bool
+    ) -> tuple[ErrorCode, list[tuple[str, list[FetchedOffset]]]]:
+        """Return the committed offsets of `topics`, which are (topic, partitions), or all of a group.
+
+        With `require_stable`, a partition with an offset in an open transaction gets UNSTABLE_OFFSET_COMMIT.
+        """
+        if not self._is_loaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
+        group = self._find(group_id)
+        if group is None:
+            return ErrorCode.NONE, [
+                (topic, [FetchedOffset(each) for each in numbers]) for topic, numbers in topics or ()
+            ]
+        offsets = group.offsets
+
+        def fetched(topic: str, partition: int) -> FetchedOffset:
+            if require_stable and offsets.is_unstable(topic, partition):
+                return FetchedOffset(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            return FetchedOffset(partition, value=offsets.get(topic, partition))
+
+        with group.guard:
+            if topics is None:
+                topics = [(topic, list(partitions)) for topic, partitions in offsets.committed.items()]
+            return ErrorCode.NONE, [(topic, [fetched(topic, each) for each in numbers]) for topic, numbers in topics]
+
+    # ---------------------------------------------------------------------------------------------------------- views
+    def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
+        """Return a group with its members, or GROUP_ID_NOT_FOUND; a group of a later protocol counts as not found."""
+        if not self._is_loaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None
+        group = self._find(group_id)
+        if group is None or group.kind not in _JOINABLE:
+            return ErrorCode.GROUP_ID_NOT_FOUND, None
+        return ErrorCode.NONE, self._describe(group_id, group)
+
+    def list_groups(self) -> tuple[ErrorCode, list[GroupDescription]]:
+        """Return every group."""
+        if not self._is_loaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
+        with self._guard:
+            groups = list(self._groups.items())
+        return ErrorCode.NONE, [self._describe(*each) for each in groups]
+
+    @staticmethod
+    def _describe(group_id: str, group: _Group) -> GroupDescription:
+        with group.guard:
+            classic = group.classic
+            return GroupDescription(
+                group_id,
+                group.kind,
+                classic.state,
+                _PROTOCOL_TYPES.get(group.kind, classic.protocol_type or ""),
+                classic.protocol_name or "",
+                tuple(replace(member) for member in classic.members.values()),
+            )
+
+    # -------------------------------------------------------------------------------------------------------- running
+    def _serving_error(self) -> ErrorCode:
+        if self._is_closed:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE if self._is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _group_error(self, group_id: str) -> ErrorCode:
+        """Return the error of a member's request; only offsets may belong to the group of the empty id."""
+        return ErrorCode.INVALID_GROUP_ID if group_id == "" else self._serving_error()
+
+    def _find(self, group_id: str, *, create: bool = False) -> _Group | None:
+        group = self._groups.get(group_id)
+        if group is None and create:
+            with self._guard:
+                return self._groups.setdefault(group_id, _Group(GroupKind.CLASSIC, self._classic_group()))
+        return group
+
+    def _classic_group(self) -> ClassicGroup:
+        return ClassicGroup(self._config, lambda prefix: f"{prefix}-{uuid.uuid4()}")
+
+    def _now_ms(self) -> int:
+        return self._clock() // NS_PER_MS
+
+    def _run(self, group: _Group, act: Callable[[ClassicGroup], list[Effect]]) -> None:
+        self._run_with_result(group, lambda classic: (None, act(classic)))
+
+    def _run_with_result(self, group: _Group, act: Callable[[ClassicGroup], tuple[_Result, list[Effect]]]) -> _Result:
+        with group.guard:
+            result, effects = act(group.classic)
+            self._set_timer(group, effects)
+        _answer(effects)
+        return result
+
+    def _set_timer(self, group: _Group, effects: Sequence[Effect]) -> None:
+        times_ms = [effect.time_ms for effect in effects if isinstance(effect, WakeAt)]
+        if times_ms:
+            if group.wake is not None:
+                group.wake.cancel()
+            group.wake = self._timer.after(min(times_ms) - self._now_ms(), lambda: self._wake(group))
+
+    def _wake(self, group: _Group) -> None:
+        self._run(group, lambda classic: classic.wake(self._now_ms()))
+
+
+def _answer(effects: Sequence[Effect]) -> None:
+    for effect in effects:
+        if isinstance(effect, Answer):
+            effect.waiter(effect.answer)

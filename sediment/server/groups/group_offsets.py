@@ -1,0 +1,78 @@
+"""GroupOffsets: committed offsets of one group, and those of transactions that are still open.
+
+Invariant: of a plain and a transactional commit for a partition, the one with the later record counts.  Compaction of
+`__consumer_offsets` may remove a marker's order with the plain commits around it, but never that of the records.
+
+Source: Kafka's OffsetMetadataManager and OffsetAndMetadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+NO_TOPIC_ID = UUID(int=0)
+NO_LEADER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """Committed offset of a partition; `record_offset` is that of its record in the coordinator's log."""
+
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = 0
+    topic_id: UUID = NO_TOPIC_ID
+    record_offset: int = -1
+
+
+@dataclass(slots=True)
+class GroupOffsets:
+    """`committed` by topic and partition; `pending` by producer id and (topic, partition)."""
+
+    committed: dict[str, dict[int, CommittedOffset]] = field(default_factory=dict)
+    pending: dict[int, dict[tuple[str, int], CommittedOffset]] = field(default_factory=dict)
+
+    def commit(self, topic: str, partition: int, value: CommittedOffset) -> None:
+        """Set the offset of a partition."""
+        self.committed.setdefault(topic, {})[partition] = value
+
+    def commit_in_transaction(self, producer_id: int, topic: str, partition: int, value: CommittedOffset) -> None:
+        """Set the offset that a partition gets when the producer's transaction commits."""
+        self.pending.setdefault(producer_id, {})[topic, partition] = value
+
+    def remove(self, topic: str, partition: int) -> None:
+        """Remove the offset of a partition, pending ones too."""
+        partitions = self.committed.get(topic, {})
+        partitions.pop(partition, None)
+        if not partitions:
+            self.committed.pop(topic, None)
+        for offsets in self.pending.values():
+            offsets.pop((topic, partition), None)
+
+    def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
+        """Apply the pending offsets of a producer, or drop them."""
+        for (topic, partition), value in self.pending.pop(producer_id, {}).items():
+            existing = self.get(topic, partition)
+            if is_committed and (existing is None or value.record_offset > existing.record_offset):
+                self.commit(topic, partition, value)
+
+    def get(self, topic: str, partition: int) -> CommittedOffset | None:
+        """Return the committed offset of a partition."""
+        return self.committed.get(topic, {}).get(partition)
+
+    def is_unstable(self, topic: str, partition: int) -> bool:
+        """Return True if an open transaction has an offset of the partition."""
+        return any((topic, partition) in offsets for offsets in self.pending.values())
+
+    def __iter__(self) -> Iterator[tuple[str, int, CommittedOffset]]:
+        """Iterate over (topic, partition, committed offset)."""
+        for topic, partitions in self.committed.items():
+            for partition, value in partitions.items():
+                yield topic, partition, value
+
+    def __bool__(self) -> bool:
+        """Return True if there are offsets, committed or pending."""
+        return bool(self.committed or self.pending)

@@ -1,0 +1,110 @@
+"""Requests of the members of a group, independent of their versions on the wire, and the effects that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sediment.segment_io.protocol.error_codes import ErrorCode
+
+NO_MEMBER_ID = ""
+NO_GENERATION = -1
+
+Waiter: TypeAlias = Callable[[Any], object]
+"""Function that sends the answer to one request; a group never calls it, but names it in an effect."""
+
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+
+
+# ------------------------------------------------------------------------------------------------------------ requests
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """JoinGroup request.
+
+    `protocols` are (name, metadata) by preference.  With `requires_known_member_id` (version 4 and later) a dynamic
+    member first gets its id and joins with it again.  `supports_skipping_assignment` is version 9 and later.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    requires_known_member_id: bool = True
+    supports_skipping_assignment: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    """SyncGroup request; `assignments` are (member id, assignment), from the leader only."""
+
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberIdentity:
+    """Identity of a member in a request; with `group_instance_id` the member is static."""
+
+    member_id: str
+    group_instance_id: str | None = None
+
+
+# ------------------------------------------------------------------------------------------------------------- effects
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    """Member as the leader sees it: `metadata` is that of the chosen protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswer:
+    """Answer to a JoinGroup request; only the leader gets `members`."""
+
+    error: ErrorCode
+    member_id: str
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = NO_MEMBER_ID
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    """Answer to a SyncGroup request."""
+
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Effect: answer the request that `waiter` stands for."""
+
+    waiter: Waiter
+    answer: JoinAnswer | SyncAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Effect: call `wake` at `time_ms` or later."""
+
+    time_ms: int
+
+
+Effect: TypeAlias = Answer | WakeAt

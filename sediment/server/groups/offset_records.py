@@ -1,0 +1,46 @@
+"""Offset commit records of `__consumer_offsets`, from and to committed offsets.
+
+Source: Kafka's GroupCoordinatorRecordHelpers and OffsetAndMetadata.fromRecord.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sediment.segment_io.internal_topics.coordinator_records import encode_coordinator_key, encode_coordinator_value
+from sediment.segment_io.protocol import messages as m
+from sediment.server.groups.group_offsets import CommittedOffset
+
+_VALUE_VERSION = 4  # the first one with a topic id
+
+
+def encode_offset_commit(group_id: str, topic: str, partition: int, value: CommittedOffset) -> tuple[bytes, bytes]:
+    """Return key and value of a record."""
+    key = m.OffsetCommitKey(group=group_id, topic=topic, partition=partition)
+    message = m.OffsetCommitValue(
+        offset=value.offset,
+        leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        commit_timestamp=value.commit_timestamp_ms,
+        topic_id=value.topic_id,
+    )
+    return encode_coordinator_key(key), encode_coordinator_value(message, _VALUE_VERSION)
+
+
+def committed_offset(value: Any, record_offset: int) -> CommittedOffset:
+    """Return the offset in an OffsetCommitValue, or a LegacyOffsetCommitValue, at `record_offset` of its log."""
+    if isinstance(value, m.LegacyOffsetCommitValue):
+        return CommittedOffset(
+            offset=value.offset,
+            metadata=value.metadata,
+            commit_timestamp_ms=value.commit_timestamp,
+            record_offset=record_offset,
+        )
+    return CommittedOffset(
+        offset=value.offset,
+        leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        commit_timestamp_ms=value.commit_timestamp,
+        topic_id=value.topic_id,
+        record_offset=record_offset,
+    )

@@ -1,0 +1,155 @@
+"""StateDirectory: offsets that consumers commit to a read-only server, durable, outside the log directories.
+
+    DIR/.lock                                           one server at a time
+    DIR/__consumer_offsets-0/00000000000000000000.log   commits in Kafka's own records and batches, a batch each
+
+Open:
+1. Refuse DIR inside a log directory, and a DIR that holds other files.
+2. Take the lock.
+3. Replay the log up to its torn end, if it has one.
+4. Rewrite the log: the current offsets go to a new file, which replaces the old one once it is durable.
+
+Invariants: a commit is on disk before `append` returns.  After a failed write or sync the file counts as lost, and the
+next commit rewrites it from the offsets of memory, which hold the acknowledged commits only.  The log is also rewritten
+when it has grown to several times its size.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from sediment.engine.directory.lock import DirectoryLock
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import LOCK_FILE, SegmentFileKind, TopicPartition, segment_file_name
+from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch
+from sediment.segment_io.fs import Fs, OpenFile
+from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
+from sediment.segment_io.partition.slices import ALL
+from sediment.segment_io.partition.sources import Source
+from sediment.server.coordinator_log import CoordinatorLog
+from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
+from sediment.server.groups.offset_records import encode_offset_commit
+from sediment.server.groups.stored_groups import replay_groups
+
+_LOGGER = logging.getLogger(__name__)
+_PARTITION = TopicPartition(CONSUMER_OFFSETS, 0)
+_RECORDS_PER_BATCH = 1000
+_LEAST_BYTES_TO_REWRITE = 64 << 20
+_GROWTH_TO_REWRITE = 4
+
+
+class StateDirectory:
+    """Commits of a server, in memory and on disk.  Safe for several threads.
+
+    Raises:
+        UsageError: the directory lies inside a log directory, or holds files of something else.
+        DirectoryInUseError: another server uses it.
+        OSError: it cannot be read or written.
+    """
+
+    def __init__(self, path: Path, log_directories: Iterable[Path], fs: Fs) -> None:
+        _check_location(path, log_directories)
+        if not fs.exists(path):
+            fs.make_directory(path)
+        others = {entry.name for entry in fs.scan(path)} - {LOCK_FILE, str(_PARTITION)}
+        if others:
+            raise UsageError(
+                f"the state directory holds other files, such as {min(others)}",
+                path=str(path),
+                advice="name an empty directory, or one that an earlier server made",
+            )
+        self._fs = fs
+        self._directory = path / str(_PARTITION)
+        self._path = self._directory / segment_file_name(0, SegmentFileKind.LOG)
+        self._guard = threading.Lock()
+        self._file: OpenFile | None = None
+        self._size_bytes = self._rewritten_bytes = self._end_offset = 0
+        self._lock = DirectoryLock(path)
+        self._lock.acquire()
+        try:
+            if not fs.exists(self._directory):
+                fs.make_directory(self._directory)
+            log = CoordinatorLog(Source(_PARTITION, self._directory), ALL)
+            self._offsets = {group_id: group.offsets for group_id, group in replay_groups([log], 1, fs).items()}
+            self._rewrite()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def offsets(self) -> Mapping[str, GroupOffsets]:
+        """Committed offsets by group id."""
+        return self._offsets
+
+    def append(self, group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]) -> None:
+        """Make commits (topic, partition, offset) of a group durable.
+
+        Raises:
+            OSError: they may be lost, and count as not made.
+        """
+        with self._guard:
+            if self._file is None or self._has_grown():
+                self._rewrite()
+            batch = self._batch([(group_id, *commit) for commit in commits])
+            try:
+                assert self._file is not None
+                self._file.write(batch, self._size_bytes)
+                self._file.sync()
+            except OSError:
+                self._file = None
+                raise
+            self._size_bytes += len(batch)
+            self._end_offset += len(commits)
+            offsets = self._offsets.setdefault(group_id, GroupOffsets())
+            for topic, partition, value in commits:
+                offsets.commit(topic, partition, value)
+
+    def close(self) -> None:
+        """Close the file and release the lock."""
+        with self._guard:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            self._lock.release()
+
+    def _has_grown(self) -> bool:
+        return self._size_bytes > max(_LEAST_BYTES_TO_REWRITE, _GROWTH_TO_REWRITE * self._rewritten_bytes)
+
+    def _rewrite(self) -> None:
+        temporary = self._path.with_name(self._path.name + ".tmp")
+        self._fs.unlink(temporary, missing_ok=True)
+        self._end_offset = 0
+        self._size_bytes = self._rewritten_bytes = self._fs.write_new(temporary, self._current_batches())
+        self._fs.sync_file(temporary)
+        self._fs.rename(temporary, self._path)
+        self._fs.sync_directory(self._directory)
+        self._file = self._fs.open_file(self._path)
+
+    def _current_batches(self) -> Iterator[bytes]:
+        commits = ((group_id, *commit) for group_id, offsets in self._offsets.items() for commit in offsets)
+        while batch := list(islice(commits, _RECORDS_PER_BATCH)):
+            yield self._batch(batch)
+            self._end_offset += len(batch)
+
+    def _batch(self, commits: Sequence[tuple[str, str, int, CommittedOffset]]) -> bytes:
+        records = [
+            NewRecord(value.commit_timestamp_ms, *encode_offset_commit(group_id, topic, partition, value))
+            for group_id, topic, partition, value in commits
+        ]
+        return build_batch(records, BatchHead(base_offset=self._end_offset, leader_epoch=0))
+
+
+def _check_location(path: Path, log_directories: Iterable[Path]) -> None:
+    """Raise UsageError if `path` is one of `log_directories` or lies in one; links are followed."""
+    resolved = path.resolve()
+    for directory in log_directories:
+        if resolved.is_relative_to(directory.resolve()):
+            raise UsageError(
+                f"the state directory lies inside the log directory {directory}",
+                path=str(path),
+                advice="name a directory elsewhere; nothing is written into a log directory that is served read-only",
+            )

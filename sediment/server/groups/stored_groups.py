@@ -1,0 +1,151 @@
+"""Replay of `__consumer_offsets`: groups and their offsets as a log directory holds them.
+
+    key type    record                        effect
+    0, 1        offset commit                 offset of a partition; in a transaction pending until its marker
+    2           classic group                 generation and protocol type
+    3, 11, 17   consumer, share, streams      kind of the group
+    others      members and assignments       none
+
+Members are not kept: a directory that is served read-only has no members that could come back.  Offsets do not expire.
+
+Invariants: the result does not depend on records that a later one of the same key supersedes.  Records that cannot be
+decoded are left out, with one warning for each partition.
+
+Source: Kafka's GroupMetadataManager.replay and OffsetMetadataManager.replay.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from sediment.segment_io.format.layout import NO_PRODUCER_ID
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.coordinator_records import (
+    CONSUMER_OFFSETS,
+    decode_control_record,
+    decode_coordinator_record,
+)
+from sediment.segment_io.protocol import messages as m
+from sediment.server.coordinator_log import (
+    CoordinatorLog,
+    LoggedRecord,
+    coordinator_partition,
+    read_records,
+)
+from sediment.server.groups.group_offsets import GroupOffsets
+from sediment.server.groups.offset_records import committed_offset
+
+_LOGGER = logging.getLogger(__name__)
+_OFFSET_COMMITS = (m.LegacyOffsetCommitKey.API_KEY, m.OffsetCommitKey.API_KEY)
+
+
+class GroupKind(Enum):
+    """Kind of a group; the value is Kafka's name of it."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    SHARE = "share"
+    STREAMS = "streams"
+
+
+_KINDS = {
+    m.ConsumerGroupMetadataKey.API_KEY: GroupKind.CONSUMER,
+    m.ShareGroupMetadataKey.API_KEY: GroupKind.SHARE,
+    m.StreamsGroupMetadataKey.API_KEY: GroupKind.STREAMS,
+}
+
+
+@dataclass(slots=True)
+class StoredGroup:
+    """Group of a log directory; `kind` is None if only leftover offsets of it are there."""
+
+    kind: GroupKind | None = None
+    generation: int = 0
+    protocol_type: str | None = None
+    offsets: GroupOffsets = field(default_factory=GroupOffsets)
+
+
+def replay_groups(logs: Sequence[CoordinatorLog], partition_count: int, fs: Fs) -> dict[str, StoredGroup]:
+    """Return the groups of the partitions in `logs`, by group id.
+
+    `partition_count` is that of the topic.  If several partitions hold a group, the one that its id belongs to counts.
+
+    Raises:
+        SedimentError: a directory went away, or its files were replaced while they were read.
+    """
+    groups: dict[str, StoredGroup] = {}
+    for log in logs:
+        for group_id, group in _replay(read_records(log, fs), str(log.source.partition)).items():
+            if group_id not in groups or coordinator_partition(group_id, partition_count) == log.partition:
+                groups[group_id] = group
+    return groups
+
+
+def _replay(records: Iterable[LoggedRecord], name: str) -> Mapping[str, StoredGroup]:
+    replay = _Replay()
+    unknown = sum(not replay.add(record) for record in records)
+    if unknown:
+        _LOGGER.warning("%s: %d records cannot be decoded; they are left out", name, unknown)
+    return {group_id: group for group_id, group in replay.groups.items() if group.kind is not None}
+
+
+class _Replay:
+    """State of the replay of one partition; `_open` are the groups with pending offsets, by producer id."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, StoredGroup] = {}
+        self._open: dict[int, set[str]] = {}
+
+    def add(self, record: LoggedRecord) -> bool:
+        """Apply one record; return False if it cannot be decoded."""
+        if record.is_control:
+            return self._end_transaction(record)
+        decoded = decode_coordinator_record(CONSUMER_OFFSETS, record.key, record.value)
+        if decoded is None:
+            return False
+        key, value = decoded.key, decoded.value
+        if key.API_KEY in _OFFSET_COMMITS:
+            self._commit(record, key, value)
+        elif key.API_KEY == m.GroupMetadataKey.API_KEY:
+            self._set_kind(key.group, None if value is None else GroupKind.CLASSIC)
+            if value is not None:
+                group = self._group(key.group)
+                group.generation, group.protocol_type = value.generation, value.protocol_type or None
+        elif key.API_KEY in _KINDS:
+            self._set_kind(key.group_id, None if value is None else _KINDS[key.API_KEY])
+        return True
+
+    def _group(self, group_id: str) -> StoredGroup:
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = StoredGroup()
+        return group
+
+    def _set_kind(self, group_id: str, kind: GroupKind | None) -> None:
+        group = self._group(group_id)
+        group.kind, group.generation, group.protocol_type = kind, 0, None
+
+    def _commit(self, record: LoggedRecord, key: Any, value: Any) -> None:
+        group = self._group(key.group)
+        if value is None:
+            group.offsets.remove(key.topic, key.partition)
+            return
+        group.kind = group.kind or GroupKind.CLASSIC
+        offset = committed_offset(value, record.offset)
+        if record.producer_id == NO_PRODUCER_ID:
+            group.offsets.commit(key.topic, key.partition, offset)
+        else:
+            group.offsets.commit_in_transaction(record.producer_id, key.topic, key.partition, offset)
+            self._open.setdefault(record.producer_id, set()).add(key.group)
+
+    def _end_transaction(self, record: LoggedRecord) -> bool:
+        marker = decode_control_record(record.key, record.value)
+        if marker is None:
+            return False
+        for group_id in self._open.pop(record.producer_id, ()):
+            self.groups[group_id].offsets.end_transaction(record.producer_id, is_committed=marker["type"] == "COMMIT")
+        return True

@@ -1,0 +1,218 @@
+"""Handlers of committed offsets: OffsetCommit and OffsetFetch.
+
+From version 10 on, requests and responses name topics by id.  An offset that was committed for one topic id is not
+fetched for another: the topic was deleted and made again.
+
+Source: Kafka's KafkaApis and OffsetMetadataManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, Protocol
+from uuid import UUID
+
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.groups.group_coordinator import FetchedOffset, GroupCoordinator
+from sediment.server.groups.group_offsets import NO_LEADER_EPOCH, NO_TOPIC_ID, CommittedOffset
+from sediment.server.groups.group_requests import MemberIdentity
+from sediment.server.requests import Handler, Request
+
+_NO_OFFSET = CommittedOffset(-1, NO_LEADER_EPOCH)
+
+# First versions of what changed within an API.
+_COMMIT_GROUP_ID_NOT_FOUND = 9
+_FETCH_GROUP_ERROR = 2
+_FETCH_GROUPS = 8
+_TOPIC_IDS = 10
+
+_ID_MADE_OF_A_NAME = 5  # version of a UUID; Kafka's own ids are random, of version 4
+
+
+class Topic(Protocol):
+    """Topic that the server has; `partitions` holds the numbers of those that are there."""
+
+    @property
+    def name(self) -> str:
+        """Name of the topic."""
+
+    @property
+    def id(self) -> UUID:
+        """Id of the topic."""
+
+    @property
+    def partitions(self) -> Container[int]:
+        """Numbers of its partitions."""
+
+
+class Topics(Protocol):
+    """Topics of the server."""
+
+    def topic(self, name: str) -> Topic | None:
+        """Return the topic of this name."""
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        """Return the topic of this id."""
+
+
+class CommittedOffsetHandlers:
+    """Handlers over one coordinator; `wall_ms` is the time of day."""
+
+    def __init__(self, coordinator: GroupCoordinator, topics: Topics, wall_ms: Callable[[], int]) -> None:
+        self._coordinator = coordinator
+        self._topics = topics
+        self._wall_ms = wall_ms
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """Return the handlers by API key."""
+        return {ApiKey.OFFSET_COMMIT: self._offset_commit, ApiKey.OFFSET_FETCH: self._offset_fetch}
+
+    def _find(self, asked: Any, version: int) -> tuple[Topic | None, ErrorCode]:
+        """Return the topic that a request names, and the error if there is none."""
+        if version >= _TOPIC_IDS:
+            return self._topics.topic_by_id(asked.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
+        return self._topics.topic(asked.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    # --------------------------------------------------------------------------------------------------------- commit
+    def _offset_commit(self, request: Request) -> Any:
+        message, version = request.message, request.api_version
+        now_ms = self._wall_ms()
+        response = m.OffsetCommitResponse
+        topics, waiting = [], []
+        commits: list[tuple[str, int, CommittedOffset]] = []
+        for asked in message.topics:
+            topic, unknown = self._find(asked, version)
+            partitions = []
+            for each in asked.partitions:
+                partition = response.OffsetCommitResponsePartition(partition_index=each.partition_index)
+                partitions.append(partition)
+                if topic is None:
+                    partition.error_code = unknown
+                elif each.partition_index not in topic.partitions:
+                    partition.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                else:
+                    waiting.append(partition)
+                    commits.append((topic.name, each.partition_index, _committed_offset(each, asked.topic_id, now_ms)))
+            topics.append(
+                response.OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id, partitions=partitions)
+            )
+        if commits:
+            identity = MemberIdentity(message.member_id, message.group_instance_id)
+            generation = message.generation_id_or_member_epoch
+            errors = self._coordinator.commit(message.group_id, identity, generation, commits)
+            for partition, error in zip(waiting, errors, strict=True):
+                is_old = error is ErrorCode.GROUP_ID_NOT_FOUND and version < _COMMIT_GROUP_ID_NOT_FOUND
+                partition.error_code = ErrorCode.ILLEGAL_GENERATION if is_old else error
+        return response(topics=topics)
+
+    # ---------------------------------------------------------------------------------------------------------- fetch
+    def _offset_fetch(self, request: Request) -> Any:
+        message, version = request.message, request.api_version
+        response = m.OffsetFetchResponse
+        if version >= _FETCH_GROUPS:
+            return response(
+                groups=[self._fetch_group(each, message.require_stable, version) for each in message.groups]
+            )
+        topics = None if message.topics is None else [(each.name, each.partition_indexes) for each in message.topics]
+        error, found = self._coordinator.fetch(message.group_id, topics, require_stable=message.require_stable)
+        if error is not ErrorCode.NONE and version < _FETCH_GROUP_ERROR:
+            # Version 1 has a place for errors only in its partitions.
+            found = [(name, [FetchedOffset(each, error) for each in numbers]) for name, numbers in topics or ()]
+        return response(
+            error_code=error,
+            topics=[
+                response.OffsetFetchResponseTopic(
+                    name=name, partitions=_partitions(response.OffsetFetchResponsePartition, fetched, NO_TOPIC_ID)
+                )
+                for name, fetched in found
+            ],
+        )
+
+    def _fetch_group(self, asked: Any, require_stable: bool, version: int) -> Any:
+        response = m.OffsetFetchResponse
+        named = None if asked.topics is None else [(self._name(each, version), each) for each in asked.topics]
+        wanted = None if named is None else [(name, each.partition_indexes) for name, each in named if name is not None]
+        error, found = self._coordinator.fetch(asked.group_id, wanted, require_stable=require_stable)
+        if error is not ErrorCode.NONE:
+            return response.OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
+        rows = self._all(found, version) if named is None else _asked_for(named, found)
+        return response.OffsetFetchResponseGroup(
+            group_id=asked.group_id,
+            topics=[
+                response.OffsetFetchResponseTopics(
+                    name=name,
+                    topic_id=topic_id,
+                    partitions=_partitions(response.OffsetFetchResponsePartitions, fetched, topic_id),
+                )
+                for name, topic_id, fetched in rows
+            ],
+        )
+
+    def _name(self, asked: Any, version: int) -> str | None:
+        """Return the name of a topic; None for an id that the server does not have."""
+        if version < _TOPIC_IDS:
+            return str(asked.name)
+        topic = self._topics.topic_by_id(asked.topic_id)
+        return None if topic is None else topic.name
+
+    def _all(self, found: Sequence[tuple[str, list[FetchedOffset]]], version: int) -> list[_FetchedTopic]:
+        """Return every topic of a group; a topic without id cannot be named in the later versions."""
+        if version < _TOPIC_IDS:
+            return [(name, NO_TOPIC_ID, fetched) for name, fetched in found]
+        topics = [(self._topics.topic(name), fetched) for name, fetched in found]
+        return [(topic.name, topic.id, fetched) for topic, fetched in topics if topic is not None]
+
+
+_FetchedTopic = tuple[str, UUID, Sequence[FetchedOffset]]
+
+
+def _committed_offset(asked: Any, topic_id: UUID, now_ms: int) -> CommittedOffset:
+    return CommittedOffset(
+        offset=asked.committed_offset,
+        leader_epoch=asked.committed_leader_epoch,
+        metadata=asked.committed_metadata or "",
+        commit_timestamp_ms=now_ms,
+        topic_id=topic_id,
+    )
+
+
+def _asked_for(
+    named: Sequence[tuple[str | None, Any]], found: Sequence[tuple[str, list[FetchedOffset]]]
+) -> list[_FetchedTopic]:
+    """Return the topics of a request in its order; those without a name get UNKNOWN_TOPIC_ID."""
+    following = iter(found)
+    return [
+        (
+            asked.name,
+            asked.topic_id,
+            [FetchedOffset(each, ErrorCode.UNKNOWN_TOPIC_ID) for each in asked.partition_indexes]
+            if name is None
+            else next(following)[1],
+        )
+        for name, asked in named
+    ]
+
+
+def _partitions(structure: Any, fetched: Sequence[FetchedOffset], topic_id: UUID) -> list[Any]:
+    partitions = []
+    for each in fetched:
+        value = each.value or _NO_OFFSET
+        if _is_of_another_topic(value.topic_id, topic_id):
+            value = _NO_OFFSET
+        partitions.append(
+            structure(
+                partition_index=each.partition,
+                committed_offset=value.offset,
+                committed_leader_epoch=value.leader_epoch,
+                metadata=value.metadata,
+                error_code=each.error,
+            )
+        )
+    return partitions
+
+
+def _is_of_another_topic(committed: UUID, asked: UUID) -> bool:
+    """Return True if an offset was committed for a former topic of the name; an id made of the name shows nothing."""
+    return committed != asked and NO_TOPIC_ID not in (committed, asked) and asked.version != _ID_MADE_OF_A_NAME

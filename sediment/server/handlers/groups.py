@@ -1,0 +1,235 @@
+"""Handlers of groups and their members.
+
+    FindCoordinator                                     this server, for groups and transactions
+    JoinGroup, SyncGroup, Heartbeat, LeaveGroup         members
+    DescribeGroups, ListGroups                          views
+
+Differences between the versions of a message are handled here; the coordinator does not know them.
+
+Source: Kafka's KafkaApis and GroupCoordinatorService.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.groups.classic_group import GroupState
+from sediment.server.groups.group_coordinator import GroupCoordinator, GroupDescription
+from sediment.server.groups.group_requests import JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest
+from sediment.server.requests import Handler, Request
+
+_GROUP_KEY, _TRANSACTION_KEY = 0, 1
+_NO_NODE = (-1, "", -1)
+_UNKNOWN_KEY_TYPE = "only groups and transactions have a coordinator here"
+
+# First versions of what changed within an API.
+_FIND_COORDINATOR_BATCH = 4
+_JOIN_REBALANCE_TIMEOUT = 1
+_JOIN_KNOWN_MEMBER_ID = 4
+_JOIN_NULLABLE_PROTOCOL = 7
+_JOIN_SKIP_ASSIGNMENT = 9
+_SYNC_PROTOCOL = 5
+_LEAVE_SEVERAL = 3
+_DESCRIBE_GROUP_ID_NOT_FOUND = 6
+
+_GROUP_OPERATIONS = (3, 6, 8, 10, 11)  # READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS
+_ALL_GROUP_OPERATIONS = sum(1 << operation for operation in _GROUP_OPERATIONS)
+
+
+class GroupHandlers:
+    """Handlers over one coordinator; `node` is (id, host, port) of this server as clients see it."""
+
+    def __init__(self, coordinator: GroupCoordinator, node: tuple[int, str, int]) -> None:
+        self._coordinator = coordinator
+        self._node = node
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """Return the handlers by API key."""
+        return {
+            ApiKey.FIND_COORDINATOR: self._find_coordinator,
+            ApiKey.JOIN_GROUP: self._join_group,
+            ApiKey.SYNC_GROUP: self._sync_group,
+            ApiKey.HEARTBEAT: self._heartbeat,
+            ApiKey.LEAVE_GROUP: self._leave_group,
+            ApiKey.DESCRIBE_GROUPS: self._describe_groups,
+            ApiKey.LIST_GROUPS: self._list_groups,
+        }
+
+    # ---------------------------------------------------------------------------------------------------- coordinator
+    def _find_coordinator(self, request: Request) -> Any:
+        message = request.message
+        is_known = message.key_type in (_GROUP_KEY, _TRANSACTION_KEY)
+        error = ErrorCode.NONE if is_known else ErrorCode.INVALID_REQUEST
+        node_id, host, port = self._node if is_known else _NO_NODE
+        if request.api_version < _FIND_COORDINATOR_BATCH:
+            text = error.name if is_known else _UNKNOWN_KEY_TYPE
+            return m.FindCoordinatorResponse(
+                error_code=error, error_message=text, node_id=node_id, host=host, port=port
+            )
+        coordinator = m.FindCoordinatorResponse.Coordinator
+        text = "" if is_known else _UNKNOWN_KEY_TYPE
+        return m.FindCoordinatorResponse(
+            coordinators=[
+                coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error, error_message=text)
+                for key in message.coordinator_keys
+            ]
+        )
+
+    # -------------------------------------------------------------------------------------------------------- members
+    def _join_group(self, request: Request) -> None:
+        message, version = request.message, request.api_version
+        has_rebalance_timeout = version >= _JOIN_REBALANCE_TIMEOUT
+        join = JoinRequest(
+            member_id=message.member_id,
+            group_instance_id=message.group_instance_id,
+            client_id=request.client_id or "",
+            client_host=request.connection.client_host,
+            session_timeout_ms=message.session_timeout_ms,
+            rebalance_timeout_ms=message.rebalance_timeout_ms if has_rebalance_timeout else message.session_timeout_ms,
+            protocol_type=message.protocol_type,
+            protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in message.protocols),
+            requires_known_member_id=version >= _JOIN_KNOWN_MEMBER_ID,
+            supports_skipping_assignment=version >= _JOIN_SKIP_ASSIGNMENT,
+        )
+        self._coordinator.join(message.group_id, join, lambda answer: request.respond(_join_response(answer, version)))
+
+    def _sync_group(self, request: Request) -> Any:
+        message = request.message
+        if request.api_version >= _SYNC_PROTOCOL and None in (message.protocol_type, message.protocol_name):
+            return m.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        sync = SyncRequest(
+            member_id=message.member_id,
+            group_instance_id=message.group_instance_id,
+            generation=message.generation_id,
+            protocol_type=message.protocol_type,
+            protocol_name=message.protocol_name,
+            assignments=tuple((each.member_id, bytes(each.assignment)) for each in message.assignments),
+        )
+        self._coordinator.sync(message.group_id, sync, lambda answer: request.respond(_sync_response(answer)))
+        return None
+
+    def _heartbeat(self, request: Request) -> Any:
+        message = request.message
+        identity = MemberIdentity(message.member_id, message.group_instance_id)
+        error = self._coordinator.heartbeat(message.group_id, identity, message.generation_id)
+        return m.HeartbeatResponse(error_code=error)
+
+    def _leave_group(self, request: Request) -> Any:
+        message = request.message
+        if request.api_version < _LEAVE_SEVERAL:
+            error, errors = self._coordinator.leave(message.group_id, [MemberIdentity(message.member_id)])
+            return m.LeaveGroupResponse(error_code=error or errors[0])
+        identities = [MemberIdentity(each.member_id, each.group_instance_id) for each in message.members]
+        error, errors = self._coordinator.leave(message.group_id, identities)
+        response = m.LeaveGroupResponse
+        return response(
+            error_code=error,
+            members=[
+                response.MemberResponse(
+                    member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=member_error
+                )
+                for identity, member_error in zip(identities, errors, strict=bool(errors))
+            ],
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- views
+    def _describe_groups(self, request: Request) -> Any:
+        message, version = request.message, request.api_version
+        operations = _ALL_GROUP_OPERATIONS if message.include_authorized_operations else None
+        return m.DescribeGroupsResponse(
+            groups=[
+                _described_group(group_id, *self._coordinator.describe(group_id), operations, version)
+                for group_id in message.groups
+            ]
+        )
+
+    def _list_groups(self, request: Request) -> Any:
+        states = {state.strip().lower() for state in request.message.states_filter}
+        kinds = {kind.lower() for kind in request.message.types_filter}
+        error, groups = self._coordinator.list_groups()
+        response = m.ListGroupsResponse
+        return response(
+            error_code=error,
+            groups=[
+                response.ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type,
+                    group_state=group.state.value,
+                    group_type=group.kind.value,
+                )
+                for group in groups
+                if (not states or group.state.value.lower() in states) and (not kinds or group.kind.value in kinds)
+            ],
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------- responses
+def _join_response(answer: JoinAnswer, version: int) -> Any:
+    response = m.JoinGroupResponse
+    # Before version 7 the name of the protocol is never null.
+    name = answer.protocol_name if version >= _JOIN_NULLABLE_PROTOCOL else answer.protocol_name or ""
+    return response(
+        error_code=answer.error,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=name,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=[
+            response.JoinGroupResponseMember(
+                member_id=member.member_id, group_instance_id=member.group_instance_id, metadata=member.metadata
+            )
+            for member in answer.members
+        ],
+    )
+
+
+def _sync_response(answer: SyncAnswer) -> Any:
+    return m.SyncGroupResponse(
+        error_code=answer.error,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        assignment=answer.assignment,
+    )
+
+
+def _described_group(
+    group_id: str, error: ErrorCode, group: GroupDescription | None, operations: int | None, version: int
+) -> Any:
+    response = m.DescribeGroupsResponse
+    if group is None:
+        is_absent = error is ErrorCode.GROUP_ID_NOT_FOUND
+        described = response.DescribedGroup(group_id=group_id, error_code=error)
+        if is_absent:
+            described.group_state = GroupState.DEAD.value
+        if is_absent and version < _DESCRIBE_GROUP_ID_NOT_FOUND:
+            described.error_code = ErrorCode.NONE
+        elif is_absent:
+            described.error_message = f"Group {group_id} not found."
+    else:
+        is_stable = group.state is GroupState.STABLE
+        described = response.DescribedGroup(
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type,
+            protocol_data=group.protocol_name if is_stable else "",
+            members=[
+                response.DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
+                    member_assignment=member.assignment,
+                )
+                for member in group.members
+            ],
+        )
+    if operations is not None and described.error_code == ErrorCode.NONE:
+        described.authorized_operations = operations
+    return described

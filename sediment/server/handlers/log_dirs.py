@@ -1,0 +1,110 @@
+"""Log directories and producers: DescribeLogDirs and DescribeProducers.
+
+Source: Kafka's ReplicaManager.describeLogDirs and UnifiedLog.activeProducers.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.errors import error_code_of
+from sediment.server.limited_log import LimitedLog
+from sediment.server.read_only.catalog import Catalog, ServedDirectory
+from sediment.server.requests import Handler, Request
+
+_UNKNOWN_BYTES = -1
+
+
+class LogDirHandlers:
+    """Descriptions of what is on disk."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._log = LimitedLog(logging.getLogger(__name__))
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """Return the handlers by API."""
+        return {ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs, ApiKey.DESCRIBE_PRODUCERS: self.describe_producers}
+
+    def describe_log_dirs(self, request: Request) -> Any:
+        """Return each directory with the sizes of its logs."""
+        wanted = request.message.topics
+        selected = None
+        if wanted is not None:
+            selected = {(topic.topic, number) for topic in wanted for number in topic.partitions}
+        return m.DescribeLogDirsResponse(
+            results=[_described(directory, selected) for directory in self._catalog.directories]
+        )
+
+    def describe_producers(self, request: Request) -> Any:
+        """Return the producers of each partition."""
+        response = m.DescribeProducersResponse
+        return response(
+            topics=[
+                response.TopicResponse(
+                    name=topic.name, partitions=[self._producers(topic.name, each) for each in topic.partition_indexes]
+                )
+                for topic in request.message.topics
+            ]
+        )
+
+    def _producers(self, topic: str, number: int) -> Any:
+        response = m.DescribeProducersResponse
+        log = self._catalog.partition(topic, number)
+        if log is None:
+            return response.PartitionResponse(
+                partition_index=number, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error_message=None
+            )
+        try:
+            producers = log.producers
+        except (SedimentError, OSError) as error:
+            self._log.warning(str(error))
+            return response.PartitionResponse(
+                partition_index=number, error_code=error_code_of(error), error_message=None
+            )
+        return response.PartitionResponse(
+            partition_index=number,
+            active_producers=[
+                response.ProducerState(
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.producer_epoch,
+                    last_sequence=producer.last_sequence,
+                    last_timestamp=producer.timestamp_ms,
+                    coordinator_epoch=producer.coordinator_epoch,
+                    current_txn_start_offset=producer.current_txn_first_offset,
+                )
+                for producer in producers
+            ],
+        )
+
+
+def _described(directory: ServedDirectory, selected: set[tuple[str, int]] | None) -> Any:
+    response = m.DescribeLogDirsResponse
+    by_topic: dict[str, list[Any]] = {}
+    for partition, log in directory.logs.items():
+        if selected is None or (partition.topic, partition.partition) in selected:
+            by_topic.setdefault(partition.topic, []).append(
+                response.DescribeLogDirsPartition(
+                    partition_index=partition.partition, partition_size=log.size_bytes, offset_lag=0
+                )
+            )
+    try:
+        usage = shutil.disk_usage(directory.path)
+        total_bytes, usable_bytes = usage.total, usage.free
+    except OSError:
+        total_bytes = usable_bytes = _UNKNOWN_BYTES
+    return response.DescribeLogDirsResult(
+        log_dir=str(directory.path),
+        topics=[
+            response.DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()
+        ],
+        total_bytes=total_bytes,
+        usable_bytes=usable_bytes,
+    )

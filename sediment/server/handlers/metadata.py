@@ -1,0 +1,233 @@
+"""Brokers, topics and partitions: Metadata, DescribeCluster, DescribeTopicPartitions, and what tools ask besides.
+
+This server is the only broker: the leader and the only replica of every partition that it has.
+
+Source: Kafka's KafkaApis, DescribeTopicPartitionsRequestHandler and AuthHelper.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sediment.segment_io.errors import OpenFilesLimitError, StorageError
+from sediment.segment_io.format.names import is_topic_name
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.read_only.catalog import Catalog, Topic
+from sediment.server.read_only.frozen_log import FrozenLog
+from sediment.server.requests import Handler, Request
+
+MAX_REQUEST_PARTITIONS = 2000
+"""Kafka's max.request.partition.size.limit."""
+
+_READ, _DESCRIBE, _DESCRIBE_CONFIGS = 3, 8, 10  # numbers of AclOperation
+_TOPIC_OPERATIONS = 1 << _READ | 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS
+_CLUSTER_OPERATIONS = 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS
+_NOT_ASKED = -(1 << 31)
+_BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
+_NO_ID = uuid.UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """This server, as clients know it."""
+
+    id: int
+    host: str
+    port: int
+
+
+class MetadataHandlers:
+    """Answers about the topics of `catalog`, all of them at `node`."""
+
+    def __init__(self, catalog: Catalog, node: Node) -> None:
+        self._catalog = catalog
+        self._node = node
+        self._partitions: dict[str, Sequence[Any]] = {}
+        self._described: dict[str, Sequence[Any]] = {}
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """Return the handlers by API."""
+        return {
+            ApiKey.METADATA: self.metadata,
+            ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: self.list_partition_reassignments,
+            ApiKey.DESCRIBE_QUORUM: self.describe_quorum,
+            ApiKey.ELECT_LEADERS: self.elect_leaders,
+        }
+
+    # --------------------------------------------------------------------------------------------------------- metadata
+    def metadata(self, request: Request) -> Any:
+        """Return the topics that are asked for, or all."""
+        message, node = request.message, self._node
+        wants_all = message.topics is None or (request.api_version == 0 and not message.topics)
+        with_operations = message.include_topic_authorized_operations
+        if wants_all:
+            topics = [self._metadata_of(topic, with_operations) for topic in self._catalog.topics()]
+        else:
+            asked = dict.fromkeys((topic.name, topic.topic_id) for topic in message.topics)
+            topics = [self._metadata_of_asked(name, topic_id, with_operations) for name, topic_id in asked]
+        with_cluster = message.include_cluster_authorized_operations
+        return m.MetadataResponse(
+            brokers=[m.MetadataResponse.MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port)],
+            cluster_id=self._catalog.cluster_id,
+            controller_id=node.id,
+            topics=topics,
+            cluster_authorized_operations=_CLUSTER_OPERATIONS if with_cluster else _NOT_ASKED,
+        )
+
+    def _metadata_of_asked(self, name: str | None, topic_id: uuid.UUID, with_operations: bool) -> Any:
+        topic = self._catalog.topic_by_id(topic_id) if name is None else self._catalog.topic(name)
+        if topic is not None:
+            return self._metadata_of(topic, with_operations)
+        code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else _unknown_topic(name)
+        return m.MetadataResponse.MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id)
+
+    def _metadata_of(self, topic: Topic, with_operations: bool) -> Any:
+        partitions = self._partitions.get(topic.name)
+        if partitions is None:
+            replicas = (self._node.id,)
+            partition = m.MetadataResponse.MetadataResponsePartition
+            partitions = self._partitions[topic.name] = [
+                partition(
+                    partition_index=number,
+                    leader_id=self._node.id,
+                    leader_epoch=leader_epoch(log),
+                    replica_nodes=replicas,
+                    isr_nodes=replicas,
+                )
+                for number, log in topic.partitions.items()
+            ]
+        return m.MetadataResponse.MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.id,
+            is_internal=topic.is_internal,
+            partitions=partitions,
+            topic_authorized_operations=_TOPIC_OPERATIONS if with_operations else _NOT_ASKED,
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- cluster
+    def describe_cluster(self, request: Request) -> Any:
+        """Return this broker."""
+        message, node = request.message, self._node
+        if message.endpoint_type != _BROKERS:
+            is_known = message.endpoint_type == _CONTROLLERS
+            return m.DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message="this endpoint is a broker's",
+                endpoint_type=_BROKERS,
+                cluster_id=self._catalog.cluster_id,
+            )
+        with_operations = message.include_cluster_authorized_operations
+        broker = m.DescribeClusterResponse.DescribeClusterBroker
+        return m.DescribeClusterResponse(
+            cluster_id=self._catalog.cluster_id,
+            controller_id=node.id,
+            brokers=[broker(broker_id=node.id, host=node.host, port=node.port)],
+            cluster_authorized_operations=_CLUSTER_OPERATIONS if with_operations else _NOT_ASKED,
+        )
+
+    # ------------------------------------------------------------------------------------------------------- partitions
+    def describe_topic_partitions(self, request: Request) -> Any:
+        """Return the partitions of topics by name, page by page."""
+        message = request.message
+        names = sorted({topic.name for topic in message.topics}) or [topic.name for topic in self._catalog.topics()]
+        first = 0
+        if message.cursor is not None:
+            names = [name for name in names if name >= message.cursor.topic_name]
+            if names and names[0] == message.cursor.topic_name:
+                first = message.cursor.partition_index
+        left = max(1, min(message.response_partition_limit, MAX_REQUEST_PARTITIONS))
+        topics: list[Any] = []
+        response = m.DescribeTopicPartitionsResponse(topics=topics)
+        for name in names:
+            topic = self._catalog.topic(name)
+            if topic is None:
+                topics.append(response.DescribeTopicPartitionsResponseTopic(error_code=_unknown_topic(name), name=name))
+                first = 0
+                continue
+            partitions = [each for each in self._described_partitions(topic) if each.partition_index >= first]
+            first = 0
+            if not left and partitions:
+                response.next_cursor = response.Cursor(topic_name=name, partition_index=partitions[0].partition_index)
+                break
+            topics.append(
+                response.DescribeTopicPartitionsResponseTopic(
+                    name=name,
+                    topic_id=topic.id,
+                    is_internal=topic.is_internal,
+                    partitions=partitions[:left],
+                    topic_authorized_operations=_TOPIC_OPERATIONS,
+                )
+            )
+            if len(partitions) > left:
+                following = partitions[left].partition_index
+                response.next_cursor = response.Cursor(topic_name=name, partition_index=following)
+                break
+            left -= len(partitions)
+        return response
+
+    def _described_partitions(self, topic: Topic) -> Sequence[Any]:
+        partitions = self._described.get(topic.name)
+        if partitions is None:
+            replicas = (self._node.id,)
+            partition = m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
+            partitions = self._described[topic.name] = [
+                partition(
+                    partition_index=number,
+                    leader_id=self._node.id,
+                    leader_epoch=leader_epoch(log),
+                    replica_nodes=replicas,
+                    isr_nodes=replicas,
+                    eligible_leader_replicas=(),
+                    last_known_elr=(),
+                )
+                for number, log in topic.partitions.items()
+            ]
+        return partitions
+
+    # ------------------------------------------------------------------------------------------------------ what is not
+    def list_partition_reassignments(self, request: Request) -> Any:
+        """Return that there are none."""
+        return m.ListPartitionReassignmentsResponse(error_message=None)
+
+    def describe_quorum(self, request: Request) -> Any:
+        """Refuse: the quorum of the cluster is not here."""
+        return m.DescribeQuorumResponse(
+            error_code=ErrorCode.INVALID_REQUEST, error_message="a read-only server has no quorum"
+        )
+
+    def elect_leaders(self, request: Request) -> Any:
+        """Return that every partition has its leader."""
+        result = m.ElectLeadersResponse.ReplicaElectionResult
+        return m.ElectLeadersResponse(
+            replica_election_results=[
+                result(
+                    topic=topic.topic,
+                    partition_result=[self._election(topic.topic, number) for number in topic.partitions],
+                )
+                for topic in request.message.topic_partitions or ()
+            ]
+        )
+
+    def _election(self, topic: str, number: int) -> Any:
+        is_known = self._catalog.partition(topic, number) is not None
+        code = ErrorCode.ELECTION_NOT_NEEDED if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return m.ElectLeadersResponse.PartitionResult(partition_id=number, error_code=code, error_message=None)
+
+
+def leader_epoch(log: FrozenLog) -> int:
+    """Return the leader epoch; 0 for a log that cannot be read, whose fetches then say so."""
+    try:
+        return log.leader_epoch
+    except (StorageError, OpenFilesLimitError):
+        return 0
+
+
+def _unknown_topic(name: str) -> ErrorCode:
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -1,0 +1,231 @@
+"""Requests that would change something, which a read-only server refuses.
+
+Every answer has an error that clients do not try again after, and a message where the version has one.  A producer
+without acknowledgements gets no answer, so that its connection is closed, as Kafka does.
+
+Source: Kafka's KafkaApis, for a principal without the permission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.requests import Handler, Request
+
+READ_ONLY = "this server is read-only"
+
+_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_GROUP = ErrorCode.GROUP_AUTHORIZATION_FAILED
+_CLUSTER = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+_TRANSACTION = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+_BROKER_RESOURCES = frozenset({4, 8})  # ConfigResource.Type: BROKER, BROKER_LOGGER
+_FIRST_BATCHED_ADD_PARTITIONS = 4
+_NO_ACKS = 0
+
+
+class RefusedHandlers:
+    """Handlers that change nothing."""
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """Return the handlers by API."""
+        return {
+            ApiKey.PRODUCE: produce,
+            ApiKey.CREATE_TOPICS: create_topics,
+            ApiKey.DELETE_TOPICS: delete_topics,
+            ApiKey.CREATE_PARTITIONS: create_partitions,
+            ApiKey.DELETE_RECORDS: delete_records,
+            ApiKey.INIT_PRODUCER_ID: init_producer_id,
+            ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+            ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+            ApiKey.END_TXN: end_txn,
+            ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
+            ApiKey.ALTER_CONFIGS: alter_configs,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+            ApiKey.DELETE_GROUPS: delete_groups,
+            ApiKey.OFFSET_DELETE: offset_delete,
+        }
+
+
+def produce(request: Request) -> Any:
+    """Refuse each partition.
+
+    Raises:
+        UsageError: the producer wants no answer.
+    """
+    message, response = request.message, m.ProduceResponse
+    if message.acks == _NO_ACKS:
+        raise UsageError(READ_ONLY, advice="send to a broker")
+    return response(
+        responses=[
+            response.TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    response.PartitionProduceResponse(
+                        index=each.index, error_code=_TOPIC, base_offset=-1, error_message=READ_ONLY
+                    )
+                    for each in topic.partition_data
+                ],
+            )
+            for topic in message.topic_data
+        ]
+    )
+
+
+def create_topics(request: Request) -> Any:
+    """Refuse each topic."""
+    response = m.CreateTopicsResponse
+    return response(
+        topics=[
+            response.CreatableTopicResult(name=topic.name, error_code=_TOPIC, error_message=READ_ONLY)
+            for topic in request.message.topics
+        ]
+    )
+
+
+def delete_topics(request: Request) -> Any:
+    """Refuse each topic."""
+    result = m.DeleteTopicsResponse.DeletableTopicResult
+    by_state = [
+        result(name=topic.name, topic_id=topic.topic_id, error_code=_TOPIC, error_message=READ_ONLY)
+        for topic in request.message.topics
+    ]
+    by_name = [result(name=name, error_code=_TOPIC, error_message=READ_ONLY) for name in request.message.topic_names]
+    return m.DeleteTopicsResponse(responses=by_state + by_name)
+
+
+def create_partitions(request: Request) -> Any:
+    """Refuse each topic."""
+    response = m.CreatePartitionsResponse
+    return response(
+        results=[
+            response.CreatePartitionsTopicResult(name=topic.name, error_code=_TOPIC, error_message=READ_ONLY)
+            for topic in request.message.topics
+        ]
+    )
+
+
+def delete_records(request: Request) -> Any:
+    """Refuse each partition."""
+    response = m.DeleteRecordsResponse
+    return response(
+        topics=[
+            response.DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    response.DeleteRecordsPartitionResult(
+                        partition_index=each.partition_index, low_watermark=-1, error_code=_TOPIC
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.message.topics
+        ]
+    )
+
+
+def init_producer_id(request: Request) -> Any:
+    """Refuse: an idempotent producer writes."""
+    is_transactional = request.message.transactional_id is not None
+    return m.InitProducerIdResponse(error_code=_TRANSACTION if is_transactional else _CLUSTER, producer_epoch=-1)
+
+
+def add_partitions_to_txn(request: Request) -> Any:
+    """Refuse each partition."""
+    message, response = request.message, m.AddPartitionsToTxnResponse
+    partition = response.AddPartitionsToTxnPartitionResult
+
+    def refused(topics: Any) -> list[Any]:
+        return [
+            response.AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    partition(partition_index=number, partition_error_code=_TRANSACTION) for number in topic.partitions
+                ],
+            )
+            for topic in topics
+        ]
+
+    if request.api_version < _FIRST_BATCHED_ADD_PARTITIONS:
+        return response(results_by_topic_v3_and_below=refused(message.v3_and_below_topics))
+    return response(
+        results_by_transaction=[
+            response.AddPartitionsToTxnResult(
+                transactional_id=each.transactional_id, topic_results=refused(each.topics)
+            )
+            for each in message.transactions
+        ]
+    )
+
+
+def add_offsets_to_txn(request: Request) -> Any:
+    """Refuse."""
+    return m.AddOffsetsToTxnResponse(error_code=_TRANSACTION)
+
+
+def end_txn(request: Request) -> Any:
+    """Refuse."""
+    return m.EndTxnResponse(error_code=_TRANSACTION)
+
+
+def txn_offset_commit(request: Request) -> Any:
+    """Refuse each partition."""
+    response = m.TxnOffsetCommitResponse
+    return response(
+        topics=[
+            response.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    response.TxnOffsetCommitResponsePartition(
+                        partition_index=each.partition_index, error_code=_TRANSACTION
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.message.topics
+        ]
+    )
+
+
+def alter_configs(request: Request) -> Any:
+    """Refuse each resource."""
+    return _altered(request, m.AlterConfigsResponse)
+
+
+def incremental_alter_configs(request: Request) -> Any:
+    """Refuse each resource."""
+    return _altered(request, m.IncrementalAlterConfigsResponse)
+
+
+def _altered(request: Request, response: Any) -> Any:
+    return response(
+        responses=[
+            response.AlterConfigsResourceResponse(
+                error_code=_CLUSTER if each.resource_type in _BROKER_RESOURCES else _TOPIC,
+                error_message=READ_ONLY,
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+            )
+            for each in request.message.resources
+        ]
+    )
+
+
+def delete_groups(request: Request) -> Any:
+    """Refuse each group."""
+    response = m.DeleteGroupsResponse
+    return response(
+        results=[
+            response.DeletableGroupResult(group_id=name, error_code=_GROUP) for name in request.message.groups_names
+        ]
+    )
+
+
+def offset_delete(request: Request) -> Any:
+    """Refuse."""
+    return m.OffsetDeleteResponse(error_code=_GROUP)

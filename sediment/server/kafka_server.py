@@ -1,0 +1,318 @@
+"""KafkaServer: start and stop of a server over log directories that are only read.
+
+    start                                             undone at the stop, in reverse order
+     1  raise the limit of open files                 -
+     2  open the log directories, load compiled code  close their files
+     3  lock and read the state directory             release it
+     4  read certificate and users, check the address -
+     5  take the address                              close it
+     6  start the timer                               end it
+     7  open the request log                          close it
+     8  make the handlers                             -
+     9  start handlers and processors                 finish the requests in progress, send their responses
+    10  load groups and transactions, in a thread     answer the members that wait for a rebalance
+    11  accept connections                            accept none, close the idle ones, read no further request
+
+A step that fails undoes those before it.  A stop takes STOP_SECONDS or little more.  Then the process can end, whatever
+still runs.
+
+Source: Kafka's BrokerServer and SocketServer.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+
+from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.partition.slices import Bounds
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.segment_io.units import NS_PER_MS
+from sediment.server.apis import Features, KafkaApis
+from sediment.server.coordinator_log import CoordinatorLog
+from sediment.server.delayed import Timer
+from sediment.server.endpoints import Endpoint, choose_advertised
+from sediment.server.groups.group_coordinator import GroupCoordinator
+from sediment.server.groups.state_directory import StateDirectory
+from sediment.server.groups.stored_groups import replay_groups
+from sediment.server.handlers.committed_offsets import CommittedOffsetHandlers
+from sediment.server.handlers.configs import ConfigHandlers
+from sediment.server.handlers.fetch import FetchHandlers
+from sediment.server.handlers.groups import GroupHandlers
+from sediment.server.handlers.list_offsets import OffsetHandlers
+from sediment.server.handlers.log_dirs import LogDirHandlers
+from sediment.server.handlers.metadata import MetadataHandlers, Node
+from sediment.server.handlers.refused import RefusedHandlers
+from sediment.server.handlers.transactions import TransactionHandlers
+from sediment.server.metrics_text import metrics_text
+from sediment.server.processor import Listener
+from sediment.server.read_only.catalog import CatalogOptions, open_catalog
+from sediment.server.read_only.warm_up import warm_up
+from sediment.server.request_log import RequestLog
+from sediment.server.request_metrics import RequestMetrics
+from sediment.server.requests import Handler
+from sediment.server.security.credentials import Credentials, of_cluster, read_users
+from sediment.server.security.exposure import choose_credentials, security_protocol
+from sediment.server.security.sasl import SaslAuthenticator, SaslHandlers, SaslMechanisms
+from sediment.server.security.tls import server_context
+from sediment.server.server_config import ServerConfig
+from sediment.server.socket_server import SocketServer, bind
+from sediment.server.transactions.stored_transactions import replay_transactions
+
+_LOGGER = logging.getLogger(__name__)
+
+STOP_SECONDS = 5.0
+_WANTED_OPEN_FILES = 65_536
+_DESCRIPTORS_BESIDE = 64
+
+HANDLED_AT_ONCE = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
+"""APIs whose handlers never wait for another thread or for a flush, and take less time than a hand-over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Files and flags of the listener's security; `certificate` and `key` come together."""
+
+    certificate: Path | None = None
+    key: Path | None = None
+    users: Path | None = None
+    insecure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Options of a server; `listen` with port 0 picks a free port."""
+
+    directories: tuple[Path, ...]
+    listen: Endpoint
+    advertise: Endpoint | None = None
+    catalog: CatalogOptions = field(default_factory=CatalogOptions)
+    security: Security = field(default_factory=Security)
+    state: Path | None = None
+    """Directory for committed offsets; None keeps them in memory."""
+
+    request_log: Path | None = None
+    config: ServerConfig = field(default_factory=ServerConfig)
+
+
+class KafkaServer:
+    """A server between `start` and `stop`, or within a `with` block."""
+
+    def __init__(self, options: ServerOptions, fs: Fs) -> None:
+        self._options = options
+        self._fs = fs
+        self._undo = ExitStack()
+
+    def __enter__(self) -> KafkaServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start to serve.
+
+        Raises:
+            UsageError: an option is wrong, or would let other machines read without TLS and SASL.
+            DirectoryInUseError: a process holds the lock of a directory, or another server the state directory.
+            SedimentError, OSError: a directory or file cannot be read.
+        """
+        with ExitStack() as undo:
+            self._start(undo)
+            self._undo = undo.pop_all()
+
+    def stop(self) -> None:
+        """Stop as the table of this module says; later calls have no effect."""
+        self._undo.close()
+
+    def metrics_text(self) -> bytes:
+        """Return the metrics as Prometheus text."""
+        return metrics_text(self.metrics, self._sockets)
+
+    def _start(self, undo: ExitStack) -> None:
+        options = self._options
+        _raise_open_files_limit(options.config.max_connections)  # 1
+        self.catalog = open_catalog(options.directories, options.catalog, self._fs)  # 2
+        undo.callback(self.catalog.close)
+        warm_up()
+        config = replace(options.config, node_id=self.catalog.node_id)
+        state = None
+        if options.state is not None:  # 3
+            directories = [directory.path for directory in self.catalog.directories]
+            state = StateDirectory(options.state, directories, self._fs)
+            undo.callback(state.close)
+
+        security = options.security
+        tls = _tls_of(security)  # 4
+        from_file = None if security.users is None else read_users(security.users)
+        resolved = options.listen.resolve()
+        credentials = choose_credentials(
+            resolved,
+            from_file,
+            _credentials_of(self.catalog.metadata),
+            has_tls=tls is not None,
+            insecure=security.insecure,
+        )
+        choose_advertised(options.listen, resolved, options.advertise)
+
+        listening = bind(resolved, config)  # 5
+        undo.callback(listening.close)
+        self.bound = replace(resolved, port=listening.getsockname()[1])
+        self.advertised = choose_advertised(options.listen, self.bound, options.advertise)
+        self.protocol = security_protocol(has_tls=tls is not None, has_users=credentials is not None)
+
+        timer = Timer()  # 6
+        undo.callback(timer.close)
+        request_log = None
+        if options.request_log is not None:  # 7
+            request_log = RequestLog(options.request_log)
+            undo.callback(request_log.close)
+
+        coordinator = GroupCoordinator(config, timer, time.monotonic_ns, state)  # 8
+        transactions = TransactionHandlers(_wall_ms)
+        sasl = SaslHandlers(timer, config.connection_failed_authentication_delay_ms)
+        node = Node(self.catalog.node_id, self.advertised.host, self.advertised.port)
+        apis = KafkaApis(
+            _joined(
+                sasl.handlers(),
+                MetadataHandlers(self.catalog, node).handlers(),
+                FetchHandlers(self.catalog, timer, fetch_max_bytes=config.fetch_max_bytes).handlers(),
+                OffsetHandlers(self.catalog).handlers(),
+                ConfigHandlers(self.catalog, self.catalog.node_id).handlers(),
+                LogDirHandlers(self.catalog).handlers(),
+                GroupHandlers(coordinator, (node.id, node.host, node.port)).handlers(),
+                CommittedOffsetHandlers(coordinator, self.catalog, _wall_ms).handlers(),
+                transactions.handlers(),
+                RefusedHandlers().handlers(),
+            ),
+            _features_of(self.catalog.metadata),
+        )
+
+        self.metrics = RequestMetrics(
+            config.num_network_threads, log=None if request_log is None else request_log.log
+        )  # 9
+        self._sockets = SocketServer(
+            listening,
+            Listener(
+                self.protocol, str(self.bound), tls, _maker_of_authenticators(credentials, has_tls=tls is not None)
+            ),
+            config,
+            apis.handle,
+            self.metrics,
+            HANDLED_AT_ONCE,
+        )
+        self._sockets.start()
+        undo.callback(self._sockets.stop, STOP_SECONDS)
+
+        undo.callback(coordinator.close)  # 10
+        self._load_in_background(coordinator, transactions)
+
+        self._sockets.open()  # 11
+        undo.callback(self._sockets.stop_reading)
+        undo.callback(self._sockets.stop_accepting)
+
+    def _load_in_background(self, coordinator: GroupCoordinator, transactions: TransactionHandlers) -> None:
+        """Load groups and transactions; until they are there, clients try again."""
+
+        def load_groups() -> None:
+            coordinator.load(replay_groups(*self._coordinator_logs(CONSUMER_OFFSETS), self._fs))
+
+        def load_transactions() -> None:
+            transactions.load(replay_transactions(*self._coordinator_logs(TRANSACTION_STATE), self._fs))
+
+        def load() -> None:
+            for what, load_one in (("groups", load_groups), ("transactions", load_transactions)):
+                try:
+                    load_one()
+                except (SedimentError, OSError) as error:
+                    _LOGGER.error("the %s cannot be loaded, and clients wait for them in vain: %s", what, error)
+
+        threading.Thread(target=load, name="group-metadata-manager-0", daemon=True).start()
+
+    def _coordinator_logs(self, topic_name: str) -> tuple[list[CoordinatorLog], int]:
+        """Return the logs of an internal topic, and its number of partitions."""
+        topic = self.catalog.topic(topic_name)
+        if topic is None:
+            return [], 1
+        logs = [
+            CoordinatorLog(
+                Source(log.partition, log.directory),
+                Bounds(first_offset=log.log_start_offset, end_offset=log.high_watermark),
+            )
+            for log in topic.partitions.values()
+        ]
+        metadata = self.catalog.metadata
+        stated = metadata.partitions.get(topic_name, ()) if metadata is not None else ()
+        return logs, max((*stated, *topic.partitions)) + 1
+
+
+def _raise_open_files_limit(connections: int) -> None:
+    """Let this process open as many files as it may, and warn if that is too few for its connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _WANTED_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft != resource.RLIM_INFINITY and soft < connections + _DESCRIPTORS_BESIDE:
+        _LOGGER.warning(
+            "this process may open %d files, too few for max.connections=%d; raise the limit: ulimit -n %d",
+            soft,
+            connections,
+            _WANTED_OPEN_FILES,
+        )
+
+
+def _tls_of(security: Security) -> ssl.SSLContext | None:
+    if security.certificate is None and security.key is None:
+        return None
+    if security.certificate is None or security.key is None:
+        raise UsageError("--tls-cert and --tls-key belong together", advice="give both, or neither")
+    return server_context(security.certificate, security.key)
+
+
+def _credentials_of(metadata: ClusterMetadata | None) -> Credentials | None:
+    return None if metadata is None else of_cluster(metadata.scram_credentials)
+
+
+def _maker_of_authenticators(
+    credentials: Credentials | None, *, has_tls: bool
+) -> Callable[[], SaslAuthenticator] | None:
+    if credentials is None:
+        return None
+    mechanisms = SaslMechanisms(credentials, has_tls=has_tls)
+    return lambda: SaslAuthenticator(mechanisms)
+
+
+def _features_of(metadata: ClusterMetadata | None) -> Features:
+    """Return the finalized features of the cluster; a reader supports just these levels."""
+    if metadata is None:
+        return Features({}, {})
+    levels = dict(metadata.features)
+    return Features({name: (level, level) for name, level in levels.items()}, levels, metadata.end_offset)
+
+
+def _joined(*mappings: Mapping[ApiKey, Handler]) -> dict[ApiKey, Handler]:
+    joined: dict[ApiKey, Handler] = {}
+    for mapping in mappings:
+        assert not joined.keys() & mapping.keys(), joined.keys() & mapping.keys()
+        joined.update(mapping)
+    return joined
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // NS_PER_MS

@@ -1,0 +1,49 @@
+"""Log lines about peers, at a bounded rate: a flood of bad connections must not become a flood of lines.
+
+Invariant: at most `lines_per_second` lines leave in a second; the next line after a silence gives the number of those
+that were left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+_NS_PER_SECOND = 1_000_000_000
+_LINES_PER_SECOND = 10
+
+
+class LimitedLog:
+    """Warnings to `logger`, so many in a second."""
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        *,
+        lines_per_second: int = _LINES_PER_SECOND,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._logger = logger
+        self._limit = lines_per_second
+        self._clock = clock
+        self._second = -1
+        self._lines = 0
+        self._left_out = 0
+        self._guard = threading.Lock()
+
+    def warning(self, line: str) -> None:
+        """Log `line`, or count it if this second has had its lines."""
+        second = self._clock() // _NS_PER_SECOND
+        with self._guard:
+            if second != self._second:
+                self._second, self._lines = second, 0
+            self._lines += 1
+            if self._lines > self._limit:
+                self._left_out += 1
+                return
+            left_out, self._left_out = self._left_out, 0
+        if left_out:
+            line = f"{line} ({left_out} lines about other connections were left out)"
+        self._logger.warning("%s", line)

@@ -1,0 +1,468 @@
+"""Catalog: the topics in one or several log directories, as one broker would offer them.
+
+    1. no process may hold the lock of a directory, and all directories belong to one cluster
+    2. `-delete`, `-stray` and `-future` directories and the metadata log are left out
+    3. partitions of one name in several directories are replicas of one partition:
+       that of the highest leader epoch is served, then that of the highest log end
+       the high watermark is the largest that a replica states, at most the log end of the one that is served
+    4. topic ids, configs and features come from the metadata log where there is one; else ids come from
+       `partition.metadata`, else from the topic's name
+
+Invariants: nothing is written and no lock is taken.  No file is opened by a name that a client gave.  What opening does
+for a partition is a listing of its directory and a look at a small file; everything else waits for its first use.
+
+Source: kafka-log 01 §1, §9, §10; 04 §4.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import resource
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from sediment.engine.directory.lock import lock_holder
+from sediment.segment_io.errors import (
+    CorruptDataError,
+    DirectoryInUseError,
+    NotALogDirectoryError,
+    OwnershipError,
+    StorageError,
+    UnsupportedDataError,
+    UsageError,
+)
+from sediment.segment_io.format.checkpoints import MetaProperties, format_uuid, parse_uuid
+from sediment.segment_io.format.names import (
+    INTERNAL_TOPICS,
+    LOCK_FILE,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    TopicPartition,
+    parse_partition_directory,
+    parse_segment_file,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
+from sediment.segment_io.partition.checkpoint_files import read_meta_properties, read_partition_metadata
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.live_segments import as_loaded
+from sediment.segment_io.partition.log_dir_checkpoints import (
+    LOG_DIRECTORY_FILES,
+    LogDirCheckpoints,
+    PartitionCheckpoints,
+    read_checkpoints,
+)
+from sediment.segment_io.partition.partition_directories import find_live_partitions
+from sediment.server.read_only.frozen_log import FrozenLog
+from sediment.server.read_only.frozen_segment import UnreadableRange
+from sediment.server.read_only.open_segments import OpenSegments
+from sediment.server.read_only.renaming import Renaming
+
+_LOGGER = logging.getLogger(__name__)
+
+_Read = TypeVar("_Read")
+_NAMESPACE = uuid.UUID("d5a7a4e6-6c0c-5b3f-9a55-0b9e5c1f7a10")
+_DEFAULT_NODE_ID = 1
+_MOST_OPEN_FILES = 4096
+_MAX_INDEX_BYTES = 256 << 20
+_NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogOptions:
+    """Options of a catalog: `to_log_end` reads every partition to its end, `renamings` give topics other names."""
+
+    to_log_end: bool = False
+    renamings: tuple[Renaming, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic by the name that clients use, with the partitions that exist in the directories."""
+
+    name: str
+    id: uuid.UUID
+    partitions: Mapping[int, FrozenLog]
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_internal(self) -> bool:
+        """True for a topic of the broker."""
+        return self.name in INTERNAL_TOPICS
+
+
+@dataclass(frozen=True, slots=True)
+class ServedDirectory:
+    """A log directory with the logs that are served from it, by the names that clients use."""
+
+    path: Path
+    logs: Mapping[TopicPartition, FrozenLog]
+
+
+class Catalog:
+    """Topics by name and by id; `metadata` is that of the cluster, None without a metadata log."""
+
+    def __init__(
+        self,
+        topics: Iterable[Topic],
+        directories: Sequence[Path],
+        meta: MetaProperties | None,
+        metadata: ClusterMetadata | None,
+        open_segments: OpenSegments,
+    ) -> None:
+        self._by_name = {topic.name: topic for topic in sorted(topics, key=lambda topic: topic.name)}
+        self._by_id = {topic.id: topic for topic in self._by_name.values()}
+        self._open_segments = open_segments
+        self.metadata = metadata
+        self.cluster_id = (meta and meta.cluster_id) or format_uuid(uuid.uuid5(_NAMESPACE, "cluster").bytes)
+        self.node_id = _DEFAULT_NODE_ID if meta is None or meta.node_id is None else meta.node_id
+        self.directories = tuple(self._served(path) for path in directories)
+
+    def topics(self) -> Sequence[Topic]:
+        """Return every topic, by name."""
+        return tuple(self._by_name.values())
+
+    def topic(self, name: str) -> Topic | None:
+        """Return a topic by name."""
+        return self._by_name.get(name)
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        """Return a topic by id."""
+        return self._by_id.get(topic_id)
+
+    def partition(self, name: str, number: int) -> FrozenLog | None:
+        """Return a partition of a topic."""
+        topic = self._by_name.get(name)
+        return None if topic is None else topic.partitions.get(number)
+
+    def unreadable(self) -> tuple[tuple[TopicPartition, UnreadableRange], ...]:
+        """Return the ranges that reads so far had to leave out."""
+        return tuple(
+            (TopicPartition(topic.name, number), found)
+            for topic in self._by_name.values()
+            for number, log in topic.partitions.items()
+            for found in log.unreadable
+        )
+
+    def close(self) -> None:
+        """Give up the open files; slices of them stay open until they are sent."""
+        self._open_segments.close()
+
+    def _served(self, path: Path) -> ServedDirectory:
+        return ServedDirectory(
+            path,
+            {
+                TopicPartition(topic.name, number): log
+                for topic in self._by_name.values()
+                for number, log in topic.partitions.items()
+                if log.directory.parent == path
+            },
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------- open
+def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -> Catalog:
+    """Return the topics of log directories; a path may also be the directory of one partition.
+
+    Raises:
+        DirectoryInUseError: a process holds the lock of a directory.
+        NotALogDirectoryError: a path does not exist, or holds nothing of a log.
+        UsageError: directories of several clusters, replicas of different topics of one name, or a renaming that names
+            no topic or one that exists.
+        SourceChangedError: the files of the metadata log are replaced faster than they can be read.
+        OwnershipError: the lock file cannot be read.
+    """
+    opened = [_open_directory(path, fs) for path in dict.fromkeys(path.absolute() for path in directories)]
+    meta = _cluster(opened)
+    metadata = _newest_metadata(opened, fs)
+    segments = OpenSegments(fs, max_files=_max_open_files(), max_index_bytes=_MAX_INDEX_BYTES)
+    topics = [
+        _topic(name, replicas, metadata, options, segments, fs)
+        for name, replicas in _replicas_by_topic(opened, options.renamings).items()
+    ]
+    served = list(dict.fromkeys(directory.path for directory in opened))
+    catalog = Catalog(topics, served, meta, metadata, segments)
+    _warn_of_absent(catalog)
+    return catalog
+
+
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """A log directory with those of its partitions that are served."""
+
+    path: Path
+    meta: MetaProperties | None
+    checkpoints: LogDirCheckpoints
+    partitions: Sequence[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class _Replica:
+    """A partition of one directory."""
+
+    directory: _Directory
+    partition: TopicPartition
+
+    @property
+    def path(self) -> Path:
+        return self.directory.path / str(self.partition)
+
+    @property
+    def checkpoints(self) -> PartitionCheckpoints:
+        return self.directory.checkpoints.of(self.partition)
+
+
+def _open_directory(path: Path, fs: Fs) -> _Directory:
+    if not fs.is_directory(path):
+        raise NotALogDirectoryError("no such directory", path=str(path), advice="name an entry of a broker's log.dirs")
+    entries = fs.scan(path)
+    if any(parse_segment_file(entry.name) for entry in entries if entry.is_file):
+        partition, _ = parse_partition_directory(path.name)
+        path, partitions = path.parent, [partition]
+    else:
+        partitions = find_live_partitions(path, (entry.name for entry in entries if entry.is_directory))
+        if not partitions and not any(entry.name in LOG_DIRECTORY_FILES for entry in entries):
+            raise NotALogDirectoryError(
+                "not a Kafka log directory: it holds neither topic-partition directories nor checkpoint files",
+                path=str(path),
+                advice="name an entry of a broker's log.dirs",
+            )
+    _check_not_in_use(path)
+    meta = _unless_corrupt(lambda: read_meta_properties(fs, path / META_PROPERTIES_FILE))
+    checkpoints = _unless_corrupt(lambda: read_checkpoints(path, fs))
+    return _Directory(path, meta, checkpoints or LogDirCheckpoints(None, None, None, None, False), partitions)
+
+
+def _unless_corrupt(read: Callable[[], _Read | None]) -> _Read | None:
+    """Return what `read` returns; None, with a warning, for a file that is corrupt."""
+    try:
+        return read()
+    except (CorruptDataError, UnsupportedDataError) as error:
+        _LOGGER.warning("left out: %s", error)
+        return None
+
+
+def _check_not_in_use(path: Path) -> None:
+    try:
+        holder = lock_holder(path)
+    except OSError as error:
+        raise OwnershipError(
+            f"the lock file cannot be read: {error.strerror}",
+            path=str(path / LOCK_FILE),
+            advice="run as the broker's user or as root",
+        ) from error
+    if holder is not None:
+        raise DirectoryInUseError(
+            f"process {holder} uses this log directory" if holder else "another process uses this log directory",
+            path=str(path),
+            advice="stop the broker, or serve a snapshot or a copy of the directory",
+        )
+
+
+def _cluster(directories: Sequence[_Directory]) -> MetaProperties | None:
+    """Return the properties of the cluster's node with the lowest id; None without any."""
+    metas = [directory.meta for directory in directories if directory.meta is not None]
+    first: dict[str, _Directory] = {}
+    for directory in directories:
+        if directory.meta is not None and directory.meta.cluster_id is not None:
+            first.setdefault(directory.meta.cluster_id, directory)
+    if len(first) > 1:
+        (one, here), (other, there) = list(first.items())[:2]
+        raise UsageError(
+            f"{here.path} belongs to cluster {one}, and {there.path} to cluster {other}",
+            advice="serve one cluster at a time, or run two servers",
+        )
+    return min(metas, key=lambda meta: (meta.node_id is None, meta.node_id or 0), default=None)
+
+
+def _newest_metadata(directories: Sequence[_Directory], fs: Fs) -> ClusterMetadata | None:
+    """Return the metadata log that ends last: those of one cluster are copies of each other."""
+    paths = dict.fromkeys(directory.path for directory in directories)
+    found = [_unless_corrupt(partial(read_cluster_metadata, path, fs)) for path in paths]
+    return max((each for each in found if each is not None), key=lambda each: each.end_offset, default=None)
+
+
+def _max_open_files() -> int:
+    """Return half of what this process may open; the other half is for connections."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else max(1, min(soft // 2, _MOST_OPEN_FILES))
+
+
+# -------------------------------------------------------------------------------------------------------------- topics
+def _replicas_by_topic(directories: Sequence[_Directory], renamings: Sequence[Renaming]) -> dict[str, list[_Replica]]:
+    """Return the replicas of every topic by the name that clients use.
+
+    Raises:
+        UsageError: a renaming names no topic or directory, or a name that is taken.
+    """
+    found_by_path = {
+        replica.path: replica
+        for directory in directories
+        for replica in (_Replica(directory, each) for each in directory.partitions)
+    }
+    all_replicas = list(found_by_path.values())
+    named: dict[str, list[_Replica]] = {}
+    renamed: set[_ReplicaKey] = set()
+    for renaming in renamings:
+        found = _renamed(renaming, all_replicas, directories)
+        if named.setdefault(renaming.new, found) is not found:
+            raise UsageError(f"--as names two topics {renaming.new!r}", advice="give each its own name")
+        renamed.update((each.directory.path, each.partition.topic) for each in found)
+    own: dict[str, list[_Replica]] = {}
+    for each in all_replicas:
+        if (each.directory.path, each.partition.topic) not in renamed:
+            own.setdefault(each.partition.topic, []).append(each)
+    taken = sorted(own.keys() & named.keys())
+    if taken:
+        raise UsageError(
+            f"--as names a topic {taken[0]!r}, and the directories hold another topic of that name",
+            advice="use a name that is not taken",
+        )
+    return own | named
+
+
+_ReplicaKey = tuple[Path, str]
+
+
+def _renamed(renaming: Renaming, replicas: Sequence[_Replica], directories: Sequence[_Directory]) -> list[_Replica]:
+    wanted = None if renaming.directory is None else renaming.directory.absolute()
+    if wanted is not None and wanted not in (directory.path for directory in directories):
+        raise UsageError(
+            f"--as {renaming.new}: {renaming.directory} is not one of the directories that are served",
+            advice="name it among the log directories too",
+        )
+    inside = [each for each in replicas if wanted is None or each.directory.path == wanted]
+    found = [each for each in inside if each.partition.topic == renaming.old]
+    if not found:
+        nearest = difflib.get_close_matches(renaming.old, {each.partition.topic for each in inside}, cutoff=0.0)
+        raise UsageError(
+            f"--as {renaming.new}: {wanted or 'the log directories'} do not hold a topic {renaming.old!r}",
+            advice=f"the nearest names are {', '.join(nearest)}" if nearest else "name another directory",
+        )
+    return found
+
+
+def _topic(
+    name: str,
+    replicas: Sequence[_Replica],
+    metadata: ClusterMetadata | None,
+    options: CatalogOptions,
+    segments: OpenSegments,
+    fs: Fs,
+) -> Topic:
+    stored = replicas[0].partition.topic
+    known = None if metadata is None else metadata.topic_ids.get(stored)
+    replicas, stored_id = _of_one_topic(stored, replicas, known, fs)
+    if metadata is not None and known is None:
+        _LOGGER.warning("topic %s: the cluster's metadata does not have it; a broker would set it aside", stored)
+    by_number: dict[int, list[_Replica]] = {}
+    for replica in replicas:
+        by_number.setdefault(replica.partition.partition, []).append(replica)
+    logs = {number: _log(by_number[number], options, segments, fs) for number in sorted(by_number)}
+    expected = (
+        frozenset(range(max(logs) + 1))
+        if known is None or metadata is None
+        else metadata.partitions.get(stored, frozenset())
+    )
+    missing = sorted(expected - logs.keys())
+    if missing:
+        _LOGGER.warning(
+            "topic %s: only %d of its %d partitions are in the directories, and only these are served; missing: %s",
+            name,
+            len(logs),
+            len(expected | logs.keys()),
+            _shortened([str(number) for number in missing]),
+        )
+    topic_id = uuid.uuid5(_NAMESPACE, name)
+    if stored_id is not None and name == stored:
+        topic_id = uuid.UUID(bytes=parse_uuid(stored_id))
+    configs = {} if metadata is None else metadata.topic_configs.get(stored, {})
+    return Topic(name, topic_id, logs, configs)
+
+
+def _of_one_topic(
+    topic: str, replicas: Sequence[_Replica], known: str | None, fs: Fs
+) -> tuple[list[_Replica], str | None]:
+    """Return the replicas of the topic that the cluster knows by the id `known`, and the id.
+
+    Raises:
+        UsageError: the replicas have several ids, and the cluster knows none of them.
+    """
+    ids = [_own_topic_id(replica, fs) for replica in replicas]
+    stated = {found: replica for replica, found in zip(replicas, ids, strict=True) if found is not None}
+    if known is None and len(stated) > 1:
+        (one, here), (other, there) = list(stated.items())[:2]
+        raise UsageError(
+            f"topic {topic} has id {one} in {here.directory.path} and id {other} in {there.directory.path}",
+            advice=f"they are different topics; take each from its directory with --as NEW=DIR:{topic}",
+        )
+    wanted = known or next(iter(stated), None)
+    kept = [replica for replica, found in zip(replicas, ids, strict=True) if found in (None, wanted)]
+    if not kept:
+        _LOGGER.warning("topic %s: its directories are of a topic that was deleted; they are served", topic)
+        return list(replicas), next(iter(stated))
+    if len(kept) < len(replicas):
+        _LOGGER.warning("topic %s: left out %d directories of an older topic", topic, len(replicas) - len(kept))
+    return kept, wanted
+
+
+def _own_topic_id(replica: _Replica, fs: Fs) -> str | None:
+    return _unless_corrupt(lambda: read_partition_metadata(fs, replica.path / PARTITION_METADATA_FILE))
+
+
+# ---------------------------------------------------------------------------------------------------------- partitions
+def _log(replicas: Sequence[_Replica], options: CatalogOptions, segments: OpenSegments, fs: Fs) -> FrozenLog:
+    """Return the log of the replica that is served."""
+    high_watermark = max((each.checkpoints.high_watermark or 0 for each in replicas), default=0)
+    has_file = any(each.checkpoints.high_watermark_file for each in replicas)
+    is_stated = any(each.checkpoints.high_watermark is not None for each in replicas)
+    if has_file and not is_stated and not options.to_log_end:
+        _LOGGER.warning(
+            "%s: no checkpoint states its high watermark, so that nothing is read of it; serve it with --to-log-end",
+            replicas[0].partition,
+        )
+    logs = []
+    for replica in replicas:
+        own = replica.checkpoints
+        checkpoints = PartitionCheckpoints(
+            log_start=own.log_start,
+            high_watermark=high_watermark if is_stated and not options.to_log_end else None,
+            recovery_point=own.recovery_point,
+            high_watermark_file=has_file and not options.to_log_end,
+            # What a broker has not verified yet is verified when it is read.
+            clean_shutdown=True,
+        )
+        listing = as_loaded(list_log(replica.partition, replica.path, fs), fs)
+        logs.append(FrozenLog(listing, checkpoints, segments, fs))
+    return logs[0] if len(logs) == 1 else _most_advanced(logs)
+
+
+def _most_advanced(logs: Sequence[FrozenLog]) -> FrozenLog:
+    """Return the log of the highest leader epoch, then of the highest log end; one that cannot be read loses."""
+    readable = []
+    for log in logs:
+        try:
+            readable.append((log.leader_epoch, log.log_end_offset, log))
+        except StorageError:
+            _LOGGER.warning("%s: the replica in %s is left out", log.partition, log.directory)
+    return max(readable, key=lambda each: each[:2])[2] if readable else logs[0]
+
+
+def _warn_of_absent(catalog: Catalog) -> None:
+    if catalog.metadata is not None:
+        served = {log.partition.topic for topic in catalog.topics() for log in topic.partitions.values()}
+        absent = sorted(catalog.metadata.topic_ids.keys() - served)
+        if absent:
+            _LOGGER.warning(
+                "%d topics of the cluster have no partition in the directories: %s", len(absent), _shortened(absent)
+            )
+
+
+def _shortened(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more

@@ -1,0 +1,527 @@
+"""FrozenLog: one partition directory that is only read, as the leader of its partition would answer.
+
+    listing + checkpoints  --first use-->  log start, high watermark, last stable offset, log end
+    read    limit by isolation -> segment -> index -> headers -> slice of the file       kafka-log 04 §8
+    times   first segment that reaches the time -> its time index -> its records                04 §9
+    epochs  `leader-epoch-checkpoint`, or the headers where it is missing                       04 §4
+
+The files are those of the listing that the log was made with.  A segment that was changed since is a `StorageError`.
+
+Invariants
+* Nothing is written and no lock is taken.
+* A read costs the same in a log of any length: offsets, the ends of both isolation levels and the aborted transactions
+  are found once.
+* What is handed out was verified.  A batch that cannot be read is left out, once with a warning, and the next good one
+  follows it; a consumer sees a gap in the offsets, as after a compaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from sediment.engine.directory.leader_epochs import (
+    Epochs,
+    assign,
+    end_offset_for,
+    latest_epoch,
+    truncate_from_start,
+)
+from sediment.engine.live.log.fetched_data import Isolation, TimestampOffsetEpoch
+from sediment.segment_io.errors import (
+    CorruptBatchError,
+    CorruptCheckpointError,
+    OffsetOutOfRangeError,
+    OpenFilesLimitError,
+    SedimentError,
+    StorageError,
+)
+from sediment.segment_io.format.indexes import AbortedTransaction, Int64s
+from sediment.segment_io.format.layout import (
+    BATCH_HEADER_BYTES,
+    BATCH_STRUCT,
+    MAGIC,
+    MAGIC_V2,
+    NO_LEADER_EPOCH,
+)
+from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
+from sediment.segment_io.partition.file_slice import FileSlice
+from sediment.segment_io.partition.listing import LogListing, SegmentRef
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import LogView, open_view
+from sediment.segment_io.partition.producer_state import ProducerEntry
+from sediment.segment_io.segment.file_search import FoundBatch
+from sediment.segment_io.segment.reader import HeaderScan
+from sediment.segment_io.segment.record_times import FoundRecord, records_of
+from sediment.server.read_only.frozen_segment import FrozenSegment, UnreadableRange
+from sediment.server.read_only.open_segments import OpenSegment, OpenSegments, SegmentFiles
+
+_LOGGER = logging.getLogger(__name__)
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(slots=True, eq=False)
+class Fetched:
+    """The result of a read: a slice that begins with a batch and may end inside one; None without data.
+
+    The slice may hold records below the requested offset, which a consumer skips.  `aborted` are the aborted
+    transactions that touch it; None unless the read was of committed data.
+    """
+
+    records: FileSlice | None
+    aborted: tuple[AbortedTransaction, ...] | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the slice."""
+        return 0 if self.records is None else self.records.size_bytes
+
+
+_NOTHING = Fetched(None, None)
+_NOTHING_COMMITTED = Fetched(None, ())
+
+
+class _Limit(NamedTuple):
+    """The end of what an isolation may read: an offset, the number of its segment, and the position in it."""
+
+    offset: int
+    segment: int
+    position: int
+
+
+class _Readable(NamedTuple):
+    """The segments of a log in their order, and the ends of reads in them."""
+
+    segments: Sequence[FrozenSegment]
+    base_offsets: Sequence[int]
+    log_start_offset: int
+    log_end: _Limit
+    high_watermark: _Limit
+    last_stable: _Limit
+
+
+class _AbortedTransactions:
+    """Aborted transactions by the offsets of their markers.
+
+    `_lowest_first[i]` is the lowest first offset of the transactions from i on, so that both ends of a search are found
+    by bisection.
+    """
+
+    def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
+        self._transactions = transactions
+        self._last_offsets: Int64s = np.array([entry.last_offset for entry in transactions], dtype=np.int64)
+        firsts: Int64s = np.array([entry.first_offset for entry in transactions], dtype=np.int64)
+        self._lowest_first: Int64s = np.minimum.accumulate(firsts[::-1])[::-1]
+
+    def between(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """Return the transactions that touch [start_offset, end_offset)."""
+        if not self._transactions:
+            return ()
+        first = int(np.searchsorted(self._last_offsets, start_offset))
+        end = int(np.searchsorted(self._lowest_first, end_offset))
+        return tuple(entry for entry in self._transactions[first:end] if entry.first_offset < end_offset)
+
+
+class FrozenLog:
+    """The log in the directory of `listing`; `checkpoints` say its log start and high watermark.
+
+    A high watermark that is absent, although there is a checkpoint file, is the log start; without a file it is the log
+    end.  `open_segments` is shared by all logs of a server.  Any thread may call any method.
+    """
+
+    def __init__(
+        self, listing: LogListing, checkpoints: PartitionCheckpoints, open_segments: OpenSegments, fs: Fs
+    ) -> None:
+        self.listing = listing
+        self._checkpoints = checkpoints
+        self._open_segments = open_segments
+        self._fs = fs
+        self._guard = threading.RLock()
+        self._view: LogView | None = None
+        self._failure: SedimentError | None = None
+        self._readable: _Readable | None = None
+        self._aborted: _AbortedTransactions | None = None
+        self._epochs_on_file: Epochs | None = None
+        self._has_read_epochs = False
+        self._rebuilt_epochs: Epochs | None = None
+        self._largest_by_segment: Sequence[int] | None = None
+        self._unreadable: list[UnreadableRange] = []
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Topic and number that the directory is named after."""
+        return self.listing.partition
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the partition."""
+        return self.listing.path
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all `.log` files."""
+        return self.listing.log_bytes()
+
+    @property
+    def unreadable(self) -> tuple[UnreadableRange, ...]:
+        """Ranges that reads so far had to leave out."""
+        return tuple(self._unreadable)
+
+    # ---------------------------------------------------------------------------------------------------------- offsets
+    @property
+    def view(self) -> LogView:
+        """Offsets, producers and aborted transactions, read at the first use.
+
+        Raises:
+            StorageError: the files cannot be read, or changed.
+        """
+        return self._view or self._open_view()
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that may be read."""
+        return self.view.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """End of what READ_UNCOMMITTED reads."""
+        view = self.view
+        return view.log_start_offset if view.high_watermark is None else view.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of what READ_COMMITTED reads."""
+        return self.view.last_stable_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset after the last whole batch."""
+        return self.view.log_end_offset
+
+    @property
+    def producers(self) -> tuple[ProducerEntry, ...]:
+        """Producers with a batch in the log; none is expired."""
+        return self.view.producers
+
+    def end_offset(self, isolation: Isolation) -> int:
+        """Return the end of what `isolation` reads."""
+        if isolation is Isolation.LOG_END:
+            return self.log_end_offset
+        return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
+
+    def _open_view(self) -> LogView:
+        with self._guard:
+            if self._view is None:
+                if self._failure is not None:
+                    raise self._failure
+                self._view = self._attempt(self._read_view)
+            return self._view
+
+    def _read_view(self) -> LogView:
+        return open_view(
+            self.listing,
+            self._checkpoints,
+            self._fs,
+            now_ms=0,
+            producer_id_expiration_ms=None,
+            on_corruption=self._note_corruption,
+        )
+
+    def _attempt(self, read: Callable[[], _Found]) -> _Found:
+        """Return the result of `read`; after an error in the files, which do not change, later calls fail at once."""
+        try:
+            return read()
+        except OSError as error:
+            raise self._disk_failed(error) from error
+        except (OpenFilesLimitError, StorageError):
+            raise
+        except SedimentError as error:
+            self._failure = StorageError(
+                f"the log cannot be read: {error.what}",
+                partition=str(self.partition),
+                path=str(self.directory),
+                advice="check the directory with the command dump, or serve another copy",
+            )
+            _LOGGER.error("%s", self._failure)
+            raise self._failure from error
+
+    def _note_corruption(self, error: SedimentError) -> None:
+        _LOGGER.warning("%s: left out: %s", self.partition, error)
+
+    def _note_unreadable(self, found: UnreadableRange) -> None:
+        self._unreadable.append(found)
+        _LOGGER.warning(
+            "%s: bytes %d to %d of %s are left out, after offset %d: %s",
+            self.partition,
+            found.start_position,
+            found.end_position,
+            found.path,
+            found.from_offset,
+            found.reason,
+        )
+
+    # ------------------------------------------------------------------------------------------------------------- read
+    def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> Fetched:
+        """Return a slice of at most `max_bytes` from the batch that holds `offset`, or from the next one.
+
+        It ends with its segment, and at the end of what `isolation` reads.  With `min_one` the first batch is whole
+        even if it is larger; without, the slice is empty then (KIP-74).
+
+        Raises:
+            OffsetOutOfRangeError: `offset` is outside the log.
+            StorageError: a file changed since the log was opened, or the disk failed.
+            OpenFilesLimitError: this process may open no more files.
+
+        Source: kafka-log 04 §8.
+        """
+        readable = self._readable or self._open_readable()
+        _, base_offsets, log_start_offset, limit, high_watermark, last_stable = readable
+        if not log_start_offset <= offset <= limit.offset:
+            raise OffsetOutOfRangeError(
+                f"the log holds offsets from {log_start_offset} up to {limit.offset}",
+                partition=str(self.partition),
+                offset=offset,
+            )
+        is_committed = isolation is Isolation.TXN_COMMITTED
+        if is_committed:
+            limit = last_stable
+        elif isolation is Isolation.HIGH_WATERMARK:
+            limit = high_watermark
+        limit_offset, last_number, last_position = limit
+        number = max(bisect_right(base_offsets, offset) - 1, 0)
+        try:
+            while offset < limit_offset and number <= last_number:
+                segment = readable.segments[number]
+                opened = self._open_segments.get(segment.files)
+                found = segment.locate(opened, offset)
+                if found is None:
+                    number += 1
+                    continue
+                _, position, size_bytes = found
+                end_position = segment.end_position if number < last_number else last_position
+                if position >= end_position or (size_bytes > max_bytes and not min_one):
+                    break
+                end = min(end_position, position + max(max_bytes, size_bytes))
+                good = segment.verified_end(opened, position, end)
+                if good == position:
+                    continue
+                aborted = self._aborted_in(segment, opened, offset, good) if is_committed else None
+                return Fetched(FileSlice(opened.file, position, good - position), aborted)
+        except OSError as error:
+            raise self._disk_failed(error) from error
+        return _NOTHING_COMMITTED if is_committed else _NOTHING
+
+    def _locate(self, segment: FrozenSegment, opened: OpenSegment, offset: int) -> FoundBatch | None:
+        try:
+            return segment.locate(opened, offset)
+        except OSError as error:
+            raise self._disk_failed(error) from error
+
+    def _aborted_in(
+        self, segment: FrozenSegment, opened: OpenSegment, start_offset: int, end_position: int
+    ) -> tuple[AbortedTransaction, ...]:
+        aborted = self._aborted
+        if aborted is None:
+            aborted = self._aborted = _AbortedTransactions(self.view.aborted)
+        upper = segment.upper_bound(opened, end_position)
+        return aborted.between(start_offset, segment.files.end_offset if upper is None else upper)
+
+    def _open_readable(self) -> _Readable:
+        with self._guard:
+            if self._readable is None:
+                self._readable = self._find_limits()
+            return self._readable
+
+    def _find_limits(self) -> _Readable:
+        view = self.view
+        refs = self.listing.segments
+        ends = [*(ref.base_offset for ref in refs[1:]), view.log_end_offset]
+        segments = [
+            FrozenSegment(self._files(ref, end), self._note_unreadable) for ref, end in zip(refs, ends, strict=False)
+        ]
+        if segments:
+            self._cut_torn_end(segments[-1], view.log_end_offset)
+        bases = [ref.base_offset for ref in refs]
+        log_end = _Limit(view.log_end_offset, len(segments) - 1, segments[-1].end_position if segments else 0)
+        high_watermark = self._limit(segments, bases, self.high_watermark, log_end)
+        last_stable = high_watermark
+        if view.last_stable_offset < high_watermark.offset:
+            last_stable = self._limit(segments, bases, view.last_stable_offset, log_end)
+        return _Readable(segments, bases, view.log_start_offset, log_end, high_watermark, last_stable)
+
+    def _files(self, ref: SegmentRef, end_offset: int) -> SegmentFiles:
+        listing = self.listing
+        return SegmentFiles(
+            partition=str(self.partition),
+            base_offset=ref.base_offset,
+            end_offset=end_offset,
+            log=str(listing.file(ref, SegmentFileKind.LOG)),
+            offset_index=listing.file(ref, SegmentFileKind.OFFSET_INDEX),
+            time_index=listing.file(ref, SegmentFileKind.TIME_INDEX),
+            size_bytes=ref.log_bytes,
+            mtime_ns=ref.mtime_ns,
+        )
+
+    def _cut_torn_end(self, active: FrozenSegment, log_end_offset: int) -> None:
+        """Let the active segment end with its last batch: a crash leaves zeros or a part of a batch after it."""
+        last = None
+        if log_end_offset > active.base_offset and active.end_position:
+            last = self._locate(active, self._open_segments.get(active.files), log_end_offset - 1)
+        active.end_position = 0 if last is None else last.position + last.size_bytes
+
+    def _limit(self, segments: Sequence[FrozenSegment], bases: Sequence[int], offset: int, log_end: _Limit) -> _Limit:
+        if offset >= log_end.offset or not segments:
+            return log_end
+        number = max(bisect_right(bases, offset) - 1, 0)
+        segment = segments[number]
+        found = self._locate(segment, self._open_segments.get(segment.files), offset)
+        return _Limit(offset, number, segment.end_position if found is None else found.position)
+
+    def _disk_failed(self, error: OSError) -> StorageError:
+        return StorageError(
+            f"the segment cannot be read: {error.strerror}",
+            partition=str(self.partition),
+            path=str(error.filename or self.directory),
+            advice="check the disk",
+        )
+
+    # ------------------------------------------------------------------------------------------------------------ times
+    def offset_for_time(self, target_ms: int) -> TimestampOffsetEpoch | None:
+        """Return the first record at or after a time; None without one.
+
+        Only the first segment that reaches the time is searched, as in Kafka.
+
+        Raises:
+            CorruptBatchError, UnsupportedDataError: a batch with a valid checksum cannot be decoded.
+            StorageError, OpenFilesLimitError: as `read`.
+
+        Source: kafka-log 04 §9.
+        """
+        readable = self._readable or self._open_readable()
+        largest = self._largest_by_segment
+        if largest is None:
+            times = [segment.largest_timestamp_ms for segment in self.view.segment_times]
+            largest = self._largest_by_segment = list(accumulate(times, max))
+        number = bisect_left(largest, target_ms)
+        if number == len(readable.segments):
+            return None
+        segment = readable.segments[number]
+        opened = self._open_segments.get(segment.files)
+        indexed = self._indexed_offset(segment, opened, target_ms)
+        try:
+            return _found(segment.first_record_since(opened, indexed, target_ms, self.log_start_offset))
+        except OSError as error:
+            raise self._disk_failed(error) from error
+
+    def offset_of_largest_timestamp(self) -> TimestampOffsetEpoch | None:
+        """Return the first record with the largest timestamp; None if no record has it any more.
+
+        Raises:
+            CorruptBatchError, UnsupportedDataError, StorageError, OpenFilesLimitError: as `offset_for_time`.
+
+        Source: kafka-log 04 §9.
+        """
+        readable = self._readable or self._open_readable()
+        times = self.view.segment_times
+        by_time = sorted(range(len(times)), key=lambda number: -times[number].largest_timestamp_ms)
+        for number in by_time:
+            segment, largest_ms = readable.segments[number], times[number].largest_timestamp_ms
+            opened = self._open_segments.get(segment.files)
+            indexed = self._indexed_offset(segment, opened, largest_ms)
+            try:
+                batch = segment.first_batch_at(opened, indexed, largest_ms)
+                if batch is not None:
+                    records = records_of(opened.file, batch)
+                    return _found(next((record for record in records if record.timestamp_ms == largest_ms), None))
+            except OSError as error:
+                raise self._disk_failed(error) from error
+        return None  # the times were those of files without timestamps
+
+    def _indexed_offset(self, segment: FrozenSegment, opened: OpenSegment, target_ms: int) -> int:
+        """Return the offset of the last time index entry at or before a time; the base offset without one."""
+        entries = self._open_segments.times(segment.files, opened)
+        slot = bisect_right(entries.timestamps, target_ms) - 1
+        return segment.base_offset + (entries.relative_offsets[slot] if slot >= 0 else 0)
+
+    # ----------------------------------------------------------------------------------------------------------- epochs
+    @property
+    def leader_epoch(self) -> int:
+        """Epoch of the last leader; 0 if neither the checkpoint nor the last batch states one."""
+        epochs = self._checkpointed_epochs()
+        epoch = self._last_batch_epoch() if epochs is None else latest_epoch(epochs)
+        return max(epoch, 0)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return (epoch, end offset) up to which a log of that epoch agrees with this one; (-1, -1) if none does.
+
+        Source: kafka-log 04 §4 (endOffsetFor).
+        """
+        found, end_offset = end_offset_for(self._epochs(), epoch, self.log_end_offset)
+        return found, min(end_offset, self.log_end_offset)
+
+    def epoch_at_log_start(self) -> int:
+        """Return the leader epoch in force at the log start; -1 if it is unknown."""
+        epochs = truncate_from_start(self._epochs(), self.log_start_offset)
+        is_known = bool(epochs) and epochs[0].start_offset <= self.log_start_offset
+        return epochs[0].epoch if is_known else NO_LEADER_EPOCH
+
+    def _epochs(self) -> Epochs:
+        epochs = self._checkpointed_epochs()
+        if epochs is not None:
+            return epochs
+        with self._guard:
+            if self._rebuilt_epochs is None:
+                self._rebuilt_epochs = self._attempt(self._scan_epochs)
+            return self._rebuilt_epochs
+
+    def _checkpointed_epochs(self) -> Epochs | None:
+        if not self._has_read_epochs:
+            try:
+                self._epochs_on_file = read_leader_epochs(self._fs, self.directory / LEADER_EPOCH_FILE)
+            except (CorruptCheckpointError, OSError) as error:
+                _LOGGER.warning("%s: the leader epochs are read from the batches: %s", self.partition, error)
+            self._has_read_epochs = True
+        return self._epochs_on_file
+
+    def _scan_epochs(self) -> Epochs:
+        """Return the epochs that the headers of all batches state, as a recovery would."""
+        epochs: Epochs = ()
+        for ref in self.listing.segments:
+            try:
+                for rows in HeaderScan(self.listing.file(ref, SegmentFileKind.LOG), size_bytes=ref.log_bytes):
+                    rows = rows[rows["magic"] >= MAGIC_V2]
+                    changed = np.flatnonzero(np.diff(rows["leader_epoch"], prepend=latest_epoch(epochs)))
+                    for epoch, offset in rows[["leader_epoch", "base_offset"]][changed].tolist():
+                        if epoch > latest_epoch(epochs):
+                            epochs = assign(epochs, epoch, offset)
+            except CorruptBatchError as error:
+                self._note_corruption(error)
+        return epochs
+
+    def _last_batch_epoch(self) -> int:
+        readable = self._readable or self._open_readable()
+        for segment in reversed(readable.segments):
+            if segment.end_position:
+                opened = self._open_segments.get(segment.files)
+                found = self._locate(segment, opened, min(segment.files.end_offset, self.log_end_offset) - 1)
+                if found is not None:
+                    header = opened.file.read(found.position, BATCH_HEADER_BYTES)
+                    return int(BATCH_STRUCT.unpack(header)[2]) if header[MAGIC] >= MAGIC_V2 else NO_LEADER_EPOCH
+        return NO_LEADER_EPOCH
+
+
+def _found(record: FoundRecord | None) -> TimestampOffsetEpoch | None:
+    if record is None:
+        return None
+    return TimestampOffsetEpoch(record.timestamp_ms, record.offset, record.leader_epoch)

@@ -1,0 +1,351 @@
+"""One segment of a log that is only read: batches by offset and records by time, around what cannot be read.
+
+    offset -> offset index -> scan of headers -> batch          checked once: every checksum of what is handed out
+
+A batch is handed out only if its checksum and the order of its offsets were verified.  Verified ranges are remembered,
+so that each byte is verified once.  When something is wrong, the segment is surveyed once, from its first byte:
+
+    | batch | batch | unreadable | batch | batch |          its own index is used no more
+    '---- run ------'            '--- run -------'
+
+A range that fails ends where reading can certainly continue:
+1. where the lengths of batches lead to a good one; else
+2. at a good batch that has an offset index entry; else
+3. at the segment's end.
+
+Invariants: nothing on the way to a batch depends on the size of the segment, except in a survey.  Nothing in an
+unreadable range is believed, because a record may hold bytes that look like batches.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from sediment.segment_io.compiled.status import INCOMPLETE
+from sediment.segment_io.errors import CorruptDataError
+from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, STATUS_TEXT, read_headers
+from sediment.segment_io.format.padding import padded_buffer
+from sediment.segment_io.partition.slices import verified_batch
+from sediment.segment_io.segment.columns import check_batches
+from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
+from sediment.segment_io.segment.reader import HeaderScan, Rows
+from sediment.segment_io.segment.record_times import FoundRecord, records_of
+from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_LAST_OFFSET, BY_TIMESTAMP
+from sediment.server.read_only.open_segments import OffsetEntries, OpenSegment, SegmentFiles, int32s
+
+_INDEX_INTERVAL_BYTES = 4096
+_VERIFIED_BYTES = 1 << 20
+_VERIFIED_ROWS = 1 << 12
+_BAD_BATCH = "a batch fails its checksum or its offsets are out of order"
+_TORN = "the segment ends within a batch"
+
+
+class Run(NamedTuple):
+    """Good batches without a gap in between: bytes [start_position, end_position), the last of `last_offset`."""
+
+    start_position: int
+    end_position: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRange:
+    """Bytes [start_position, end_position) of a segment that hold no batch that can be read.
+
+    `from_offset` follows the last batch before them.
+    """
+
+    path: str
+    start_position: int
+    end_position: int
+    from_offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """The good batches of a segment in runs, and an offset index of them."""
+
+    runs: tuple[Run, ...]
+    offsets: OffsetEntries
+
+    def readable_end(self, start: int, end: int) -> int:
+        """Return the end of the good bytes in [start, end)."""
+        number = bisect_right(self.runs, start, key=attrgetter("start_position")) - 1
+        return min(max(self.runs[number].end_position, start), end) if number >= 0 else start
+
+
+class _VerifiedRanges:
+    """Disjoint ranges of bytes, ascending."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def end_of(self, position: int) -> int:
+        """Return the end of the range that holds `position`; `position` without one."""
+        slot = bisect_right(self._starts, position) - 1
+        return max(self._ends[slot], position) if slot >= 0 else position
+
+    def add(self, start: int, end: int) -> None:
+        """Add a range and join it with those that it touches."""
+        first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
+        starts = [*self._starts[:first], min([start, *self._starts[first:last]]), *self._starts[last:]]
+        ends = [*self._ends[:first], max([end, *self._ends[first:last]]), *self._ends[last:]]
+        self._starts, self._ends = starts, ends
+
+
+class FrozenSegment:
+    """A segment by its files; `end_position` is the end of its last batch, and `on_unreadable` gets what is surveyed.
+
+    Any thread may use it.
+    """
+
+    __slots__ = ("_guard", "_on_unreadable", "_survey", "_verified", "base_offset", "end_position", "files")
+
+    def __init__(self, files: SegmentFiles, on_unreadable: Callable[[UnreadableRange], None]) -> None:
+        self.files = files
+        self.base_offset = files.base_offset
+        self.end_position = files.size_bytes
+        self._on_unreadable = on_unreadable
+        self._verified = _VerifiedRanges()
+        self._survey: _Survey | None = None
+        self._guard = threading.Lock()
+
+    # ------------------------------------------------------------------------------------------------------------- read
+    def locate(self, opened: OpenSegment, offset: int) -> FoundBatch | None:
+        """Return the first batch whose last offset is at least `offset`; None if there is none.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        if self._survey is None:
+            entries = opened.offsets
+            slot = bisect_right(entries.relative_offsets, offset - self.base_offset) - 1
+            position = entries.positions[slot] if slot >= 0 else 0
+            try:
+                found = find_in_file(opened.file, position, self.end_position, BY_LAST_OFFSET, offset)
+            except CorruptDataError as error:
+                self._make_survey(opened, error.what)
+            else:
+                if found is None:
+                    return None
+                is_first = slot >= 0 and found.position == position
+                if not is_first or found.base_offset <= self.base_offset + entries.relative_offsets[slot]:
+                    return found
+                self._make_survey(opened, "the offset index names a batch of other offsets")
+        return self._locate_in_runs(opened, offset)
+
+    def _locate_in_runs(self, opened: OpenSegment, offset: int) -> FoundBatch | None:
+        survey = self._survey
+        assert survey is not None
+        number = bisect_left(survey.runs, offset, key=attrgetter("last_offset"))
+        if number == len(survey.runs):
+            return None
+        run, entries = survey.runs[number], survey.offsets
+        slot = bisect_right(entries.relative_offsets, offset - self.base_offset) - 1
+        position = max(entries.positions[slot] if slot >= 0 else 0, run.start_position)
+        return find_in_file(opened.file, position, run.end_position, BY_LAST_OFFSET, offset)
+
+    def verified_end(self, opened: OpenSegment, start: int, end: int) -> int:
+        """Return `end` if every batch that begins in [start, end) is good, else the position of the first bad one.
+
+        A batch begins at `start`.  If `start` is returned, `locate` finds the next good batch from now on.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        if self._survey is not None:
+            return self._survey.readable_end(start, end)
+        good = self._verified.end_of(start)
+        if good >= end:
+            return end
+        good, reason = _verify(opened, self.files, good, min(end, self.end_position), self.end_position)
+        with self._guard:
+            self._verified.add(start, good)
+        if good >= end:
+            return end
+        self._make_survey(opened, reason)
+        return good
+
+    def upper_bound(self, opened: OpenSegment, end_position: int) -> int | None:
+        """Return an offset that no batch before byte `end_position` reaches, by the index; None without an entry."""
+        entries = opened.offsets if self._survey is None else self._survey.offsets
+        slot = bisect_left(entries.positions, end_position)
+        return self.base_offset + entries.relative_offsets[slot] if slot < len(entries.positions) else None
+
+    # ------------------------------------------------------------------------------------------------------------- time
+    def first_record_since(
+        self, opened: OpenSegment, indexed_offset: int, target_ms: int, start_offset: int
+    ) -> FoundRecord | None:
+        """Return the first record at or above `start_offset` whose timestamp is at least `target_ms`; None without one.
+
+        `indexed_offset` is that of the time index entry for `target_ms`.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        for batch in self._batches(opened, max(indexed_offset, start_offset), BY_TIMESTAMP, target_ms):
+            for record in records_of(opened.file, batch):
+                if record.timestamp_ms >= target_ms and record.offset >= start_offset:
+                    return record
+        return None
+
+    def first_batch_at(self, opened: OpenSegment, indexed_offset: int, timestamp_ms: int) -> FoundBatch | None:
+        """Return the first batch whose largest timestamp is exactly `timestamp_ms`; None without one."""
+        return next(self._batches(opened, indexed_offset, BY_EXACT_TIMESTAMP, timestamp_ms), None)
+
+    def _batches(self, opened: OpenSegment, from_offset: int, kind: int, target_ms: int) -> Iterator[FoundBatch]:
+        """Yield the good batches that a search of `kind` finds, from the index entry of `from_offset` on."""
+        while True:
+            try:
+                yield from self._good_batches(opened, from_offset, kind, target_ms)
+            except CorruptDataError as error:
+                if self._survey is not None:
+                    raise
+                self._make_survey(opened, error.what)
+            else:
+                return
+
+    def _good_batches(self, opened: OpenSegment, from_offset: int, kind: int, target_ms: int) -> Iterator[FoundBatch]:
+        survey = self._survey
+        entries = opened.offsets if survey is None else survey.offsets
+        slot = bisect_right(entries.relative_offsets, from_offset - self.base_offset) - 1
+        first = entries.positions[slot] if slot >= 0 else 0
+        for run in (Run(0, self.end_position, -1),) if survey is None else survey.runs:
+            position = max(first, run.start_position)
+            while (batch := find_in_file(opened.file, position, run.end_position, kind, target_ms)) is not None:
+                position = batch.position + batch.size_bytes
+                if self.verified_end(opened, batch.position, position) < position:
+                    yield from self._good_batches(opened, batch.base_offset, kind, target_ms)
+                    return
+                yield batch
+
+    # ----------------------------------------------------------------------------------------------------------- survey
+    def _make_survey(self, opened: OpenSegment, reason: str) -> None:
+        """Read the whole segment once and note its good batches."""
+        with self._guard:
+            if self._survey is not None:
+                return
+            survey, unreadable = _survey(opened, self.files, self.end_position, reason)
+            self._survey = survey
+        for found in unreadable:
+            self._on_unreadable(found)
+
+
+class _Buffers(threading.local):
+    """Memory that verifications read into; new memory for each would cost as much as the checksums do."""
+
+    def __init__(self) -> None:
+        self.bytes = padded_buffer(_VERIFIED_BYTES)
+        self.rows = np.zeros(_VERIFIED_ROWS, dtype=BATCH_ROW)
+
+
+_buffers = _Buffers()
+
+
+def _verify(opened: OpenSegment, files: SegmentFiles, start: int, until: int, end_position: int) -> tuple[int, str]:
+    """Return the end of the good batches from `start` on, at or after `until` if all are good, and why it ends."""
+    buffer, rows = _buffers.bytes, _buffers.rows
+    good, previous = start, files.base_offset - 1
+    while good < until:
+        wanted = min(buffer.size - PADDING_BYTES, end_position - good)
+        filled = opened.file.read_into(buffer.data[:wanted], good)
+        address = buffer.ctypes.data
+        status, count, end, needed = read_headers(address, 0, filled, good, rows)
+        found = rows[:count]
+        valid = _good_rows(address, -good, found, previous, files.end_offset)
+        if count:
+            previous = int(found["last_offset"][-1])
+        if valid < count:
+            return int(found["position"][valid]), _BAD_BATCH
+        good += end
+        if count:
+            continue
+        if status != INCOMPLETE or not filled < needed <= end_position - good:
+            return good, _TORN if status == INCOMPLETE else STATUS_TEXT[status]
+        buffer = padded_buffer(needed)
+    return good, ""
+
+
+def _good_rows(address: int, shift: int, rows: Rows, previous_offset: int, end_offset: int) -> int:
+    """Return the number of batches before the first that fails its checksum or the order of offsets.
+
+    The batch of a row is at byte `position + shift` of the buffer at `address`.
+    """
+    if not len(rows):
+        return 0
+    valid = np.zeros(len(rows), dtype=np.bool_)
+    check_batches(address, shift, rows, valid, np.zeros(len(rows), dtype=np.int64))
+    last_offsets = rows["last_offset"]
+    valid &= last_offsets < end_offset
+    valid[0] &= last_offsets[0] > previous_offset
+    valid[1:] &= last_offsets[1:] > last_offsets[:-1]
+    return len(rows) if valid.all() else int(valid.argmin())
+
+
+def _survey(
+    opened: OpenSegment, files: SegmentFiles, end_position: int, reason: str
+) -> tuple[_Survey, list[UnreadableRange]]:
+    runs: list[Run] = []
+    unreadable: list[UnreadableRange] = []
+    relative_offsets: list[int] = []
+    positions: list[int] = []
+    position, next_offset = 0, files.base_offset
+    while position < end_position:
+        start = position
+        spans = HeaderScan(Path(files.log), start, size_bytes=end_position).spans(opened.file.descriptor)
+        why = _TORN
+        try:
+            for span in spans:
+                address, shift = span.buffer.ctypes.data, span.start - span.position
+                count = _good_rows(address, shift, span.rows, next_offset - 1, files.end_offset)
+                if count:
+                    rows = span.rows[:count]
+                    _, firsts = np.unique(rows["position"] // _INDEX_INTERVAL_BYTES, return_index=True)
+                    positions += rows["position"][firsts].tolist()
+                    relative_offsets += (rows["last_offset"][firsts] - files.base_offset).tolist()
+                    position = int(rows["position"][-1] + rows["size_bytes"][-1])
+                    next_offset = int(rows["last_offset"][-1]) + 1
+                if count < len(span.rows):
+                    why = _BAD_BATCH
+                    break
+        except CorruptDataError as error:
+            why = error.what
+        if position > start:
+            runs.append(Run(start, position, next_offset - 1))
+        if position < end_position:
+            resumed = _next_good(opened, files, position, end_position, next_offset)
+            unreadable.append(UnreadableRange(files.log, position, resumed, next_offset, why))
+            position = resumed
+    if not unreadable:
+        unreadable.append(UnreadableRange(str(files.offset_index), 0, 0, files.base_offset, reason))
+    entries = OffsetEntries(int32s(relative_offsets), int32s(positions))
+    return _Survey(tuple(runs), entries), unreadable
+
+
+def _next_good(opened: OpenSegment, files: SegmentFiles, position: int, end_position: int, next_offset: int) -> int:
+    """Return the position of a good batch after the bad bytes at `position`; the segment's end without one."""
+    descriptor, highest = opened.file.descriptor, files.end_offset - 1
+    header = opened.file.read(position, 12)
+    following = position + 12 + int.from_bytes(header[8:12], "big", signed=True)
+    if position < following < end_position:
+        found = verified_batch(descriptor, following, end_position, next_offset, highest)
+        if found is not None:
+            return following
+    entries = opened.offsets
+    for slot in range(bisect_right(entries.positions, position), len(entries.positions)):
+        offset = files.base_offset + entries.relative_offsets[slot]
+        if verified_batch(descriptor, entries.positions[slot], end_position, next_offset, offset) is not None:
+            return entries.positions[slot]
+    return end_position

@@ -1,0 +1,234 @@
+"""Open segments of logs that are only read: opened on first use, and closed again for others.
+
+    segment  --first use-->  descriptor of its `.log`, entries of its indexes in memory
+             --each use--->  inode, size and modification time of the file at its path are still the same
+
+The open file shows a change at less cost than its path does: a rename or a removal changes its ctime.
+
+Invariants
+* Files are opened for reading only.  Indexes are read and never mapped, because a file that another process cuts would
+  end this process.
+* At most `max_files` files are open and `max_index_bytes` of indexes in memory, whatever the number of logs; the least
+  recently used segments are given up first.  A slice of a segment that was given up keeps its file open until it is
+  sent.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.errors import OpenFilesLimitError, StorageError
+from sediment.segment_io.format.indexes import Int64s, parse_offset_index, parse_time_index
+from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from sediment.segment_io.fs import Fs, ReadableFile, is_out_of_descriptors
+from sediment.segment_io.partition.index_files import read_entries
+
+
+@dataclass(slots=True, eq=False)
+class SegmentFiles:
+    """Files of one segment; `end_offset` is the base offset of the next one, or the log end.
+
+    Size and modification time are those of the `.log` in the listing that named it; its inode is noted when it is first
+    opened.
+    """
+
+    partition: str
+    base_offset: int
+    end_offset: int
+    log: str
+    offset_index: Path
+    time_index: Path
+    size_bytes: int
+    mtime_ns: int
+    inode: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetEntries:
+    """Offset index in memory: relative offsets and byte positions, both int32[n] and ascending."""
+
+    relative_offsets: memoryview
+    positions: memoryview
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of memory."""
+        return self.relative_offsets.nbytes + self.positions.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEntries:
+    """Time index in memory: timestamps in ms, int64[n], and relative offsets, int32[n]; both ascend."""
+
+    timestamps: memoryview
+    relative_offsets: memoryview
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of memory."""
+        return self.timestamps.nbytes + self.relative_offsets.nbytes
+
+
+@dataclass(slots=True, eq=False)
+class OpenSegment:
+    """The open `.log` of a segment with its offset index, and its time index after the first search by time."""
+
+    file: ReadableFile
+    change_stamp: tuple[int, int, int]
+    offsets: OffsetEntries
+    times: TimeEntries | None = None
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of memory of the indexes."""
+        return self.offsets.size_bytes + (0 if self.times is None else self.times.size_bytes)
+
+
+class OpenSegments:
+    """The open segments of all logs, with a limit; any thread may use it."""
+
+    def __init__(self, fs: Fs, *, max_files: int, max_index_bytes: int) -> None:
+        self._fs = fs
+        self._max_files = max_files
+        self._max_index_bytes = max_index_bytes
+        self._opened: OrderedDict[SegmentFiles, OpenSegment] = OrderedDict()
+        self._index_bytes = 0
+        self._guard = threading.Lock()
+
+    def __len__(self) -> int:
+        """Return the number of open files."""
+        return len(self._opened)
+
+    def get(self, files: SegmentFiles) -> OpenSegment:
+        """Return a segment, opened if it is not.
+
+        Raises:
+            StorageError: the file changed since it was listed or first opened, or the disk failed.
+            OpenFilesLimitError: this process may open no more files.
+        """
+        opened = self._opened.get(files)
+        if opened is None:
+            return self._open(files)
+        if (stamp := opened.file.change_stamp()) != opened.change_stamp:
+            if self._fs.identity(files.log) != (files.inode, files.size_bytes, files.mtime_ns):
+                raise _changed(files)
+            opened.change_stamp = stamp  # a link or a mode was changed
+        with suppress(KeyError):  # given up meanwhile
+            self._opened.move_to_end(files)
+        return opened
+
+    def times(self, files: SegmentFiles, opened: OpenSegment) -> TimeEntries:
+        """Return the time index of an open segment, read at its first use."""
+        if opened.times is None:
+            times = _time_entries(files)
+            with self._guard:
+                if opened.times is None:
+                    opened.times = times
+                    if self._opened.get(files) is opened:
+                        self._index_bytes += times.size_bytes
+                        self._give_up()
+        return opened.times
+
+    def close(self) -> None:
+        """Give up every file; slices of them stay open."""
+        with self._guard:
+            self._opened.clear()
+            self._index_bytes = 0
+
+    def _open(self, files: SegmentFiles) -> OpenSegment:
+        try:
+            file = self._open_file(files)
+            stamp = file.change_stamp()
+            identity = self._fs.identity(files.log)
+            if identity is None or identity != (files.inode or identity[0], files.size_bytes, files.mtime_ns):
+                raise _changed(files)
+            opened = OpenSegment(file, stamp, _offset_entries(files))
+        except FileNotFoundError as error:
+            raise _changed(files) from error
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise OpenFilesLimitError(
+                    "this process may open no more files",
+                    partition=files.partition,
+                    path=files.log,
+                    advice="raise ulimit -n",
+                ) from error
+            raise StorageError(
+                f"the segment cannot be read: {error.strerror}",
+                partition=files.partition,
+                path=files.log,
+                advice="check the disk and its permissions",
+            ) from error
+        with self._guard:
+            known = self._opened.get(files)
+            if known is not None:
+                return known
+            files.inode = identity[0]
+            self._opened[files] = opened
+            self._index_bytes += opened.index_bytes
+            self._give_up()
+        return opened
+
+    def _open_file(self, files: SegmentFiles) -> ReadableFile:
+        try:
+            return self._fs.open_readable(Path(files.log))
+        except OSError as error:
+            if not is_out_of_descriptors(error):
+                raise
+        with self._guard:
+            for _ in range((len(self._opened) + 1) // 2):
+                self._pop()
+        return self._fs.open_readable(Path(files.log))
+
+    def _give_up(self) -> None:
+        """Give up the segments opened longest ago until the limits hold; the newest one stays."""
+        while len(self._opened) > 1 and (
+            len(self._opened) > self._max_files or self._index_bytes > self._max_index_bytes
+        ):
+            self._pop()
+
+    def _pop(self) -> None:
+        _, opened = self._opened.popitem(last=False)
+        self._index_bytes -= opened.index_bytes
+
+
+def _changed(files: SegmentFiles) -> StorageError:
+    return StorageError(
+        "the segment was changed or removed after the server opened it",
+        partition=files.partition,
+        path=files.log,
+        advice="stop the process that writes to this directory, then start the server again",
+    )
+
+
+def _offset_entries(files: SegmentFiles) -> OffsetEntries:
+    """Return the entries that can be right: those inside the segment and its file."""
+    content = read_entries(files.offset_index, OFFSET_ENTRY_BYTES)
+    index = parse_offset_index(content, files.base_offset, preallocated=True)
+    inside = _inside(index.relative_offsets, files)
+    inside = min(inside, int(np.searchsorted(index.positions, files.size_bytes)))
+    return OffsetEntries(int32s(index.relative_offsets[:inside]), int32s(index.positions[:inside]))
+
+
+def _time_entries(files: SegmentFiles) -> TimeEntries:
+    content = read_entries(files.time_index, TIME_ENTRY_BYTES)
+    index = parse_time_index(content, files.base_offset, preallocated=True)
+    inside = _inside(index.relative_offsets, files)
+    timestamps = np.ascontiguousarray(index.timestamps[:inside])
+    return TimeEntries(timestamps.data, int32s(index.relative_offsets[:inside]))
+
+
+def _inside(relative_offsets: Int64s, files: SegmentFiles) -> int:
+    return int(np.searchsorted(relative_offsets, min(files.end_offset - files.base_offset, INT32_MAX + 1)))
+
+
+def int32s(column: npt.ArrayLike) -> memoryview:
+    """Return int32[n] of a column whose values fit."""
+    return np.ascontiguousarray(column, dtype=np.int32).data

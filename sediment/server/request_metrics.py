@@ -1,0 +1,177 @@
+"""Metrics of requests, under the names of Kafka's MBeans (kafka.network:type=RequestMetrics and RequestChannel).
+
+    RequestQueueTimeMs    from the last byte of the request to its handler
+    LocalTimeMs           in the handler, with the encoding of a response that it returned
+    RemoteTimeMs          from there to the response, if the request waited for an event
+    ResponseQueueTimeMs   from the response to its first byte
+    ResponseSendTimeMs    from there to the last byte
+    TotalTimeMs           all of them
+
+Invariant: a processor writes only its own counters, so that counting takes no lock.  A reader may see a request in some
+of them and not yet in others.
+
+Source: Kafka's RequestMetrics and its documentation, monitoring.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from sediment.segment_io.protocol.api_keys import ApiKey, request_lines
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.segment_io.protocol.schema import message_schema
+from sediment.segment_io.units import NS_PER_MS
+from sediment.server.requests import Request, RequestTimes
+
+STAGES = ("RequestQueueTimeMs", "LocalTimeMs", "RemoteTimeMs", "ResponseQueueTimeMs", "ResponseSendTimeMs")
+TOTAL_TIME_BUCKETS_MS = (0.1, 0.5, 1.0, 5.0, 10.0, 50.0, 100.0, 500.0, 1000.0, 5000.0)
+
+_BUCKETS_NS = tuple(int(ms * NS_PER_MS) for ms in TOTAL_TIME_BUCKETS_MS)
+_NONE = int(ErrorCode.NONE)
+_CODE = "error_code"
+
+
+def request_name(api_key: ApiKey) -> str:
+    """Return Kafka's name of an API, such as `Fetch`."""
+    return request_lines()[api_key].name.removesuffix("Request")
+
+
+def stage_durations_ns(times: RequestTimes) -> tuple[int, int, int, int, int]:
+    """Return the time in each of STAGES, in nanoseconds."""
+    # A handler that responds by itself does so before it returns.
+    handled_ns = min(times.handled_ns, times.responded_ns) if times.handled_ns else times.responded_ns
+    return (
+        times.dequeued_ns - times.received_ns,
+        handled_ns - times.dequeued_ns,
+        times.responded_ns - handled_ns,
+        times.sending_ns - times.responded_ns,
+        times.sent_ns - times.sending_ns,
+    )
+
+
+@dataclass(slots=True)
+class RequestCounters:
+    """Sums over the requests of one API and version."""
+
+    requests: int = 0
+    request_bytes: int = 0
+    response_bytes: int = 0
+    stages_ns: list[int] = field(default_factory=lambda: [0] * len(STAGES))
+    total_ns: int = 0
+    total_by_bucket: list[int] = field(default_factory=lambda: [0] * (len(_BUCKETS_NS) + 1))
+
+    def add(self, times: RequestTimes, request_bytes: int, response_bytes: int) -> None:
+        """Count one request."""
+        self.requests += 1
+        self.request_bytes += request_bytes
+        self.response_bytes += response_bytes
+        stages = self.stages_ns
+        for number, duration_ns in enumerate(stage_durations_ns(times)):
+            stages[number] += duration_ns
+        total_ns = times.sent_ns - times.received_ns
+        self.total_ns += total_ns
+        self.total_by_bucket[bisect_left(_BUCKETS_NS, total_ns)] += 1
+
+    def merge(self, other: RequestCounters) -> None:
+        """Add the sums of another processor."""
+        self.requests += other.requests
+        self.request_bytes += other.request_bytes
+        self.response_bytes += other.response_bytes
+        self.total_ns += other.total_ns
+        self.stages_ns = [mine + theirs for mine, theirs in zip(self.stages_ns, other.stages_ns, strict=True)]
+        self.total_by_bucket = [
+            mine + theirs for mine, theirs in zip(self.total_by_bucket, other.total_by_bucket, strict=True)
+        ]
+
+
+class RequestMetrics:
+    """Counters of all processors, and of refused connections and errors in responses."""
+
+    def __init__(self, processors: int, *, log: Callable[[Request, int], None] | None = None) -> None:
+        """Begin at zero; `log` is called with each finished request and the bytes of its response."""
+        self._by_processor: list[dict[tuple[ApiKey, int], RequestCounters]] = [{} for _ in range(processors)]
+        self._errors: Counter[tuple[ApiKey, int]] = Counter()
+        self._connections_refused = 0
+        self._log = log
+        self._guard = threading.Lock()
+
+    @property
+    def connections_refused(self) -> int:
+        """Number of connections above a limit."""
+        return self._connections_refused
+
+    def sent(self, processor: int, request: Request, response_bytes: int) -> None:
+        """Count a request whose response was sent."""
+        counters = self._by_processor[processor]
+        key = request.api_key, request.api_version
+        found = counters.get(key)
+        if found is None:
+            found = counters[key] = RequestCounters()
+        found.add(request.times, request.size_bytes, response_bytes)
+        if self._log is not None:
+            self._log(request, response_bytes)
+
+    def count_errors(self, api_key: ApiKey, response: Any) -> None:
+        """Count the error codes in a response."""
+        found = list(_error_codes(response, _code_plan(type(response).__name__)))
+        if found:
+            with self._guard:
+                self._errors.update((api_key, code) for code in found)
+
+    def connection_refused(self) -> None:
+        """Count a refused connection."""
+        self._connections_refused += 1
+
+    def by_request(self) -> dict[tuple[ApiKey, int], RequestCounters]:
+        """Return the sums by API and version."""
+        merged: dict[tuple[ApiKey, int], RequestCounters] = {}
+        for counters in self._by_processor:
+            for key, found in tuple(counters.items()):
+                merged.setdefault(key, RequestCounters()).merge(found)
+        return merged
+
+    def errors(self) -> dict[tuple[ApiKey, int], int]:
+        """Return the number of each error code by API."""
+        with self._guard:
+            return dict(self._errors)
+
+
+@dataclass(frozen=True, slots=True)
+class _CodePlan:
+    """Fields of a structure with error codes: its own, and those of structures in it, each with its plan."""
+
+    has_own: bool
+    nested: tuple[tuple[str, bool, _CodePlan], ...]
+
+
+@cache
+def _code_plan(message_name: str) -> _CodePlan:
+    schema = message_schema(message_name)
+
+    def plan(fields: Iterable[Any]) -> _CodePlan:
+        nested = [
+            (each.attribute, each.is_array, plan(schema.structures[each.type]))
+            for each in fields
+            if each.type in schema.structures
+        ]
+        has_own = any(each.attribute == _CODE for each in fields)
+        return _CodePlan(has_own, tuple(each for each in nested if each[2].has_own or each[2].nested))
+
+    return plan(schema.fields)
+
+
+def _error_codes(structure: Any, plan: _CodePlan) -> Iterator[int]:
+    """Yield the error codes in a structure that are not NONE."""
+    if plan.has_own and structure.error_code != _NONE:
+        yield structure.error_code
+    for attribute, is_array, inner in plan.nested:
+        value = getattr(structure, attribute)
+        if value is not None:
+            for each in value if is_array else (value,):
+                yield from _error_codes(each, inner)

@@ -1,0 +1,169 @@
+"""Requests, and the way back of their responses.
+
+A handler takes a `Request` and returns its response message.  If it has to wait, it returns None and calls
+`Request.respond` later, from any thread.
+
+Invariants: a request is answered or failed at most once; its connection reads no further request before that, so that
+responses keep the order of their requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sediment.segment_io.protocol.api_keys import ApiKey
+
+ANONYMOUS = "User:ANONYMOUS"
+"""Principal of a connection without authentication (Kafka's KafkaPrincipal.ANONYMOUS)."""
+
+
+class TokenChannel(Protocol):
+    """Sender of frames without a header."""
+
+    connection: Connection
+
+    def send_token(self, token: bytes) -> None:
+        """Send `token` as a frame."""
+        ...
+
+    def close(self, request: None, error: BaseException) -> None:
+        """Close the connection."""
+        ...
+
+
+class Authenticator(Protocol):
+    """The authentication of one connection."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True once the client proved its identity."""
+        ...
+
+    @property
+    def expects_token(self) -> bool:
+        """True if the next frame is a token of SASL without a header (SaslHandshake version 0)."""
+        ...
+
+    def accept_token(self, token: bytes, channel: TokenChannel) -> None:
+        """Take such a frame, and send the next token or close the connection."""
+        ...
+
+    @property
+    def has_failed(self) -> bool:
+        """True once the client failed to; the connection is closed after the response."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One connection, as handlers and logs see it."""
+
+    id: str
+    """Local and remote address, processor and number, as Kafka writes them: `127.0.0.1:9092-127.0.0.1:4711-0-1`."""
+
+    peer: str
+    """Remote address and port."""
+
+    listener: str
+    """Kafka's name of the security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+
+    authenticator: Authenticator | None = field(default=None, repr=False)
+    """The SASL state of the connection; None: the listener asks for no authentication."""
+
+    principal: str = ANONYMOUS
+    client_software: str = "unknown"
+    """Name and version that the client gave in its ApiVersions request."""
+
+    @property
+    def is_authenticated(self) -> bool:
+        """True if the client proved its identity or need not."""
+        return self.authenticator is None or self.authenticator.is_complete
+
+    @property
+    def client_host(self) -> str:
+        """Remote address as Kafka prints it, with a slash: `/127.0.0.1`."""
+        return "/" + self.peer.rpartition(":")[0].strip("[]")
+
+
+class ResponseChannel(Protocol):
+    """Receiver of the outcome of a request."""
+
+    def send(self, request: Request, response: Any, version: int) -> None:
+        """Encode `response` and send it; None sends nothing and lets the connection go on."""
+        ...
+
+    def close(self, request: Request, error: BaseException) -> None:
+        """Close the connection without a response."""
+        ...
+
+
+@dataclass(slots=True)
+class RequestTimes:
+    """Points in the life of a request, in nanoseconds of the monotonic clock; 0: not reached."""
+
+    received_ns: int
+    dequeued_ns: int = 0
+    handled_ns: int = 0
+    """End of the handler, if the request then waited for an event."""
+
+    responded_ns: int = 0
+    """Time at which the response was encoded."""
+
+    sending_ns: int = 0
+    sent_ns: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A decoded request."""
+
+    api_key: ApiKey
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    message: Any
+    """The message class of the API; its `records` fields point into the received frame."""
+
+    connection: Connection
+    size_bytes: int
+    times: RequestTimes
+    channel: ResponseChannel = field(repr=False)
+    _is_done: bool = field(default=False, init=False, repr=False)
+
+    @property
+    def received_ns(self) -> int:
+        """Time at which the last byte arrived, in nanoseconds of the monotonic clock."""
+        return self.times.received_ns
+
+    def respond(self, response: Any, *, version: int | None = None) -> None:
+        """Encode `response` in the version of the request, or in `version`, and send it; None sends nothing.
+
+        Raises:
+            RuntimeError: the request was answered or failed before.
+        """
+        self._finish()
+        self.channel.send(self, response, self.api_version if version is None else version)
+
+    def fail(self, error: BaseException) -> None:
+        """Close the connection and log `error`.
+
+        Raises:
+            RuntimeError: the request was answered or failed before.
+        """
+        self._finish()
+        self.channel.close(self, error)
+
+    def _finish(self) -> None:
+        with _finishing:
+            is_done, self._is_done = self._is_done, True
+        if is_done:
+            raise RuntimeError(f"a second outcome of the request {self.correlation_id} of {self.connection.id}")
+
+
+_finishing = threading.Lock()
+
+Handler = Callable[[Request], Any]
+"""Function that returns the response message, or None if it calls `Request.respond` later."""

@@ -1,0 +1,1 @@
+"""Security of the listener: TLS, SASL, credentials, and the rule for addresses that other machines reach."""

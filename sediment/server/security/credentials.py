@@ -1,0 +1,183 @@
+"""SCRAM credentials of users, from a `--users` file or from the metadata of a cluster.
+
+A line of the file is `name:SCRAM-SHA-256:iterations:salt:stored key:server key`, the last three in base64; blank lines
+and lines that begin with # are left out.  A name may contain colons, because it is what the last five fields leave.
+
+Invariant: an unknown user gets a credential too, which no password fits.  It is the same at each attempt and looks like
+those of known users, so that a client cannot find out who exists.
+
+Source: RFC 5802; Kafka's ScramCredential, ScramMechanism and UserScramCredentialRecord.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sediment.segment_io.errors import UsageError
+
+SCRAM_SHA_256 = "SCRAM-SHA-256"
+SCRAM_SHA_512 = "SCRAM-SHA-512"
+HASHES = {SCRAM_SHA_512: "sha512", SCRAM_SHA_256: "sha256"}
+"""Hash of each mechanism; the one that is preferred first."""
+
+MIN_ITERATIONS, MAX_ITERATIONS = 4096, 10_000_000
+
+_LOGGER = logging.getLogger(__name__)
+_MECHANISM_NUMBERS = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}  # Kafka's ScramMechanism
+_FIELDS_AFTER_NAME = 5
+_LEAST_SALT_BYTES = 12
+_MOST_FILE_BYTES = 16 << 20
+_BASE36 = b"0123456789abcdefghijklmnopqrstuvwxyz"
+_ADVICE = "write name:SCRAM-SHA-256:iterations:salt:stored:server on each line, the last three in base64"
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """Keys by which a server checks a password without knowing it."""
+
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+
+class Credentials:
+    """Credentials by mechanism and user."""
+
+    def __init__(self, by_user: Mapping[tuple[str, str], ScramCredential]) -> None:
+        self._by_user = dict(by_user)
+        self._secret = secrets.token_bytes(32)
+        self.mechanisms = tuple(name for name in HASHES if any(found == name for found, _ in self._by_user))
+        """Mechanisms for which there are users, the preferred one first."""
+
+        self._likely = {name: self._most_likely(name) for name in self.mechanisms}
+
+    def __len__(self) -> int:
+        """Return the number of credentials."""
+        return len(self._by_user)
+
+    def find(self, mechanism: str, user: str) -> ScramCredential:
+        """Return the credential of `user`, or one that no password fits; `mechanism` is one of `mechanisms`."""
+        return self._by_user.get((mechanism, user)) or self._unknown(mechanism, user)
+
+    def find_any(self, user: str) -> tuple[str, ScramCredential]:
+        """Return a mechanism and the credential of `user` for it, or one that no password fits."""
+        mechanism = next((name for name in self.mechanisms if (name, user) in self._by_user), self.mechanisms[0])
+        return mechanism, self.find(mechanism, user)
+
+    def _most_likely(self, mechanism: str) -> tuple[int, int, bool]:
+        """Return iterations, length of the salt, and True if the salt is text, as most users have them."""
+        shapes = Counter(
+            (each.iterations, len(each.salt), set(each.salt) <= set(_BASE36))
+            for (name, _), each in sorted(self._by_user.items(), key=lambda item: item[0])
+            if name == mechanism
+        )
+        return shapes.most_common(1)[0][0]
+
+    def _unknown(self, mechanism: str, user: str) -> ScramCredential:
+        iterations, salt_bytes, is_text = self._likely[mechanism]
+        seed = hmac.digest(self._secret, f"{mechanism}:{user}".encode(), "sha256")
+        salt = hashlib.shake_256(b"salt" + seed).digest(salt_bytes)
+        size = hashlib.new(HASHES[mechanism]).digest_size
+        keys = hashlib.shake_256(b"keys" + seed).digest(2 * size)
+        # Kafka makes its salts of letters and digits.
+        text = bytes(_BASE36[each % len(_BASE36)] for each in salt)
+        return ScramCredential(text if is_text else salt, keys[:size], keys[size:], iterations)
+
+
+def read_users(path: Path) -> Credentials:
+    """Return the credentials in a `--users` file.
+
+    Raises:
+        UsageError: the file cannot be read, a line is malformed, a user is there twice, or it has no users.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"--users cannot be read: {error.strerror}", path=str(path)) from error
+    if len(content) > _MOST_FILE_BYTES:
+        raise UsageError(f"--users is larger than {_MOST_FILE_BYTES} bytes", path=str(path), advice=_ADVICE)
+    found: dict[tuple[str, str], ScramCredential] = {}
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if not line.strip() or line.startswith(b"#"):
+            continue
+        try:
+            user, mechanism, credential = _parse_line(line.rstrip(b"\r"))
+        except ValueError as error:
+            # Never the line itself: it holds keys.
+            raise UsageError(f"line {number} of --users {error}", path=str(path), advice=_ADVICE) from None
+        if (mechanism, user) in found:
+            raise UsageError(f"line {number} of --users gives a user a second {mechanism} credential", path=str(path))
+        found[mechanism, user] = credential
+    if not found:
+        raise UsageError("--users holds no user", path=str(path), advice=_ADVICE)
+    return Credentials(found)
+
+
+def of_cluster(records: Mapping[tuple[int, str], Any]) -> Credentials | None:
+    """Return the credentials in a cluster's UserScramCredentialRecords by mechanism number and user; None without any.
+
+    A record that no client can use is left out with a warning.
+    """
+    found: dict[tuple[str, str], ScramCredential] = {}
+    for (number, user), record in records.items():
+        mechanism = _MECHANISM_NUMBERS.get(number)
+        if mechanism is None:
+            _LOGGER.warning("a SCRAM user of the cluster has the unknown mechanism %d, and is left out", number)
+            continue
+        credential = ScramCredential(
+            bytes(record.salt), bytes(record.stored_key), bytes(record.server_key), record.iterations
+        )
+        try:
+            check_credential(mechanism, credential)
+        except ValueError as error:
+            _LOGGER.warning("a SCRAM user of the cluster %s, and is left out", error)
+            continue
+        found[mechanism, user] = credential
+    return Credentials(found) if found else None
+
+
+def _parse_line(line: bytes) -> tuple[str, str, ScramCredential]:
+    """Return user, mechanism and credential; the errors contain nothing of the line."""
+    try:
+        name, *fields = line.decode().rsplit(":", _FIELDS_AFTER_NAME)
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8") from None
+    if len(fields) != _FIELDS_AFTER_NAME or not name:
+        raise ValueError(f"does not have {_FIELDS_AFTER_NAME + 1} fields")
+    mechanism, iterations, *encoded = fields
+    if mechanism not in HASHES:
+        raise ValueError(f"has a mechanism that is neither {SCRAM_SHA_256} nor {SCRAM_SHA_512}")
+    try:
+        salt, stored_key, server_key = (base64.b64decode(each, validate=True) for each in encoded)
+    except binascii.Error:
+        raise ValueError("holds a field that is not base64") from None
+    credential = ScramCredential(salt, stored_key, server_key, int(iterations) if iterations.isdecimal() else -1)
+    check_credential(mechanism, credential)
+    return name, mechanism, credential
+
+
+def check_credential(mechanism: str, credential: ScramCredential) -> None:
+    """Check the sizes of a credential.
+
+    Raises:
+        ValueError: a part of it has another size than the mechanism gives it; the error says which.
+    """
+    size = hashlib.new(HASHES[mechanism]).digest_size
+    if not MIN_ITERATIONS <= credential.iterations <= MAX_ITERATIONS:
+        raise ValueError(f"has iterations that are not a number from {MIN_ITERATIONS} to {MAX_ITERATIONS}")
+    if len(credential.salt) < _LEAST_SALT_BYTES:
+        raise ValueError(f"has a salt of less than {_LEAST_SALT_BYTES} bytes")
+    if len(credential.stored_key) != size or len(credential.server_key) != size:
+        raise ValueError(f"has a key that is not of {size} bytes, as {mechanism} makes them")

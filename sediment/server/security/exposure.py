@@ -1,0 +1,45 @@
+"""The rule for addresses that other machines reach: TLS and SASL, or an explicit `--insecure`.
+
+listens on         with                                        protocol
+loopback           nothing                                     PLAINTEXT
+anything           a certificate                               SSL, or SASL_SSL with users
+loopback           users                                       SASL_PLAINTEXT, SASL_SSL with a certificate
+another address    a certificate, and users of the file        SASL_SSL
+                   or of the cluster
+another address    `--insecure`                                what certificate and users file give
+"""
+
+from __future__ import annotations
+
+from sediment.segment_io.errors import UsageError
+from sediment.server.endpoints import Endpoint
+from sediment.server.security.credentials import Credentials
+
+
+def choose_credentials(
+    bound: Endpoint, from_file: Credentials | None, of_cluster: Credentials | None, *, has_tls: bool, insecure: bool
+) -> Credentials | None:
+    """Return the credentials that clients must prove; None if they need none.
+
+    Raises:
+        UsageError: other machines could reach the server without TLS or without SASL.
+    """
+    if bound.is_loopback or insecure:
+        return from_file
+    credentials = from_file or of_cluster
+    missing = []
+    if not has_tls:
+        missing.append("--tls-cert and --tls-key")
+    if credentials is None:
+        missing.append("--users FILE (the cluster has no SCRAM users)")
+    if missing:
+        raise UsageError(
+            f"--listen {bound} is reached by other machines, and would let them read everything",
+            advice=f"give {' and '.join(missing)}, or say --insecure",
+        )
+    return credentials
+
+
+def security_protocol(*, has_tls: bool, has_users: bool) -> str:
+    """Return Kafka's name of the security protocol."""
+    return f"{'SASL_' if has_users else ''}{'SSL' if has_tls else 'PLAINTEXT'}"

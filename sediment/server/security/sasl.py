@@ -1,0 +1,284 @@
+"""SASL: SCRAM-SHA-256, SCRAM-SHA-512, and PLAIN over TLS.
+
+    ApiVersions, as often as the client likes
+    SaslHandshake 1      -> SaslAuthenticate until the mechanism is through
+    SaslHandshake 0      -> tokens in frames without a header until the mechanism is through
+
+Invariants: every failure has the same response, after the same delay, and then the connection is closed.  Secrets are
+compared in constant time.  An unknown user costs the same work as a wrong password.
+
+Source: RFC 5802, RFC 4616; Kafka's SaslServerAuthenticator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Protocol
+
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.delayed import Timer
+from sediment.server.requests import Handler, Request, TokenChannel
+from sediment.server.security.credentials import HASHES, Credentials
+
+PLAIN = "PLAIN"
+
+
+class SaslAuthenticationError(SedimentError):
+    """The client did not prove its identity (Kafka's SaslAuthenticationException)."""
+
+
+class SaslServer(Protocol):
+    """One client's authentication by a SASL mechanism."""
+
+    def evaluate(self, token: bytes) -> bytes:
+        """Return the token that answers `token`.
+
+        Raises:
+            SaslAuthenticationError: the client did not prove its identity.
+        """
+        ...
+
+    @property
+    def user(self) -> str | None:
+        """The user, once the exchange is complete."""
+        ...
+
+
+class ScramSaslServer:
+    """An exchange of SCRAM."""
+
+    def __init__(self, mechanism: str, credentials: Credentials) -> None:
+        from scramp import ScramMechanism  # imported late: most servers have no users
+
+        self._name = ""
+        self._is_complete = False
+        self._is_first = True
+
+        def credential_of(user: str) -> tuple[bytes, bytes, bytes, int]:
+            self._name = user
+            found = credentials.find(mechanism, user)
+            return found.salt, found.stored_key, found.server_key, found.iterations
+
+        self._exchange: Any = ScramMechanism(mechanism).make_server(credential_of)
+
+    @property
+    def user(self) -> str | None:
+        """The user, once the proof was right."""
+        return self._name if self._is_complete else None
+
+    def evaluate(self, token: bytes) -> bytes:
+        """Return the server's first or final message.
+
+        Raises:
+            SaslAuthenticationError: a message is malformed, or the proof is wrong.
+        """
+        from scramp import ScramException
+
+        try:
+            text = token.decode()
+            if self._is_first:
+                self._is_first = False
+                self._exchange.set_client_first(text)
+                return str(self._exchange.get_server_first()).encode()
+            self._exchange.set_client_final(text)
+            final = str(self._exchange.get_server_final()).encode()
+        except (ScramException, UnicodeDecodeError):
+            raise SaslAuthenticationError("authentication failed") from None
+        self._is_complete = True
+        return final
+
+
+class PlainSaslServer:
+    """An exchange of PLAIN: one token with user and password, checked against a SCRAM credential."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._user: str | None = None
+
+    @property
+    def user(self) -> str | None:
+        """The user, once the password was right."""
+        return self._user
+
+    def evaluate(self, token: bytes) -> bytes:
+        """Return an empty token.
+
+        Raises:
+            SaslAuthenticationError: the token is malformed, or the password is wrong.
+        """
+        parts = token.split(b"\0")
+        try:
+            identity, user, password = (part.decode() for part in parts)
+        except ValueError:  # another number of parts, or not UTF-8
+            raise SaslAuthenticationError("authentication failed") from None
+        mechanism, credential = self._credentials.find_any(user)
+        name = HASHES[mechanism]
+        salted = hashlib.pbkdf2_hmac(name, password.encode(), credential.salt, credential.iterations)
+        stored_key = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
+        is_right = hmac.compare_digest(stored_key, credential.stored_key)
+        if not is_right or not user or identity not in ("", user):
+            raise SaslAuthenticationError("authentication failed")
+        self._user = user
+        return b""
+
+
+class _State(Enum):
+    HANDSHAKE = "handshake"
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+    COMPLETE = "complete"
+    FAILED = "failed"
+
+
+class SaslMechanisms:
+    """Mechanisms of a listener: SCRAM for its users, and with TLS also PLAIN."""
+
+    def __init__(self, credentials: Credentials, *, has_tls: bool) -> None:
+        self._makers: dict[str, Callable[[], SaslServer]] = {
+            name: lambda name=name: ScramSaslServer(name, credentials)  # type: ignore[misc]
+            for name in credentials.mechanisms
+        }
+        if has_tls:
+            self._makers[PLAIN] = lambda: PlainSaslServer(credentials)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the mechanisms."""
+        return tuple(self._makers)
+
+    def new_exchange(self, name: str) -> SaslServer | None:
+        """Return a new exchange, or None if the mechanism is not offered."""
+        maker = self._makers.get(name)
+        return None if maker is None else maker()
+
+
+class SaslAuthenticator:
+    """The authentication of one connection; its requests come one at a time."""
+
+    def __init__(self, mechanisms: SaslMechanisms) -> None:
+        self.mechanisms = mechanisms
+        self._state = _State.HANDSHAKE
+        self._exchange: SaslServer | None = None
+        self.mechanism = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """True once the client proved its identity."""
+        return self._state is _State.COMPLETE
+
+    @property
+    def has_failed(self) -> bool:
+        """True once the client failed to."""
+        return self._state is _State.FAILED
+
+    @property
+    def expects_token(self) -> bool:
+        """True if the next frame is a token without a header."""
+        return self._state is _State.TOKENS
+
+    @property
+    def expects_request(self) -> bool:
+        """True if a SaslAuthenticate is due."""
+        return self._state is _State.REQUESTS
+
+    def fail(self) -> None:
+        """End the authentication: the connection is closed after the next response."""
+        self._state = _State.FAILED
+
+    def handshake(self, mechanism: str, version: int) -> ErrorCode:
+        """Choose the mechanism; anything but NONE fails the authentication."""
+        exchange = self.mechanisms.new_exchange(mechanism)
+        if self._state is not _State.HANDSHAKE:
+            self.fail()
+            return ErrorCode.ILLEGAL_SASL_STATE
+        if exchange is None:
+            self.fail()
+            return ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        self._exchange, self.mechanism = exchange, mechanism
+        self._state = _State.REQUESTS if version else _State.TOKENS
+        return ErrorCode.NONE
+
+    def evaluate(self, token: bytes) -> tuple[bytes, str | None]:
+        """Return the answer to a token, and the principal once the client proved its identity.
+
+        Raises:
+            SaslAuthenticationError: it did not; the authentication has failed.
+        """
+        assert self._exchange is not None
+        try:
+            answer = self._exchange.evaluate(token)
+        except SaslAuthenticationError:
+            self.fail()
+            raise
+        if self._exchange.user is None:
+            return answer, None
+        self._state = _State.COMPLETE
+        return answer, f"User:{self._exchange.user}"
+
+    def accept_token(self, token: bytes, channel: TokenChannel) -> None:
+        """Take a frame without a header, and send the next token; close the connection after a failure."""
+        try:
+            answer, principal = self.evaluate(token)
+        except SaslAuthenticationError as error:
+            channel.close(None, error)
+            return
+        if principal is not None:
+            channel.connection.principal = principal
+        channel.send_token(answer)
+
+
+class SaslHandlers:
+    """Handlers of SaslHandshake and SaslAuthenticate."""
+
+    def __init__(self, timer: Timer, failure_delay_ms: int) -> None:
+        self._timer = timer
+        self._failure_delay_ms = failure_delay_ms
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """Return the handlers by API key."""
+        return {ApiKey.SASL_HANDSHAKE: self._handshake, ApiKey.SASL_AUTHENTICATE: self._authenticate}
+
+    def _handshake(self, request: Request) -> Any:
+        authenticator = _authenticator_of(request)
+        if authenticator is None:
+            return m.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        code = authenticator.handshake(request.message.mechanism, request.api_version)
+        return m.SaslHandshakeResponse(error_code=code, mechanisms=list(authenticator.mechanisms.names))
+
+    def _authenticate(self, request: Request) -> Any:
+        authenticator = _authenticator_of(request)
+        if authenticator is None:
+            return m.SaslAuthenticateResponse(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE,
+                error_message="SaslAuthenticate request received after successful authentication",
+            )
+        if not authenticator.expects_request:
+            authenticator.fail()
+            return m.SaslAuthenticateResponse(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="SaslHandshake has to come first"
+            )
+        try:
+            answer, principal = authenticator.evaluate(request.message.auth_bytes)
+        except SaslAuthenticationError:
+            failure = m.SaslAuthenticateResponse(
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+                error_message="Authentication failed during authentication due to invalid credentials with SASL "
+                f"mechanism {authenticator.mechanism}",
+            )
+            self._timer.after(self._failure_delay_ms, lambda: request.respond(failure))
+            return None
+        if principal is not None:
+            request.connection.principal = principal
+        return m.SaslAuthenticateResponse(auth_bytes=answer)
+
+
+def _authenticator_of(request: Request) -> SaslAuthenticator | None:
+    """Return the authenticator of a connection that is not authenticated yet; None if it is or need not be."""
+    found = request.connection.authenticator
+    return found if isinstance(found, SaslAuthenticator) and not found.is_complete else None

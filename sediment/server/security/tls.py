@@ -1,0 +1,36 @@
+"""TLS of the listener."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from sediment.segment_io.errors import UsageError
+
+
+def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Return a context for TLS 1.2 and 1.3 with a certificate chain and its key, both in PEM.
+
+    Raises:
+        UsageError: a file cannot be read, is not in PEM, has a password, or the key is not that of the certificate.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_IGNORE_UNEXPECTED_EOF
+    for option, file in (("--tls-cert", certificate), ("--tls-key", key)):
+        if not file.is_file():
+            raise UsageError(f"{option} does not name a file", path=str(file))
+    try:
+        context.load_cert_chain(certificate, key, password=_refuse_password)
+    except OSError as error:  # ssl.SSLError is one
+        what = error.reason if isinstance(error, ssl.SSLError) and error.reason else error.strerror
+        raise UsageError(
+            f"certificate and key cannot be used: {str(what or error).replace('_', ' ').lower()}",
+            path=str(certificate),
+            advice="give a certificate chain with --tls-cert and its key with --tls-key, both in PEM",
+        ) from error
+    return context
+
+
+def _refuse_password() -> str:
+    raise UsageError("--tls-key has a password", advice="give a key without one, in a file that only you can read")

@@ -1,0 +1,130 @@
+"""The config of the server.
+
+Field names are Kafka's keys with underscores, defaults are Kafka's own, but for two that Kafka leaves without limit:
+`max.connections` and `queued.max.request.bytes`.  Keys that begin with `sediment` have that prefix left out.
+
+Source: Kafka's SocketServerConfigs, ServerConfigs, QuotaConfig and GroupCoordinatorConfig.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sediment.engine.value_ranges import AT_LEAST_ONE, COUNT, INT, POSITIVE_INT, Range, Whole, check_ranges
+from sediment.segment_io.errors import SettingsError
+from sediment.segment_io.format.layout import INT32_MAX
+
+_BUFFER = Whole(1, INT32_MAX, also=(-1,))
+_RANGES: dict[str, Range] = {
+    "num_network_threads": POSITIVE_INT,
+    "num_io_threads": POSITIVE_INT,
+    "queued_max_requests": POSITIVE_INT,
+    "queued_max_request_bytes": AT_LEAST_ONE,
+    "socket_send_buffer_bytes": _BUFFER,
+    "socket_receive_buffer_bytes": _BUFFER,
+    "socket_request_max_bytes": POSITIVE_INT,
+    "socket_listen_backlog_size": POSITIVE_INT,
+    "max_connections": INT,
+    "max_connections_per_ip": INT,
+    "connections_max_idle_ms": AT_LEAST_ONE,
+    "connection_failed_authentication_delay_ms": INT,
+    "request_receive_timeout_ms": AT_LEAST_ONE,
+    "fetch_max_bytes": Whole(1024, INT32_MAX),
+    "group_min_session_timeout_ms": INT,
+    "group_max_session_timeout_ms": INT,
+    "group_initial_rebalance_delay_ms": INT,
+    "group_max_size": POSITIVE_INT,
+    "offset_metadata_max_bytes": INT,
+    "offsets_retention_minutes": POSITIVE_INT,
+    "offsets_retention_check_interval_ms": AT_LEAST_ONE,
+    "node_id": COUNT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """The config of one server."""
+
+    num_network_threads: int = 3
+    """Processors of the listener."""
+
+    num_io_threads: int = 8
+    """Threads that handle requests."""
+
+    queued_max_requests: int = 500
+    """Requests that wait for a handler before the processors stop reading."""
+
+    queued_max_request_bytes: int = 268_435_456
+    """Bytes of all requests that arrive, wait or are handled; Kafka has no limit by default."""
+
+    socket_send_buffer_bytes: int = 102_400
+    """SO_SNDBUF of a connection; -1: the system's."""
+
+    socket_receive_buffer_bytes: int = 102_400
+    """SO_RCVBUF of a connection; -1: the system's."""
+
+    socket_request_max_bytes: int = 104_857_600
+    """Largest request."""
+
+    socket_listen_backlog_size: int = 50
+    """Connections that the system accepts before the server does."""
+
+    max_connections: int = 1024
+    """Open connections; Kafka has no limit by default."""
+
+    max_connections_per_ip: int = INT32_MAX
+    """Open connections from one address."""
+
+    connections_max_idle_ms: int = 600_000
+    """Time without activity after which a connection is closed."""
+
+    connection_failed_authentication_delay_ms: int = 100
+    """Delay of the response to a failed authentication."""
+
+    request_receive_timeout_ms: int = 30_000
+    """Time from the first byte of a request to its last, without the second for each MiB; for authentication too."""
+
+    fetch_max_bytes: int = 57_671_680
+    """Largest response to a fetch, whatever the client asks for."""
+
+    group_min_session_timeout_ms: int = 6_000
+    """Smallest session timeout of a member."""
+
+    group_max_session_timeout_ms: int = 1_800_000
+    """Largest session timeout of a member."""
+
+    group_initial_rebalance_delay_ms: int = 3_000
+    """Time that an empty group waits for further members."""
+
+    group_max_size: int = INT32_MAX
+    """Members of one group."""
+
+    offset_metadata_max_bytes: int = 4_096
+    """Largest metadata of a committed offset."""
+
+    offsets_retention_minutes: int = 10_080
+    """Time after which the offsets of an empty group expire."""
+
+    offsets_retention_check_interval_ms: int = 600_000
+    """Interval at which expired offsets are looked for."""
+
+    node_id: int = 0
+    """Id of this node, as thread names and clients see it."""
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            SettingsError: a value is out of its range, or two contradict each other.
+        """
+        check_ranges(self, _RANGES)
+        if self.queued_max_request_bytes < self.socket_request_max_bytes:
+            raise SettingsError(
+                f"queued.max.request.bytes is {self.queued_max_request_bytes}, less than socket.request.max.bytes",
+                advice=f"give at least {self.socket_request_max_bytes}, or lower socket.request.max.bytes",
+            )
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise SettingsError(
+                "group.min.session.timeout.ms is above group.max.session.timeout.ms",
+                advice="lower the one or raise the other",
+            )

@@ -1,0 +1,1 @@
+"""Transactions: the state of each transactional id."""

@@ -1,0 +1,67 @@
+"""Kafka's own command-line tools and kcat, as an operator calls them; each returns what it prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+
+from tests.conformance.oracle import kafka_tools_jars, program
+from tests.e2e.kraft import class_path
+
+_TIMEOUT_SECONDS = 120
+_QUIET = ("SLF4J", "WARNING", "log4j", "Picked up")
+
+CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+GET_OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+
+
+def tool(bootstrap: str, name: str, *arguments: str) -> str:
+    """Run a tool of Kafka's by its class; return its standard output.
+
+    Raises:
+        AssertionError: it failed.
+    """
+    path = os.pathsep.join([class_path(), *map(str, kafka_tools_jars().glob("*.jar"))])
+    options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF")
+    done = subprocess.run(
+        [program("java"), *options, "-cp", path, name, "--bootstrap-server", bootstrap, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, f"{name} {arguments}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def table(text: str) -> list[str]:
+    """Return the lines of a tool's output in a stable order, with single spaces."""
+    lines = (re.sub(r"\s+", " ", line).strip() for line in text.splitlines() if not line.startswith(_QUIET))
+    return sorted(line for line in lines if line)
+
+
+def kcat_path() -> str | None:
+    """Return the path of kcat, None if it is not installed."""
+    return shutil.which("kcat") or shutil.which("kafkacat")
+
+
+def kcat_records(kcat: str, bootstrap: str, topic: str, partition: int, isolation: str) -> bytes:
+    """Return everything that kcat prints of a partition: offsets, times, keys, values, headers, with their sizes."""
+    done = subprocess.run(
+        [
+            *(kcat, "-C", "-q", "-b", bootstrap, "-t", topic, "-p", str(partition), "-o", "beginning", "-e"),
+            *("-X", f"isolation.level={isolation}", "-X", "check.crcs=true", "-f", "%o %T %K %k %S %s %h\n"),
+        ],
+        capture_output=True,
+        timeout=_TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,235 @@
+"""`sediment serve` as a process: ready line, signals, exit statuses, JSON, metrics, and what it refuses."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.api_keys import ApiKey
+from tests.jobs.log_dirs import sediment, sediment_process
+from tests.served import contents, serving, unpacked
+from tests.server.listeners import Client, api_versions
+from tests.server.security.certificates import write_certificates
+from tests.server.security.test_credentials import credential, line
+from tests.server.security.test_sasl import scram
+from tests.waiting import LIMIT_SECONDS, wait_until
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> Path:
+    return unpacked(tmp_path_factory.mktemp("served") / "data")
+
+
+def connect(bootstrap: str, tls=None) -> Client:
+    host, _, port = bootstrap.rpartition(":")
+    plain = socket.create_connection((host, int(port)), timeout=LIMIT_SECONDS)
+    return Client(plain if tls is None else tls.wrap_socket(plain, server_hostname="localhost"))
+
+
+def start(*arguments: object, ignore_sigint: bool = False) -> subprocess.Popen[str]:
+    """Start the command, as a shell does in the background if `ignore_sigint`, and return it once it is ready."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignore_sigint else signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sediment.jobs.cli", "serve", *map(str, arguments), "--listen", "127.0.0.1:0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert process.stderr is not None
+    for each in process.stderr:
+        if "listening on" in each:
+            return process
+    raise AssertionError(f"serve ended with status {process.wait()}")
+
+
+def test_a_server_serves_writes_nothing_and_stops_cleanly(directory, tmp_path):
+    before = contents(directory)
+    metrics, log = tmp_path / "metrics.prom", tmp_path / "requests.json"
+    with serving(directory, "--read-only", "--metrics", metrics, "--request-log", log) as served:
+        assert "serving 10 partitions of 6 topics, read-only, with PLAINTEXT" in served.said
+        with connect(served.bootstrap) as client:
+            response = client.ask(api_versions(), 4)
+            assert {each.name: each.max_version_level for each in response.finalized_features}["transaction.version"]
+            topics = {each.name for each in client.ask(m.MetadataRequest(topics=None), 12).topics}
+    assert topics == {"__consumer_offsets", "__transaction_state", "empty", "orders", "payments", "prices"}
+    assert contents(directory) == before
+    assert 'requests_total{request="Metadata",version="12"} 1.0' in metrics.read_text()
+    assert [json.loads(each)["request"] for each in log.read_text().splitlines()] == ["ApiVersions", "Metadata"]
+
+
+def test_a_server_that_was_started_in_the_background_stops_on_sigint_and_prints_its_json(directory):
+    process = start(directory, "--read-only", "--json", "--quiet", ignore_sigint=True)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=LIMIT_SECONDS)
+    assert (process.returncode, stderr) == (0, "")
+    report = json.loads(stdout)
+    assert (report["schema"], report["command"], report["security_protocol"]) == (1, "serve", "PLAINTEXT")
+    assert {"run_id", "now_ms", "seconds", "listening", "requests", "response_bytes"} <= report.keys()
+    assert report["partitions"][0] == {
+        "partition": "__consumer_offsets-0",
+        "log_dir": str(directory),
+        "status": "served",
+        "reason_code": None,
+        "reason": None,
+        "unreadable_ranges": 0,
+    }
+
+
+def test_a_second_signal_ends_the_process_at_once(directory):
+    process = start(directory, "--read-only")
+    os.kill(process.pid, signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    os.kill(process.pid, signal.SIGCONT)
+    assert process.wait(LIMIT_SECONDS) in (1, -signal.SIGINT, -signal.SIGTERM)
+
+
+def test_a_stop_does_not_wait_for_a_fetch_that_waits_for_records(directory):
+    process = start(directory, "--read-only", "--json", "--log-format", "json")
+    with connect(f"127.0.0.1:{_listening_port(process.pid)}") as client:
+        request = m.FetchRequest
+        partition = request.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+        topic = request.FetchTopic(topic="empty", partitions=[partition])
+        client.send(request(max_wait_ms=1_000_000, min_bytes=1, topics=[topic]), 12)
+        process.send_signal(signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 0
+    assert json.loads(stdout)["seconds"] < 900
+    for each in stderr.splitlines():
+        assert {"time", "level", "logger", "message"} <= json.loads(each).keys()
+
+
+def _listening_port(pid: int) -> int:
+    return next(
+        each.laddr.port for each in psutil.Process(pid).net_connections("tcp") if each.status == psutil.CONN_LISTEN
+    )
+
+
+def test_tls_and_users_of_a_file(directory, tmp_path):
+    files = write_certificates(tmp_path)
+    users = tmp_path / "users"
+    users.write_text(line("alice", "SCRAM-SHA-256", credential("alice-secret")))
+    options = ("--read-only", "--tls-cert", files.certificate, "--tls-key", files.key, "--users", users)
+    with serving(directory, *options, "--advertise", "kafka.example:9093") as served:
+        assert "clients connect to kafka.example:9093" in served.said
+        with connect(served.bootstrap, files.client_context()) as client:
+            assert scram(client, "alice", "alice-secret")[1].error_code == 0
+            (broker,) = client.ask(m.MetadataRequest(topics=[]), 12).brokers
+            assert (broker.host, broker.port) == ("kafka.example", 9093)
+
+
+def test_committed_offsets_stay_in_a_state_directory(directory, tmp_path):
+    commit = m.OffsetCommitRequest
+    request = commit(
+        group_id="reporting",
+        topics=[
+            commit.OffsetCommitRequestTopic(
+                name="orders",
+                partitions=[commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=7)],
+            )
+        ],
+    )
+    for ask in (True, False):
+        with (
+            serving(directory, "--read-only", "--state", tmp_path / "state") as served,
+            connect(served.bootstrap) as client,
+        ):
+            wait_until(lambda client=client: _offset(client, "billing") is not None)
+            if ask:
+                assert client.ask(request, 8).topics[0].partitions[0].error_code == 0
+            else:
+                assert _offset(client, "reporting") == 7
+
+
+def _offset(client: Client, group: str) -> int | None:
+    fetch = m.OffsetFetchRequest
+    topic = fetch.OffsetFetchRequestTopic(name="orders", partition_indexes=[0])
+    response = client.ask(fetch(group_id=group, topics=[topic]), 7)
+    return None if response.error_code else response.topics[0].partitions[0].committed_offset
+
+
+def test_the_command_does_not_load_spark():
+    code = "import sys, sediment.jobs.serve; print([name for name in sys.modules if name.startswith('pyspark')])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+WRONG_USE = {
+    "no read-only": ([], "only read-only serving is possible so far; give --read-only"),
+    "another address": (["--listen", "192.0.2.7:0"], "is reached by other machines"),
+    "wildcard": (["--listen", "0.0.0.0:0", "--insecure"], "--advertise HOST:PORT"),
+    "malformed address": (["--listen", "9092"], "--listen '9092' is not HOST:PORT"),
+    "certificate without key": (["--tls-cert", "/dev/null"], "--tls-cert and --tls-key belong together"),
+    "no users": (["--users", "/dev/null"], "--users holds no user"),
+    "renaming": (["--as", "a"], "--as"),
+    "unknown key": (["--set", "num.io.thread=3"], "the nearest known key is num.io.threads"),
+    "value": (["--set", "num.io.threads=0"], "num.io.threads"),
+    "contradiction": (["--set", "queued.max.request.bytes=5"], "queued.max.request.bytes is 5, less than"),
+    "metrics in a missing directory": (["--metrics", "/no/such/file"], "--metrics cannot be written"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG_USE.values(), ids=WRONG_USE)
+def test_wrong_use_is_refused_before_anything_listens(options, said, directory):
+    mode = [] if not options else ["--read-only"]
+    outcome = sediment("serve", directory, *mode, *options)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert said in outcome.stderr
+
+
+def test_directories_that_cannot_be_served_are_refused(directory, tmp_path):
+    for arguments, said in (
+        ([], "no LOG_DIR is given"),
+        ([tmp_path / "absent"], "no such directory"),
+        ([tmp_path], "not a Kafka log directory"),
+        ([directory, "--state", directory / "state"], "lies inside the log directory"),
+        ([directory, "--request-log", directory / "log"], "--request-log must not be inside a log directory"),
+    ):
+        outcome = sediment("serve", *arguments, "--read-only", "--listen", "127.0.0.1:0")
+        assert (outcome.status, outcome.stdout) == (2, ""), outcome.stderr
+        assert said in outcome.stderr
+
+
+def test_an_address_in_use_is_refused(directory):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        outcome = sediment("serve", directory, "--read-only", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert outcome.status == 2
+    assert "Address already in use" in outcome.stderr
+
+
+def test_a_directory_in_use_is_refused(tmp_path):
+    copy = unpacked(tmp_path / "data")
+    with (copy / ".lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        outcome = sediment_process("serve", copy, "--read-only", "--listen", "127.0.0.1:0")
+    assert outcome.status == 1
+    assert "uses this log directory" in outcome.stderr
+
+
+def test_the_directories_and_sizes_may_come_from_the_brokers_file(directory, tmp_path):
+    file = tmp_path / "server.properties"
+    file.write_text(f"node.id=1\nlog.dirs={directory}\nnum.network.threads=1\nconnections.max.idle.ms=-1\n")
+    process = start("--read-only", "--config", file)
+    try:
+        with connect(f"127.0.0.1:{_listening_port(process.pid)}") as client:
+            assert client.ask(api_versions(), 3).error_code == 0
+            client.send(m.MetadataRequest(), 12)
+            assert client.receive(ApiKey.METADATA, 12)[1].cluster_id
+    finally:
+        process.terminate()
+        assert process.wait(LIMIT_SECONDS) == 0

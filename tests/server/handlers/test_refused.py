@@ -1,0 +1,141 @@
+"""Requests that would change something: an error that no client tries again after, in every version."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.api_keys import ApiKey, supported_versions
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.segment_io.protocol.message import Structure
+from tests.segments import batch_bytes
+from tests.server.handlers.clusters import served
+from tests.server.listeners import Client
+from tests.server.read_only.log_dirs import fingerprint, write_partition
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    write_partition(tmp_path, "t-0", 3)
+    before = fingerprint(tmp_path)
+    with served(tmp_path) as (connected, _):
+        yield connected
+    assert fingerprint(tmp_path) == before
+
+
+def produce(version: int, acks: int = -1) -> Any:
+    request = m.ProduceRequest
+    partition = request.PartitionProduceData(index=0, records=batch_bytes(0))
+    topic = request.TopicProduceData(
+        name="t" if version < 13 else "",
+        topic_id=uuid.uuid4() if version >= 13 else uuid.UUID(int=0),
+        partition_data=[partition],
+    )
+    return request(acks=acks, timeout_ms=1000, topic_data=[topic])
+
+
+def topic_list(structure: Any, **fields: Any) -> Any:
+    return [structure(name="t", **fields)]
+
+
+def requests(key: ApiKey, version: int) -> Any:
+    """Return a request with something to refuse in it."""
+    match key:
+        case ApiKey.PRODUCE:
+            return produce(version)
+        case ApiKey.CREATE_TOPICS:
+            return m.CreateTopicsRequest(topics=topic_list(m.CreateTopicsRequest.CreatableTopic, num_partitions=1))
+        case ApiKey.DELETE_TOPICS if version < 6:
+            return m.DeleteTopicsRequest(topic_names=["t"])
+        case ApiKey.DELETE_TOPICS:
+            return m.DeleteTopicsRequest(topics=topic_list(m.DeleteTopicsRequest.DeleteTopicState))
+        case ApiKey.CREATE_PARTITIONS:
+            structure = m.CreatePartitionsRequest.CreatePartitionsTopic
+            return m.CreatePartitionsRequest(topics=topic_list(structure, count=3, assignments=None))
+        case ApiKey.DELETE_RECORDS:
+            request = m.DeleteRecordsRequest
+            partitions = [request.DeleteRecordsPartition(partition_index=0, offset=1)]
+            return request(topics=topic_list(request.DeleteRecordsTopic, partitions=partitions))
+        case ApiKey.INIT_PRODUCER_ID:
+            return m.InitProducerIdRequest(transactional_id=None)
+        case ApiKey.ADD_PARTITIONS_TO_TXN:
+            request = m.AddPartitionsToTxnRequest
+            topics = topic_list(request.AddPartitionsToTxnTopic, partitions=[0])
+            if version < 4:
+                return request(v3_and_below_transactional_id="x", v3_and_below_topics=topics)
+            return request(transactions=[request.AddPartitionsToTxnTransaction(transactional_id="x", topics=topics)])
+        case ApiKey.ADD_OFFSETS_TO_TXN:
+            return m.AddOffsetsToTxnRequest(transactional_id="x", group_id="g")
+        case ApiKey.END_TXN:
+            return m.EndTxnRequest(transactional_id="x")
+        case ApiKey.TXN_OFFSET_COMMIT:
+            request = m.TxnOffsetCommitRequest
+            partitions = [request.TxnOffsetCommitRequestPartition(partition_index=0, committed_metadata=None)]
+            return request(topics=topic_list(request.TxnOffsetCommitRequestTopic, partitions=partitions))
+        case ApiKey.ALTER_CONFIGS | ApiKey.INCREMENTAL_ALTER_CONFIGS:
+            is_whole = key is ApiKey.ALTER_CONFIGS
+            request = m.AlterConfigsRequest if is_whole else m.IncrementalAlterConfigsRequest
+            kinds = [request.AlterConfigsResource(resource_type=kind, resource_name="t") for kind in (2, 4)]
+            return request(resources=kinds)
+        case ApiKey.DELETE_GROUPS:
+            return m.DeleteGroupsRequest(groups_names=["g"])
+        case _:
+            assert key is ApiKey.OFFSET_DELETE
+            return m.OffsetDeleteRequest(group_id="g")
+
+
+def codes(response: Any) -> Iterator[int]:
+    """Yield every error code that is set in a response."""
+    for name in response.__slots__:
+        value = getattr(response, name)
+        if name.endswith("error_code") and value:
+            yield value
+        elif isinstance(value, (list, tuple)):
+            for each in value:
+                if isinstance(each, Structure):
+                    yield from codes(each)
+
+
+REFUSED = (
+    ApiKey.PRODUCE,
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.CREATE_PARTITIONS,
+    ApiKey.DELETE_RECORDS,
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.DELETE_GROUPS,
+    ApiKey.OFFSET_DELETE,
+)
+
+
+@pytest.mark.parametrize("key", REFUSED, ids=lambda key: key.name)
+def test_every_version_gets_an_error_that_clients_do_not_try_again_after(key: ApiKey, client: Client) -> None:
+    for version in supported_versions(key):
+        found = list(codes(client.ask(requests(key, version), version)))
+        assert found, f"version {version} has no error"
+        assert not any(ErrorCode(code).is_retriable for code in found)
+
+
+def test_a_producer_is_told_why(client: Client) -> None:
+    (topic,) = client.ask(produce(9), 9).responses
+    (partition,) = topic.partition_responses
+    assert (partition.error_code, partition.error_message) == (
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        "this server is read-only",
+    )
+
+
+def test_a_producer_that_wants_no_answer_is_disconnected(client: Client) -> None:
+    client.send(produce(9, acks=0), 9)
+    assert client.is_closed()

@@ -1,0 +1,114 @@
+"""TLS over real sockets, and its files."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+import pytest
+
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.server.security.tls import server_context
+from tests.server.listeners import api_versions, frame, listener
+from tests.server.security.certificates import write_certificates
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def files(tmp_path):
+    return write_certificates(tmp_path)
+
+
+def fetch_response(size_bytes: int):
+    response = m.FetchResponse
+    partition = response.PartitionData(partition_index=0, records=bytes(range(256)) * (size_bytes // 256))
+    return response(responses=[response.FetchableTopicResponse(topic="t", partitions=[partition])])
+
+
+def test_requests_and_large_responses_go_through_tls(files):
+    large = fetch_response(10_000_000)
+    tls = server_context(files.certificate, files.key)
+    with (
+        listener({ApiKey.FETCH: lambda _: large}, tls=tls) as running,
+        running.connect(files.client_context()) as client,
+    ):
+        assert client.socket.version() == "TLSv1.3"
+        for _ in range(3):
+            assert client.ask(api_versions(), 3).error_code == 0
+            client.send(m.FetchRequest(), 12)
+            received = client.receive(ApiKey.FETCH, 12)[1]
+            assert bytes(received.responses[0].partitions[0].records) == large.responses[0].partitions[0].records
+
+
+def test_pipelined_requests_in_one_tls_record_are_all_answered(files):
+    tls = server_context(files.certificate, files.key)
+    with listener(tls=tls) as running, running.connect(files.client_context()) as client:
+        client.socket.sendall(b"".join(frame(api_versions(), 3, number) for number in range(200)))
+        assert [client.receive(ApiKey.API_VERSIONS, 3)[0] for _ in range(200)] == list(range(200))
+
+
+def test_a_large_request_in_many_tls_records_arrives(files):
+    request = m.HeartbeatRequest(group_id="g" * 30_000, member_id="m" * 30_000)
+    tls = server_context(files.certificate, files.key)
+    handlers = {ApiKey.HEARTBEAT: lambda request: m.HeartbeatResponse(throttle_time_ms=len(request.message.group_id))}
+    with listener(handlers, tls=tls) as running, running.connect(files.client_context()) as client:
+        assert client.ask(request, 3).throttle_time_ms == 30_000
+
+
+def test_a_peer_that_does_not_shake_hands_is_closed(files, caplog):
+    tls = server_context(files.certificate, files.key)
+    with listener(tls=tls, request_receive_timeout_ms=2000) as running:
+        with running.connect() as plain:
+            plain.socket.sendall(frame(api_versions(), 3, 1))
+            plain.socket.settimeout(5)
+            received = b"x"
+            while received:  # an alert, then the end
+                try:
+                    received = plain.socket.recv(100)
+                except ConnectionError:
+                    received = b""
+        with running.connect() as silent:
+            assert silent.is_closed()
+        wait_until(lambda: running.server.quotas.total == 0)
+        with running.connect(files.client_context()) as client:
+            assert client.ask(api_versions(), 3).error_code == 0
+    assert "the peer did not authenticate in time" in caplog.text
+
+
+def test_versions_of_tls_below_1_2_are_refused(files):
+    old = files.client_context()
+    old.minimum_version = ssl.TLSVersion.TLSv1
+    old.maximum_version = ssl.TLSVersion.TLSv1_1
+    tls = server_context(files.certificate, files.key)
+    with listener(tls=tls) as running, pytest.raises((ssl.SSLError, ConnectionError)):
+        old.wrap_socket(socket.create_connection(("127.0.0.1", running.port)), server_hostname="localhost")
+
+
+def test_files_that_cannot_be_used_are_wrong_use(files, tmp_path):
+    (tmp_path / "text").write_text("no certificate")
+    for certificate, key, what in (
+        (tmp_path / "absent", files.key, "--tls-cert does not name a file"),
+        (files.certificate, tmp_path, "--tls-key does not name a file"),
+        (tmp_path / "text", files.key, "cannot be used"),
+        (files.certificate, tmp_path / "text", "cannot be used"),
+        (files.authority, files.key, "cannot be used"),
+    ):
+        with pytest.raises(UsageError, match=what):
+            server_context(certificate, key)
+
+
+def test_a_key_with_a_password_is_wrong_use_and_asks_nobody(files):
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(files.key.read_bytes(), None)
+    files.key.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    with pytest.raises(UsageError, match="--tls-key has a password"):
+        server_context(files.certificate, files.key)

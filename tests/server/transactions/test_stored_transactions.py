@@ -1,0 +1,175 @@
+"""Replay of `__transaction_state`, and the two APIs that show it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.handlers.transactions import TransactionHandlers
+from sediment.server.transactions.stored_transactions import (
+    StoredTransaction,
+    TransactionState,
+    replay_transactions,
+)
+from tests.server.groups.coordinator_logs import STATES, CoordinatorLogBuilder, versioned
+from tests.server.listeners import Client, listener
+
+GOLDEN = Path(__file__).parents[2] / "data" / "kafka-4.2.0-coordinator-records.jsonl"
+NOW_MS = 1_700_000_100_000
+
+
+def key(transactional_id: str) -> bytes:
+    return versioned(0, m.TransactionLogKey(transactional_id=transactional_id))
+
+
+def value(state: int, producer_id: int = 5, version: int = 1, start_ms: int = 1_700_000_000_000) -> bytes:
+    partitions = m.TransactionLogValue.PartitionsSchema(topic="orders", partition_ids=[2, 0])
+    message = m.TransactionLogValue(
+        producer_id=producer_id,
+        producer_epoch=3,
+        transaction_timeout_ms=60_000,
+        transaction_status=state,
+        transaction_partitions=[partitions] if state == 1 else None,
+        transaction_start_timestamp_ms=start_ms,
+    )
+    return versioned(version, message, version)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> CoordinatorLogBuilder:
+    return CoordinatorLogBuilder(tmp_path, STATES)
+
+
+def replay(log: CoordinatorLogBuilder) -> dict[str, StoredTransaction]:
+    return replay_transactions([log.write().log], 1, Fs())
+
+
+@contextlib.contextmanager
+def serving(log: CoordinatorLogBuilder | None) -> Iterator[Client]:
+    handlers = TransactionHandlers(lambda: NOW_MS)
+    if log is not None:
+        handlers.load(replay(log))
+    with listener(handlers.handlers()) as running, running.connect() as client:
+        yield client
+
+
+# -------------------------------------------------------------------------------------------------------------- replay
+@pytest.mark.parametrize("version", [0, 1])
+def test_the_last_state_of_an_id_counts(log: CoordinatorLogBuilder, version: int) -> None:
+    for state in (0, 1, 2, 4, 1):
+        log.add(key("writer"), value(state, version=version))
+    assert replay(log) == {
+        "writer": StoredTransaction(
+            "writer", 5, 3, 60_000, 1_700_000_000_000, TransactionState.ONGOING, (("orders", (2, 0)),)
+        )
+    }
+
+
+def test_a_tombstone_removes_an_id(log: CoordinatorLogBuilder) -> None:
+    log.add(key("writer"), value(4))
+    log.add(key("other"), value(4))
+    log.add(key("writer"), None)
+    assert set(replay(log)) == {"other"}
+
+
+def test_records_that_cannot_be_decoded_are_left_out(
+    log: CoordinatorLogBuilder, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.add(key("writer"), value(4))
+    for bad_key, bad_value in ((key("x"), value(8)), (b"\0\1\0\0", b"\0\0"), (key("y"), b"\0\5")):
+        log.add(bad_key, bad_value)
+    with caplog.at_level(logging.WARNING):
+        assert set(replay(log)) == {"writer"}
+    assert "3 records cannot be decoded" in caplog.text
+
+
+def test_every_record_of_kafka_is_taken(log: CoordinatorLogBuilder, caplog: pytest.LogCaptureFixture) -> None:
+    records = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
+    records = [record for record in records if record["topic"] == STATES]
+    known = [record for record in records if 0 <= record["valueJson"]["transactionStatus"] <= 7]
+    for record in known:
+        log.add(bytes.fromhex(record["key"]), bytes.fromhex(record["value"]))
+    assert set(replay(log)) == {record["keyJson"]["transactionalId"] for record in known}
+    assert caplog.records == []
+
+
+# ------------------------------------------------------------------------------------------------------------ describe
+def test_a_transaction_is_described(log: CoordinatorLogBuilder) -> None:
+    log.add(key("writer"), value(1))
+    log.add(key("expired"), value(6))
+    with serving(log) as client:
+        request = m.DescribeTransactionsRequest(transactional_ids=["writer", "nothing", "", "expired"])
+        found, *errors = client.ask(request, 0).transaction_states
+    assert [each.error_code for each in errors] == [
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    ]
+    assert (found.error_code, found.transaction_state, found.transaction_timeout_ms) == (0, "Ongoing", 60_000)
+    assert (found.producer_id, found.producer_epoch, found.transaction_start_time_ms) == (5, 3, 1_700_000_000_000)
+    assert [(topic.topic, tuple(topic.partitions)) for topic in found.topics] == [("orders", (2, 0))]
+
+
+# ---------------------------------------------------------------------------------------------------------------- list
+def listed(client: Client, version: int = 2, **filters: Any) -> dict[str, tuple[int, str]]:
+    response = client.ask(m.ListTransactionsRequest(**filters), version)
+    assert response.error_code == 0
+    return {each.transactional_id: (each.producer_id, each.transaction_state) for each in response.transaction_states}
+
+
+def test_transactions_are_listed_by_every_filter(log: CoordinatorLogBuilder) -> None:
+    log.add(key("writer-1"), value(1, 5))
+    log.add(key("writer-2"), value(4, 6, start_ms=NOW_MS - 10))
+    log.add(key("reader"), value(0, 7, start_ms=-1))
+    log.add(key("expired"), value(6))
+    with serving(log) as client:
+        every = {"writer-1": (5, "Ongoing"), "writer-2": (6, "CompleteCommit"), "reader": (7, "Empty")}
+        for version in range(3):
+            assert listed(client, version) == every
+        assert set(listed(client, state_filters=["Ongoing", "CompleteCommit"])) == {"writer-1", "writer-2"}
+        assert set(listed(client, producer_id_filters=[6, 7])) == {"writer-2", "reader"}
+        assert set(listed(client, duration_filter=10)) == {"writer-1", "reader"}
+        assert set(listed(client, duration_filter=9)) == set(every)
+        assert set(listed(client, transactional_id_pattern="writer-.")) == {"writer-1", "writer-2"}
+        assert set(listed(client, transactional_id_pattern="writer")) == set()
+        assert set(listed(client, transactional_id_pattern="reader|writer-1")) == {"writer-1", "reader"}
+        assert set(listed(client, transactional_id_pattern="")) == set(every)
+
+
+def test_unknown_states_are_named(log: CoordinatorLogBuilder) -> None:
+    log.add(key("writer"), value(1))
+    with serving(log) as client:
+        response = client.ask(m.ListTransactionsRequest(state_filters=["Ongoing", "Lost"]), 0)
+        assert (list(response.unknown_state_filters), len(response.transaction_states)) == (["Lost"], 1)
+        response = client.ask(m.ListTransactionsRequest(state_filters=["Lost"]), 0)
+        assert (list(response.unknown_state_filters), len(response.transaction_states)) == (["Lost"], 0)
+
+
+@pytest.mark.parametrize("pattern", ["(", "a)", "[", "(?=a)", "*"])
+def test_a_pattern_that_is_not_one_is_refused(log: CoordinatorLogBuilder, pattern: str) -> None:
+    log.add(key("writer"), value(1))
+    with serving(log) as client:
+        response = client.ask(m.ListTransactionsRequest(transactional_id_pattern=pattern), 2)
+    assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_a_pattern_cannot_keep_the_server_busy(log: CoordinatorLogBuilder) -> None:
+    log.add(key("a" * 200), value(1))
+    with serving(log) as client:
+        assert listed(client, transactional_id_pattern="(a*)*b") == {}
+
+
+def test_clients_are_asked_to_retry_until_the_transactions_are_loaded() -> None:
+    with serving(None) as client:
+        assert client.ask(m.ListTransactionsRequest(), 0).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        (found,) = client.ask(m.DescribeTransactionsRequest(transactional_ids=["w"]), 0).transaction_states
+        assert found.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
