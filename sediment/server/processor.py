@@ -4,14 +4,16 @@
     responded  the response is written as far as the socket takes it, and on as soon as the socket takes more
     sent       the connection is unmuted, and reads on
 
-A frame skips the request channel if the channel is empty and the API is one that never waits for another thread: then
-the processor handles it itself, because the hand-over costs more than such a request.  If that takes long, as on a slow
-disk, all frames go through the channel for a while, so that other connections do not wait.
+A small frame skips the request channel if the channel is empty and the API is one that never waits for another thread:
+then the processor handles it itself, because the hand-over costs more than such a request.  If that takes long, as on a
+slow disk, all frames go through the channel for a while, so that other connections do not wait.
 
 Deadlines, checked a few times in each of their durations:
 
     no authentication, or a frame that does not end   `sediment.request.receive.timeout.ms`, and a second for each MiB
     no activity, or a peer that takes no bytes        `connections.max.idle.ms`
+
+A connection whose peer closes it while it waits for a response is closed too, unless further requests have arrived.
 
 A peer that does not read is given as long as an idle one: a consumer may rightly leave a response in its socket while
 it processes the last one.
@@ -53,6 +55,9 @@ _SEND_BUDGET_BYTES = 1024 * 1024
 """Bytes of one response that are sent before other connections get their turn."""
 
 _FRAMES_IN_A_ROW = 16
+_AT_ONCE_BYTES = 64 * 1024
+"""Largest frame that a processor handles itself: a larger one may hold thousands of partitions."""
+
 _SLOW_NS = 5 * NS_PER_MS
 _BACK_TO_CHANNEL_NS = 1000 * NS_PER_MS
 _IDLE = "the peer was idle for connections.max.idle.ms"
@@ -282,7 +287,7 @@ class Processor:
         if channel.response is not None and events & (_WRITE | _GONE):
             self._write_and_read(channel)
         elif channel.is_muted:
-            if events & _GONE:
+            if events & _GONE or (not channel.reader.has_ahead and channel.transport.is_at_end()):
                 self._close(channel)
             else:
                 self._set_interest(channel, 0)
@@ -327,7 +332,8 @@ class Processor:
         channel.is_request_out = True
         received = ReceivedFrame(channel, frame, now_ns)
         shared = self._shared
-        is_at_once = now_ns >= self._handles_from_ns and int.from_bytes(frame[:2], "big") in shared.handled_at_once
+        is_quick = len(frame) <= _AT_ONCE_BYTES and int.from_bytes(frame[:2], "big") in shared.handled_at_once
+        is_at_once = is_quick and now_ns >= self._handles_from_ns
         if not is_at_once or not shared.request_channel.is_empty:
             shared.request_channel.put(received)
             return
