@@ -31,6 +31,7 @@ import socket
 import ssl
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -121,6 +122,8 @@ class Processor:
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Not closed by the thread: another one may be about to write to it, and its number may be a file's by then.
+        weakref.finalize(self, os.close, self._wake)
         self._epoll.register(self._wake, _READ)
         self._is_awake = False
         self._is_stopping = False
@@ -185,13 +188,11 @@ class Processor:
             while not self._is_done():
                 self._poll()
         finally:
-            self._is_awake = True  # from now on nothing is written to the descriptor, which is closed here
             self._is_stopping = True
             self._empty_inbox()
             for channel in tuple(self._channels.values()):
                 self._close(channel)
             self._epoll.close()
-            os.close(self._wake)
 
     def _is_done(self) -> bool:
         if not self._stop_at_ns:

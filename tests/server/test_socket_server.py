@@ -286,7 +286,7 @@ def test_connections_above_the_limits_are_refused_until_others_go(caplog):
             client.ask(api_versions(), 3)
         with running.connect() as refused:
             assert refused.is_closed()
-        assert "max.connections=3 is reached; the connection was refused" in caplog.text
+        wait_until(lambda: "max.connections=3 is reached; the connection was refused" in caplog.text)
         assert running.metrics.connections_refused == 1
         clients.pop().socket.close()
         wait_until(lambda: running.server.quotas.total == 2)
