@@ -185,11 +185,10 @@ class KafkaServer:
 
         coordinator = GroupCoordinator(config, timer, time.monotonic_ns, state)  # 8
         transactions = TransactionHandlers(_wall_ms)
-        sasl = SaslHandlers(timer, config.connection_failed_authentication_delay_ms)
         node = Node(self.catalog.node_id, self.advertised.host, self.advertised.port)
         apis = KafkaApis(
             _joined(
-                sasl.handlers(),
+                SaslHandlers().handlers(),
                 MetadataHandlers(self.catalog, node).handlers(),
                 FetchHandlers(self.catalog, timer, fetch_max_bytes=config.fetch_max_bytes).handlers(),
                 OffsetHandlers(self.catalog).handlers(),
@@ -209,7 +208,12 @@ class KafkaServer:
         self._sockets = SocketServer(
             listening,
             Listener(
-                self.protocol, str(self.bound), tls, _maker_of_authenticators(credentials, has_tls=tls is not None)
+                self.protocol,
+                str(self.bound),
+                tls,
+                _maker_of_authenticators(
+                    credentials, timer, config.connection_failed_authentication_delay_ms, has_tls=tls is not None
+                ),
             ),
             config,
             apis.handle,
@@ -290,12 +294,12 @@ def _credentials_of(metadata: ClusterMetadata | None) -> Credentials | None:
 
 
 def _maker_of_authenticators(
-    credentials: Credentials | None, *, has_tls: bool
+    credentials: Credentials | None, timer: Timer, failure_delay_ms: int, *, has_tls: bool
 ) -> Callable[[], SaslAuthenticator] | None:
     if credentials is None:
         return None
     mechanisms = SaslMechanisms(credentials, has_tls=has_tls)
-    return lambda: SaslAuthenticator(mechanisms)
+    return lambda: SaslAuthenticator(mechanisms, timer, failure_delay_ms)
 
 
 def _features_of(metadata: ClusterMetadata | None) -> Features:

@@ -4,14 +4,16 @@
     responded  the response is written as far as the socket takes it, and on as soon as the socket takes more
     sent       the connection is unmuted, and reads on
 
-A frame skips the request channel if the channel is empty and the API is one that never waits for another thread: then
-the processor handles it itself, because the hand-over costs more than such a request.  If that takes long, as on a slow
-disk, all frames go through the channel for a while, so that other connections do not wait.
+A small frame skips the request channel if the channel is empty and the API is one that never waits for another thread:
+then the processor handles it itself, because the hand-over costs more than such a request.  If that takes long, as on a
+slow disk, all frames go through the channel for a while, so that other connections do not wait.
 
 Deadlines, checked a few times in each of their durations:
 
     no authentication, or a frame that does not end   `sediment.request.receive.timeout.ms`, and a second for each MiB
     no activity, or a peer that takes no bytes        `connections.max.idle.ms`
+
+A connection whose peer closes it while it waits for a response is closed too, unless further requests have arrived.
 
 A peer that does not read is given as long as an idle one: a consumer may rightly leave a response in its socket while
 it processes the last one.
@@ -29,6 +31,7 @@ import socket
 import ssl
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,6 +56,9 @@ _SEND_BUDGET_BYTES = 1024 * 1024
 """Bytes of one response that are sent before other connections get their turn."""
 
 _FRAMES_IN_A_ROW = 16
+_AT_ONCE_BYTES = 64 * 1024
+"""Largest frame that a processor handles itself: a larger one may hold thousands of partitions."""
+
 _SLOW_NS = 5 * NS_PER_MS
 _BACK_TO_CHANNEL_NS = 1000 * NS_PER_MS
 _IDLE = "the peer was idle for connections.max.idle.ms"
@@ -116,6 +122,8 @@ class Processor:
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Not closed by the thread: another one may be about to write to it, and its number may be a file's by then.
+        weakref.finalize(self, os.close, self._wake)
         self._epoll.register(self._wake, _READ)
         self._is_awake = False
         self._is_stopping = False
@@ -180,13 +188,11 @@ class Processor:
             while not self._is_done():
                 self._poll()
         finally:
-            self._is_awake = True  # from now on nothing is written to the descriptor, which is closed here
             self._is_stopping = True
             self._empty_inbox()
             for channel in tuple(self._channels.values()):
                 self._close(channel)
             self._epoll.close()
-            os.close(self._wake)
 
     def _is_done(self) -> bool:
         if not self._stop_at_ns:
@@ -282,7 +288,7 @@ class Processor:
         if channel.response is not None and events & (_WRITE | _GONE):
             self._write_and_read(channel)
         elif channel.is_muted:
-            if events & _GONE:
+            if events & _GONE or (not channel.reader.has_ahead and channel.transport.is_at_end()):
                 self._close(channel)
             else:
                 self._set_interest(channel, 0)
@@ -327,7 +333,8 @@ class Processor:
         channel.is_request_out = True
         received = ReceivedFrame(channel, frame, now_ns)
         shared = self._shared
-        is_at_once = now_ns >= self._handles_from_ns and int.from_bytes(frame[:2], "big") in shared.handled_at_once
+        is_quick = len(frame) <= _AT_ONCE_BYTES and int.from_bytes(frame[:2], "big") in shared.handled_at_once
+        is_at_once = is_quick and now_ns >= self._handles_from_ns
         if not is_at_once or not shared.request_channel.is_empty:
             shared.request_channel.put(received)
             return

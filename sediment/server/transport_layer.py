@@ -38,6 +38,14 @@ class TransportLayer(Protocol):
         """Return the number of bytes received, 0 at the end of the stream, None if none are there yet."""
         ...
 
+    def is_at_end(self) -> bool:
+        """Return True if the peer sends nothing more and every byte was received; False if this cannot be seen.
+
+        Raises:
+            OSError: the connection failed.
+        """
+        ...
+
     def send(self, data: memoryview, *, more: bool) -> int:
         """Return the number of bytes taken, 0 if it would block; with `more`, other bytes follow at once."""
         ...
@@ -71,6 +79,13 @@ class PlaintextTransportLayer:
             return self._socket.recv_into(buffer)
         except BlockingIOError:
             return None
+
+    def is_at_end(self) -> bool:
+        """Return True if the peer sends nothing more and every byte was received."""
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
 
     def send(self, data: memoryview, *, more: bool) -> int:
         """Return the number of bytes taken, 0 if it would block; with `more` the kernel waits for other bytes."""
@@ -129,6 +144,10 @@ class SslTransportLayer:
         except ssl.SSLWantWriteError:
             self.wants_write = True
             return None
+
+    def is_at_end(self) -> bool:
+        """Return False: the end of a TLS stream is itself a record, and only `receive_into` can decrypt it."""
+        return False
 
     def send(self, data: memoryview, *, more: bool) -> int:
         """Return the number of bytes taken, 0 if it would block."""

@@ -65,7 +65,7 @@ def listener(
     mechanisms = None if credentials is None else SaslMechanisms(credentials, has_tls=tls is not None)
     apis = KafkaApis(
         {
-            **SaslHandlers(timer, given.connection_failed_authentication_delay_ms).handlers(),
+            **SaslHandlers().handlers(),
             **(handlers or {}),
             **(make_handlers(timer) if make_handlers else {}),
         },
@@ -77,7 +77,9 @@ def listener(
             protocol,
             f"127.0.0.1:{port}",
             tls,
-            None if mechanisms is None else lambda: SaslAuthenticator(mechanisms),
+            None
+            if mechanisms is None
+            else lambda: SaslAuthenticator(mechanisms, timer, given.connection_failed_authentication_delay_ms),
         ),
         given,
         apis.handle,

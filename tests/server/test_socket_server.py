@@ -115,6 +115,19 @@ def test_a_slow_request_that_a_processor_handles_itself_sends_the_next_ones_to_t
     assert all(name.startswith("data-plane-kafka-request-handler-") for name in names[1:])
 
 
+def test_a_large_request_is_left_to_the_handlers():
+    names: list[str] = []
+
+    def note(_request: Request) -> Any:
+        names.append(threading.current_thread().name)
+        return m.HeartbeatResponse()
+
+    at_once = frozenset({int(ApiKey.HEARTBEAT)})
+    with listener({ApiKey.HEARTBEAT: note}, at_once=at_once) as running, running.connect() as client:
+        client.ask(m.HeartbeatRequest(group_id="g" * 30_000, member_id="m" * 30_000, group_instance_id="i" * 9_000), 3)
+    assert names[0].startswith("data-plane-kafka-request-handler-")
+
+
 def test_a_full_queue_stops_the_reading_and_loses_nothing():
     gate = Gate()
     config = {"num_io_threads": 1, "num_network_threads": 2, "queued_max_requests": 2}
@@ -164,6 +177,35 @@ def test_an_idle_connection_is_closed_and_one_that_waits_for_a_response_is_not()
         gate.open.set()
         assert waiting.receive(ApiKey.HEARTBEAT, 4)[1].error_code == 0
         assert waiting.is_closed()
+
+
+def test_a_connection_whose_peer_goes_while_its_request_waits_is_closed():
+    waiting: list[Request] = []
+    with listener({ApiKey.SYNC_GROUP: waiting.append}) as running:
+        client = running.connect()
+        client.send(m.SyncGroupRequest(protocol_type="c"), 5)
+        wait_until(lambda: bool(waiting))
+        client.socket.close()
+        wait_until(lambda: running.server.quotas.total == 0)
+        waiting[0].respond(m.SyncGroupResponse())
+        wait_until(lambda: running.server.memory.free_bytes == 268_435_456)
+
+
+def test_requests_of_a_peer_that_goes_while_the_first_one_waits_are_still_handled():
+    waiting: list[Request] = []
+    gate = Gate()
+    gate.open.set()
+    with listener({ApiKey.SYNC_GROUP: waiting.append, ApiKey.HEARTBEAT: gate}) as running:
+        client = running.connect()
+        client.socket.sendall(
+            frame(m.SyncGroupRequest(protocol_type="c"), 5, 1) + frame(heartbeat(), 4, 2) + frame(heartbeat(), 4, 3)
+        )
+        wait_until(lambda: bool(waiting))
+        client.socket.close()
+        time.sleep(0.1)
+        waiting[0].respond(m.SyncGroupResponse())
+        wait_until(lambda: gate.entered > 0)
+        wait_until(lambda: running.server.quotas.total == 0)
 
 
 @pytest.mark.parametrize("part", [b"\0", struct.pack(">i", 100), struct.pack(">ihh", 100, 18, 3)])
@@ -244,7 +286,7 @@ def test_connections_above_the_limits_are_refused_until_others_go(caplog):
             client.ask(api_versions(), 3)
         with running.connect() as refused:
             assert refused.is_closed()
-        assert "max.connections=3 is reached; the connection was refused" in caplog.text
+        wait_until(lambda: "max.connections=3 is reached; the connection was refused" in caplog.text)
         assert running.metrics.connections_refused == 1
         clients.pop().socket.close()
         wait_until(lambda: running.server.quotas.total == 2)

@@ -215,18 +215,23 @@ class ClassicGroup:
     def wake(self, now_ms: int) -> list[Effect]:
         """Handle the deadlines that have passed."""
         self._wake_ms = None
-        while due := [key for key, time_ms in self._deadlines_ms.items() if time_ms <= now_ms]:
-            key = min(due, key=self._deadlines_ms.__getitem__)
-            del self._deadlines_ms[key]
-            if key is _Phase.JOIN:
-                self._join_deadline_passed(now_ms)
-            elif key is _Phase.SYNC:
-                self._sync_deadline_passed(now_ms)
-            else:
-                self._session_expired(key, now_ms)
+        while due := [(key, time_ms) for key, time_ms in self._deadlines_ms.items() if time_ms <= now_ms]:
+            for key, time_ms in sorted(due, key=lambda deadline: deadline[1]):
+                # An earlier deadline may have removed or moved this one.
+                if self._deadlines_ms.get(key) == time_ms:
+                    del self._deadlines_ms[key]
+                    self._deadline_passed(key, now_ms)
         if self._deadlines_ms:
             self._wake_at(min(self._deadlines_ms.values()))
         return self._take_effects()
+
+    def _deadline_passed(self, key: str | _Phase, now_ms: int) -> None:
+        if key is _Phase.JOIN:
+            self._join_deadline_passed(now_ms)
+        elif key is _Phase.SYNC:
+            self._sync_deadline_passed(now_ms)
+        else:
+            self._session_expired(key, now_ms)
 
     def unload(self) -> list[Effect]:
         """Answer every waiter with NOT_COORDINATOR; the group is Dead."""

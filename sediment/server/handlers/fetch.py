@@ -1,7 +1,7 @@
 """Fetch: slices of logs, under one limit of bytes, and the wait at the log end.
 
 A log that is only read never grows.  So a fetch that found data is answered at once, whatever its `min_bytes`, and one
-that found none waits for `max_wait_ms` on the timer, without a thread.
+that found none waits for `max_wait_ms` on the timer, without a thread, but not longer than LONGEST_WAIT_MS.
 
 Every fetch is a full one: the answer's session id is 0, with which clients send full fetches (KIP-227).
 
@@ -30,6 +30,9 @@ from sediment.server.requests import Handler, Request
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 READ_COMMITTED = 1
+
+LONGEST_WAIT_MS = 30_000
+"""Longest wait at a log end, whatever the client asks for: its request holds memory, and no record will come."""
 
 _NO_SESSION = 0
 _FINAL_EPOCH = -1
@@ -101,7 +104,7 @@ class FetchHandlers:
         response = m.FetchResponse(responses=topics)
         if has_answer or message.max_wait_ms <= 0 or message.min_bytes <= 0:
             return response
-        self._timer.after(message.max_wait_ms, lambda: request.respond(response))
+        self._timer.after(min(message.max_wait_ms, LONGEST_WAIT_MS), lambda: request.respond(response))
         return None
 
     def _topic(self, name: str, topic_id: uuid.UUID, by_id: bool) -> tuple[Topic | None, ErrorCode]:

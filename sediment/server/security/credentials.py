@@ -68,7 +68,8 @@ class Credentials:
 
     def find(self, mechanism: str, user: str) -> ScramCredential:
         """Return the credential of `user`, or one that no password fits; `mechanism` is one of `mechanisms`."""
-        return self._by_user.get((mechanism, user)) or self._unknown(mechanism, user)
+        unknown = self._unknown(mechanism, user)  # for known users too, so that both take the same time
+        return self._by_user.get((mechanism, user), unknown)
 
     def find_any(self, user: str) -> tuple[str, ScramCredential]:
         """Return a mechanism and the credential of `user` for it, or one that no password fits."""

@@ -161,8 +161,10 @@ class SaslMechanisms:
 class SaslAuthenticator:
     """The authentication of one connection; its requests come one at a time."""
 
-    def __init__(self, mechanisms: SaslMechanisms) -> None:
+    def __init__(self, mechanisms: SaslMechanisms, timer: Timer, failure_delay_ms: int) -> None:
         self.mechanisms = mechanisms
+        self._timer = timer
+        self._failure_delay_ms = failure_delay_ms
         self._state = _State.HANDSHAKE
         self._exchange: SaslServer | None = None
         self.mechanism = ""
@@ -221,12 +223,17 @@ class SaslAuthenticator:
         self._state = _State.COMPLETE
         return answer, f"User:{self._exchange.user}"
 
+    def after_failure_delay(self, act: Callable[[], object]) -> None:
+        """Call `act` after the delay of every failure."""
+        self._timer.after(self._failure_delay_ms, act)
+
     def accept_token(self, token: bytes, channel: TokenChannel) -> None:
-        """Take a frame without a header, and send the next token; close the connection after a failure."""
+        """Take a frame without a header, and send the next token; after a failure close the connection, delayed."""
         try:
             answer, principal = self.evaluate(token)
         except SaslAuthenticationError as error:
-            channel.close(None, error)
+            failure = error
+            self.after_failure_delay(lambda: channel.close(None, failure))
             return
         if principal is not None:
             channel.connection.principal = principal
@@ -235,10 +242,6 @@ class SaslAuthenticator:
 
 class SaslHandlers:
     """Handlers of SaslHandshake and SaslAuthenticate."""
-
-    def __init__(self, timer: Timer, failure_delay_ms: int) -> None:
-        self._timer = timer
-        self._failure_delay_ms = failure_delay_ms
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         """Return the handlers by API key."""
@@ -271,7 +274,7 @@ class SaslHandlers:
                 error_message="Authentication failed during authentication due to invalid credentials with SASL "
                 f"mechanism {authenticator.mechanism}",
             )
-            self._timer.after(self._failure_delay_ms, lambda: request.respond(failure))
+            authenticator.after_failure_delay(lambda: request.respond(failure))
             return None
         if principal is not None:
             request.connection.principal = principal

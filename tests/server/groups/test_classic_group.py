@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.server.groups.group_driver import ErrorCode, GroupDriver, GroupState, JoinAnswer, SyncAnswer
 
 
@@ -164,6 +166,16 @@ def test_a_member_id_that_was_given_out_and_not_used_ends_with_its_session_timeo
     group.pass_ms(10_000)
     assert joined(waiter.answer).error is ErrorCode.NONE
     assert joined(group.join(pending).answer).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_many_member_ids_that_were_not_used_end_at_once() -> None:
+    """One connection can ask for thousands; the thread of the timer must not be busy with them for minutes."""
+    group = GroupDriver()
+    ids = [joined(group.join().answer).member_id for _ in range(10_000)]
+    started = time.monotonic()
+    group.pass_ms(10_000)
+    assert time.monotonic() - started < 4
+    assert joined(group.join(ids[-1]).answer).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_new_member_whose_client_is_gone_does_not_wait_forever() -> None:

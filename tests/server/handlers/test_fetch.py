@@ -14,6 +14,7 @@ import pytest
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey, supported_versions
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.handlers import fetch as fetch_handlers
 from sediment.server.read_only.catalog import Catalog
 from tests.logs import LogShape, write_random_log
 from tests.server.handlers.clusters import only, served
@@ -210,6 +211,16 @@ def test_a_fetch_at_the_log_end_waits_and_one_with_data_or_an_error_does_not(clu
     assert fetch(client, catalog, *ends, (0, 2**40), max_wait_ms=60_000)
     assert fetch(client, catalog, *ends, (0, log.log_start_offset), max_wait_ms=60_000, min_bytes=1 << 30)
     assert time.monotonic() - started < 5
+
+
+def test_a_fetch_does_not_wait_longer_than_the_server_lets_it(
+    cluster: tuple[Client, Catalog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_handlers, "LONGEST_WAIT_MS", 100)
+    client, catalog = cluster
+    client.socket.settimeout(10)
+    (answer,) = fetch(client, catalog, (0, catalog.partition("t", 0).high_watermark), max_wait_ms=2**31 - 1)
+    assert (answer.error_code, data(answer)) == (0, b"")
 
 
 def test_a_segment_that_changes_under_the_server_is_a_storage_error_for_its_offsets_only(tmp_path: Path) -> None:

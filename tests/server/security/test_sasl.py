@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any
 
 import pytest
@@ -249,13 +250,21 @@ def test_a_wrong_token_of_plain_is_an_authentication_failure(token, tmp_path):
 
 
 def test_the_response_to_a_failure_waits():
-    import time
-
     config = {"connection_failed_authentication_delay_ms": 300}
     with listener(credentials=USERS, **config) as running, running.connect() as client:
         assert handshake(client, "SCRAM-SHA-256").error_code == 0
         started = time.monotonic()
         authenticate(client, b"")
+        assert time.monotonic() - started >= 0.3
+
+
+def test_the_end_of_a_connection_after_a_wrong_token_of_version_0_waits_too():
+    config = {"connection_failed_authentication_delay_ms": 300}
+    with listener(credentials=USERS, **config) as running, running.connect() as client:
+        assert handshake(client, "SCRAM-SHA-256", version=0).error_code == 0
+        started = time.monotonic()
+        client.send_frame(b"n,,n=bob")
+        assert client.is_closed()
         assert time.monotonic() - started >= 0.3
 
 
