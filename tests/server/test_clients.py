@@ -49,6 +49,12 @@ def test_clients_see_what_they_saw_of_the_broker(served: Served) -> None:
         assert found[what] == recorded[what], what
 
 
+def test_librdkafka_lists_all_topics(served: Served) -> None:
+    with confluent_consumer(served.bootstrap, group_id="lister") as consumer:
+        topics = consumer.list_topics(timeout=60).topics
+    assert {name.rpartition("-")[0] for name in expected()["records"][UNCOMMITTED]} <= topics.keys()
+
+
 def test_a_group_goes_on_at_the_offsets_of_the_directory(served: Served) -> None:
     recorded = expected()["records"][UNCOMMITTED]
     wanted = {(name, offset) for name in ("orders-0", "orders-1") for offset in range(5, len(recorded[name]))}

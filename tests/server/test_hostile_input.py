@@ -47,10 +47,6 @@ CASES = {
     "version below": (struct.pack(">i", 11) + header(3, -1), "Metadata version -1 is not offered"),
     "removed version of Produce": (struct.pack(">i", 11) + header(0, 2), "Produce version 2 is not offered"),
     "body cut off": (struct.pack(">i", 13) + header(12, 0) + b"\0\x05", "HeartbeatRequest version 0"),
-    "bytes left over": (
-        struct.pack(">i", 11 + 10) + header(12, 0) + b"\0\x01g\0\0\0\1\0\0\0",
-        "HeartbeatRequest version 0",
-    ),
     "null where none may be": (
         struct.pack(">i", 11 + 8) + header(12, 0) + b"\xff\xff\0\0\0\1\0\0",
         "HeartbeatRequest version 0",
@@ -78,6 +74,13 @@ def test_a_bad_request_closes_its_connection_and_is_logged_with_the_peer(sent, l
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 1
     assert peer in lines[0] and logged in lines[0], lines
+
+
+def test_bytes_after_a_request_are_ignored_because_librdkafka_sends_some():
+    with listener() as running, running.connect() as client:
+        client.send_frame(header(18, 0) + bytes(3))
+        number, response = client.receive(ApiKey.API_VERSIONS, 0)
+        assert (number, response.error_code) == (5, 0)
 
 
 def test_a_malformed_request_is_logged_with_api_version_and_position_but_without_content(caplog):

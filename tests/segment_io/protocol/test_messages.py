@@ -138,7 +138,7 @@ def test_a_response_that_ends_with_records_has_no_empty_chunk():
 @pytest.mark.parametrize(
     ("name", "version", "frame", "words"),
     [
-        ("HeartbeatRequest", 0, b"\0\1g\0\0\0\1\0\1m!", "1 bytes are left over"),
+        ("HeartbeatResponse", 0, b"\0\0!", "1 bytes are left over"),
         ("HeartbeatRequest", 0, b"\0\1g\0\0\0\1\0\2m", "2 bytes are announced, and 1 are left"),
         ("HeartbeatRequest", 0, b"\0\1g\0\0\0\1\xff\xff", "memberId is null"),
         ("HeartbeatRequest", 0, b"\0\1g\0\0\0\1\0\1\xff", "utf-8"),
