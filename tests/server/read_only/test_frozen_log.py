@@ -176,6 +176,19 @@ def test_the_largest_timestamp_is_that_of_its_batch_even_if_cleaning_took_its_re
             assert (None if latest is None else latest.offset) == expected
 
 
+def test_without_timestamps_the_largest_is_that_of_the_first_record_unless_it_has_magic_0(tmp_path: Path) -> None:
+    case = load_case("legacy-v0", tmp_path)
+    found = {}
+    for stage in ("before", "after-1"):
+        directory = tmp_path / stage / "t-0"
+        shutil.copytree(case.directory / stage, directory)
+        found[stage] = Scan(directory).batches[0].batch.magic, frozen_log(directory).offset_of_largest_timestamp()
+    assert found["before"] == (0, None)
+    first = next(record for each in Scan(tmp_path / "after-1" / "t-0").batches for record in each.batch.records())
+    magic, latest = found["after-1"]
+    assert (magic, latest.timestamp_ms, latest.offset) == (2, -1, first.offset)
+
+
 # ------------------------------------------------------------------------------------------------------------- epochs
 def test_leader_epochs_are_those_of_the_checkpoint_and_else_those_of_the_batches(tmp_path: Path) -> None:
     case = load_case("epochs", tmp_path)
