@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -47,10 +47,14 @@ class Served:
 
 
 @contextmanager
-def serving(*arguments: object) -> Iterator[Served]:
-    """Run `sediment serve ARGUMENTS` on a free port, and stop it with SIGTERM; it ends with status 0."""
+def serving(*arguments: object, under: Sequence[str] = ()) -> Iterator[Served]:
+    """Run `sediment serve ARGUMENTS` on a free port, and stop it with SIGTERM; it ends with status 0.
+
+    `under` is a command that runs in its place and becomes it, as `env` does.
+    """
+    serve = [sys.executable, "-m", "sediment.jobs.cli", "serve", *map(str, arguments), "--listen", "127.0.0.1:0"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "sediment.jobs.cli", "serve", *map(str, arguments), "--listen", "127.0.0.1:0"],
+        [*under, *serve],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -126,7 +130,7 @@ def answers_of(bootstrap: str) -> dict[str, Any]:
         seen = confluent_records(bootstrap, names, isolation)
         until = {name: found_ends[name][end] for name in names}
         assert kafka_python_records(bootstrap, names, isolation, until) == seen
-        records[isolation] = _of_json(seen)
+        records[isolation] = as_json(seen)
     times = {}
     for time_ms in TIMES_MS:
         wanted = dict.fromkeys(names, time_ms)
@@ -137,7 +141,8 @@ def answers_of(bootstrap: str) -> dict[str, Any]:
     return {"ends": {n: list(e) for n, e in found_ends.items()}, "records": records, "times": times, "groups": groups}
 
 
-def _of_json(records: Records) -> dict[str, Any]:
+def as_json(records: Records) -> dict[str, Any]:
+    """Return records as `expected` has them."""
     return {name: [_plain(astuple(each)) for each in seen] for name, seen in records.items()}
 
 

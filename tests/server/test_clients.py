@@ -6,7 +6,9 @@ classes (tests/data/corpus).
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from tests.consumers import (
     split,
 )
 from tests.corpus import CleaningCase, DumpedBatch, cleaning_cases, load_case
-from tests.served import Served, answers_of, contents, expected, partitions, serving, unpacked
+from tests.served import Served, answers_of, as_json, contents, expected, partitions, serving, unpacked
 from tests.twin.batches import ControlType, parse_control_key
 
 
@@ -79,6 +81,26 @@ def test_a_producer_is_refused_at_once(served: Served) -> None:
     assert producer.flush(20) == 0
     [error] = reports
     assert error is not None and error.code() != confluent.KafkaError._MSG_TIMED_OUT
+
+
+# ------------------------------------------------------------------------------------------------- a read-only mount
+MOUNT_READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+
+
+def test_a_read_only_mount_is_served(tmp_path: Path) -> None:
+    directory = unpacked(tmp_path / "data")
+    (directory / ".lock").touch()
+    before = contents(directory)
+    own_users = [] if os.geteuid() == 0 else ["--map-root-user"]
+    mounted = ["unshare", *own_users, "--mount", "sh", "-c", MOUNT_READ_ONLY, str(directory)]
+    if shutil.which("unshare") is None or subprocess.run([*mounted, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not mount a directory in a namespace of its own")
+    touched = subprocess.run([*mounted, "touch", str(directory / "file")], capture_output=True, text=True)
+    assert "Read-only file system" in touched.stderr
+    with serving(directory, "--read-only", under=mounted) as server:
+        found = confluent_records(server.bootstrap, partitions(), UNCOMMITTED)
+    assert as_json(found) == expected()["records"][UNCOMMITTED]
+    assert contents(directory) == before
 
 
 # -------------------------------------------------------------------------------------------- folders of partitions

@@ -5,7 +5,7 @@ This is separate from `log_view`, so the driver can read checkpoints without loa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,24 +80,34 @@ def log_start_entries(starts: Iterable[tuple[TopicPartition, int, int]]) -> dict
     }
 
 
-def read_checkpoints(log_dir: Path, fs: Fs) -> LogDirCheckpoints:
+def read_checkpoints(
+    log_dir: Path, fs: Fs, *, on_corruption: Callable[[CorruptCheckpointError], None] | None = None
+) -> LogDirCheckpoints:
     """Read the checkpoint files of a log directory.
 
-    A malformed cleaner checkpoint counts as empty, which only costs time.
+    A malformed cleaner checkpoint counts as absent, which only costs time.  With `on_corruption`, every malformed file
+    counts as absent, and the callback gets its error.
 
     Raises:
         CorruptCheckpointError: another checkpoint is malformed; a broker would take the directory offline.
 
     Source: kafka-log 01 §9, 02 §2, 05 §1.
     """
-    try:
-        first_dirty = read_offset_checkpoint(fs, log_dir / CLEANER_FILE)
-    except CorruptCheckpointError:
-        first_dirty = None
+
+    def read(name: str) -> dict[TopicPartition, int] | None:
+        try:
+            return read_offset_checkpoint(fs, log_dir / name)
+        except CorruptCheckpointError as error:
+            if on_corruption is not None:
+                on_corruption(error)
+            elif name != CLEANER_FILE:
+                raise
+            return None
+
     return LogDirCheckpoints(
-        first_dirty=first_dirty,
-        log_start=read_offset_checkpoint(fs, log_dir / LOG_START_FILE),
-        high_watermark=read_offset_checkpoint(fs, log_dir / HIGH_WATERMARK_FILE),
-        recovery_point=read_offset_checkpoint(fs, log_dir / RECOVERY_POINT_FILE),
+        first_dirty=read(CLEANER_FILE),
+        log_start=read(LOG_START_FILE),
+        high_watermark=read(HIGH_WATERMARK_FILE),
+        recovery_point=read(RECOVERY_POINT_FILE),
         clean_shutdown=read_clean_shutdown(fs, log_dir) is not None,
     )

@@ -32,6 +32,7 @@ from sediment.segment_io.errors import (
     DirectoryInUseError,
     NotALogDirectoryError,
     OwnershipError,
+    SedimentError,
     StorageError,
     UnsupportedDataError,
     UsageError,
@@ -234,8 +235,7 @@ def _open_directory(path: Path, fs: Fs) -> _Directory:
             )
     _check_not_in_use(path)
     meta = _unless_corrupt(lambda: read_meta_properties(fs, path / META_PROPERTIES_FILE))
-    checkpoints = _unless_corrupt(lambda: read_checkpoints(path, fs))
-    return _Directory(path, meta, checkpoints or LogDirCheckpoints(None, None, None, None, False), partitions)
+    return _Directory(path, meta, read_checkpoints(path, fs, on_corruption=_warn_of_corrupt), partitions)
 
 
 def _unless_corrupt(read: Callable[[], _Read | None]) -> _Read | None:
@@ -243,8 +243,12 @@ def _unless_corrupt(read: Callable[[], _Read | None]) -> _Read | None:
     try:
         return read()
     except (CorruptDataError, UnsupportedDataError) as error:
-        _LOGGER.warning("left out: %s", error)
+        _warn_of_corrupt(error)
         return None
+
+
+def _warn_of_corrupt(error: SedimentError) -> None:
+    _LOGGER.warning("left out: %s", error)
 
 
 def _check_not_in_use(path: Path) -> None:

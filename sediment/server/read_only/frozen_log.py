@@ -51,9 +51,10 @@ from sediment.segment_io.format.layout import (
     MAGIC,
     MAGIC_V2,
     NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
 )
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, TopicPartition
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
@@ -427,26 +428,28 @@ class FrozenLog:
     def offset_of_largest_timestamp(self) -> TimestampOffsetEpoch | None:
         """Return the first record with the largest timestamp; None if no record has it any more.
 
+        In a log without timestamps, it is the first record in the first segment, unless that has magic 0.
+
         Raises:
             CorruptBatchError, UnsupportedDataError, StorageError, OpenFilesLimitError: as `offset_for_time`.
 
         Source: kafka-log 04 §9.
         """
         readable = self._readable or self._open_readable()
-        times = self.view.segment_times
-        by_time = sorted(range(len(times)), key=lambda number: -times[number].largest_timestamp_ms)
-        for number in by_time:
-            segment, largest_ms = readable.segments[number], times[number].largest_timestamp_ms
+        largest = [times.largest_timestamp_ms for times in self.view.segment_times]
+        # A segment without timestamps has the time of its file there, which none of its batches has.
+        by_time = sorted(enumerate(largest), key=lambda each: -each[1])
+        for number, largest_ms in [*by_time, (0, NO_TIMESTAMP)] if by_time else []:
+            segment = readable.segments[number]
             opened = self._open_segments.get(segment.files)
             indexed = self._indexed_offset(segment, opened, largest_ms)
             try:
                 batch = segment.first_batch_at(opened, indexed, largest_ms)
                 if batch is not None:
-                    records = records_of(opened.file, batch)
-                    return _found(next((record for record in records if record.timestamp_ms == largest_ms), None))
+                    return _found(_first_record_at(opened.file, batch, largest_ms))
             except OSError as error:
                 raise self._disk_failed(error) from error
-        return None  # the times were those of files without timestamps
+        return None
 
     def _indexed_offset(self, segment: FrozenSegment, opened: OpenSegment, target_ms: int) -> int:
         """Return the offset of the last time index entry at or before a time; the base offset without one."""
@@ -519,6 +522,13 @@ class FrozenLog:
                     header = opened.file.read(found.position, BATCH_HEADER_BYTES)
                     return int(BATCH_STRUCT.unpack(header)[2]) if header[MAGIC] >= MAGIC_V2 else NO_LEADER_EPOCH
         return NO_LEADER_EPOCH
+
+
+def _first_record_at(file: ReadableFile, batch: FoundBatch, timestamp_ms: int) -> FoundRecord | None:
+    """Return the first record of a batch with a timestamp; magic 0 has no timestamps, not even -1."""
+    if file.read(batch.position + MAGIC, 1)[0] == 0:
+        return None
+    return next((record for record in records_of(file, batch) if record.timestamp_ms == timestamp_ms), None)
 
 
 def _found(record: FoundRecord | None) -> TimestampOffsetEpoch | None:

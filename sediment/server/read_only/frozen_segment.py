@@ -34,14 +34,19 @@ from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, STATUS_TEXT, read_headers
 from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.partition.slices import verified_batch
-from sediment.segment_io.segment.columns import check_batches
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
-from sediment.segment_io.segment.reader import HeaderScan, Rows
+from sediment.segment_io.segment.reader import HeaderScan
 from sediment.segment_io.segment.record_times import FoundRecord, records_of
 from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_LAST_OFFSET, BY_TIMESTAMP
-from sediment.server.read_only.open_segments import OffsetEntries, OpenSegment, SegmentFiles, int32s
+from sediment.server.read_only.open_segments import (
+    OffsetEntries,
+    OpenSegment,
+    SegmentFiles,
+    good_rows,
+    int32s,
+    sparse_entries,
+)
 
-_INDEX_INTERVAL_BYTES = 4096
 _VERIFIED_BYTES = 1 << 20
 _VERIFIED_ROWS = 1 << 12
 _BAD_BATCH = "a batch fails its checksum or its offsets are out of order"
@@ -264,7 +269,7 @@ def _verify(opened: OpenSegment, files: SegmentFiles, start: int, until: int, en
         address = buffer.ctypes.data
         status, count, end, needed = read_headers(address, 0, filled, good, rows)
         found = rows[:count]
-        valid = _good_rows(address, -good, found, previous, files.end_offset)
+        valid = good_rows(address, -good, found, previous, files.end_offset)
         if count:
             previous = int(found["last_offset"][-1])
         if valid < count:
@@ -276,22 +281,6 @@ def _verify(opened: OpenSegment, files: SegmentFiles, start: int, until: int, en
             return good, _TORN if status == INCOMPLETE else STATUS_TEXT[status]
         buffer = padded_buffer(needed)
     return good, ""
-
-
-def _good_rows(address: int, shift: int, rows: Rows, previous_offset: int, end_offset: int) -> int:
-    """Return the number of batches before the first that fails its checksum or the order of offsets.
-
-    The batch of a row is at byte `position + shift` of the buffer at `address`.
-    """
-    if not len(rows):
-        return 0
-    valid = np.zeros(len(rows), dtype=np.bool_)
-    check_batches(address, shift, rows, valid, np.zeros(len(rows), dtype=np.int64))
-    last_offsets = rows["last_offset"]
-    valid &= last_offsets < end_offset
-    valid[0] &= last_offsets[0] > previous_offset
-    valid[1:] &= last_offsets[1:] > last_offsets[:-1]
-    return len(rows) if valid.all() else int(valid.argmin())
 
 
 def _survey(
@@ -309,12 +298,12 @@ def _survey(
         try:
             for span in spans:
                 address, shift = span.buffer.ctypes.data, span.start - span.position
-                count = _good_rows(address, shift, span.rows, next_offset - 1, files.end_offset)
+                count = good_rows(address, shift, span.rows, next_offset - 1, files.end_offset)
                 if count:
                     rows = span.rows[:count]
-                    _, firsts = np.unique(rows["position"] // _INDEX_INTERVAL_BYTES, return_index=True)
-                    positions += rows["position"][firsts].tolist()
-                    relative_offsets += (rows["last_offset"][firsts] - files.base_offset).tolist()
+                    offsets_found, positions_found = sparse_entries(rows, files.base_offset)
+                    positions += positions_found.tolist()
+                    relative_offsets += offsets_found.tolist()
                     position = int(rows["position"][-1] + rows["size_bytes"][-1])
                     next_offset = int(rows["last_offset"][-1]) + 1
                 if count < len(span.rows):

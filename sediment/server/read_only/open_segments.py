@@ -6,6 +6,8 @@
 The open file shows a change at less cost than its path does: a rename or a removal changes its ctime.
 
 Invariants
+* Without an offset index, one is made in memory when the file is opened, by a scan up to the first
+  batch that is not good.
 * Files are opened for reading only.  Indexes are read and never mapped, because a file that another process cuts would
   end this process.
 * At most `max_files` files are open and `max_index_bytes` of indexes in memory, whatever the number of logs; the least
@@ -24,11 +26,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.errors import OpenFilesLimitError, StorageError
+from sediment.segment_io.errors import CorruptBatchError, OpenFilesLimitError, SourceChangedError, StorageError
 from sediment.segment_io.format.indexes import Int64s, parse_offset_index, parse_time_index
 from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from sediment.segment_io.fs import Fs, ReadableFile, is_out_of_descriptors
 from sediment.segment_io.partition.index_files import read_entries
+from sediment.segment_io.segment.columns import check_batches
+from sediment.segment_io.segment.reader import HeaderScan, Rows
+
+INDEX_INTERVAL_BYTES = 4096
+"""Distance of entries in an offset index that is made in memory: Kafka's default."""
 
 
 @dataclass(slots=True, eq=False)
@@ -149,8 +156,8 @@ class OpenSegments:
             identity = self._fs.identity(files.log)
             if identity is None or identity != (files.inode or identity[0], files.size_bytes, files.mtime_ns):
                 raise _changed(files)
-            opened = OpenSegment(file, stamp, _offset_entries(files))
-        except FileNotFoundError as error:
+            opened = OpenSegment(file, stamp, _offset_entries(files, file))
+        except (FileNotFoundError, SourceChangedError) as error:
             raise _changed(files) from error
         except OSError as error:
             if is_out_of_descriptors(error):
@@ -208,13 +215,60 @@ def _changed(files: SegmentFiles) -> StorageError:
     )
 
 
-def _offset_entries(files: SegmentFiles) -> OffsetEntries:
-    """Return the entries that can be right: those inside the segment and its file."""
+def _offset_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
+    """Return the entries that can be right: those inside the segment and its file; if none, those of its batches."""
     content = read_entries(files.offset_index, OFFSET_ENTRY_BYTES)
     index = parse_offset_index(content, files.base_offset, preallocated=True)
     inside = _inside(index.relative_offsets, files)
     inside = min(inside, int(np.searchsorted(index.positions, files.size_bytes)))
+    if not inside and files.size_bytes > INDEX_INTERVAL_BYTES:
+        return _scanned_entries(files, file)
     return OffsetEntries(int32s(index.relative_offsets[:inside]), int32s(index.positions[:inside]))
+
+
+def _scanned_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
+    """Return an entry for each interval of bytes up to the first batch that is not good, by a scan of the file."""
+    relative_offsets: list[int] = []
+    positions: list[int] = []
+    previous_offset = files.base_offset - 1
+    with suppress(CorruptBatchError):
+        for span in HeaderScan(Path(files.log), size_bytes=files.size_bytes).spans(file.descriptor):
+            address, shift = span.buffer.ctypes.data, span.start - span.position
+            count = good_rows(address, shift, span.rows, previous_offset, files.end_offset)
+            rows = span.rows[:count]
+            found_offsets, found_positions = sparse_entries(rows, files.base_offset)
+            relative_offsets += found_offsets.tolist()
+            positions += found_positions.tolist()
+            if count < len(span.rows):
+                break
+            previous_offset = int(rows["last_offset"][-1])
+    return OffsetEntries(int32s(relative_offsets), int32s(positions))
+
+
+def good_rows(address: int, shift: int, rows: Rows, previous_offset: int, end_offset: int) -> int:
+    """Return the number of batches before the first that fails its checksum or the order of offsets.
+
+    The batch of a row is at byte `position + shift` of the buffer at `address`.
+    """
+    if not len(rows):
+        return 0
+    valid = np.zeros(len(rows), dtype=np.bool_)
+    check_batches(address, shift, rows, valid, np.zeros(len(rows), dtype=np.int64))
+    last_offsets = rows["last_offset"]
+    valid &= last_offsets < end_offset
+    valid[0] &= last_offsets[0] > previous_offset
+    valid[1:] &= last_offsets[1:] > last_offsets[:-1]
+    return len(rows) if valid.all() else int(valid.argmin())
+
+
+def sparse_entries(rows: Rows, base_offset: int) -> tuple[Int64s, Int64s]:
+    """Return (relative last offsets, positions) of the first batch of `rows` in each interval of bytes.
+
+    A batch too far from the base offset for an index gets no entry.
+    """
+    rows = rows[rows["last_offset"] - base_offset <= INT32_MAX]
+    _, firsts = np.unique(rows["position"] // INDEX_INTERVAL_BYTES, return_index=True)
+    return rows["last_offset"][firsts] - base_offset, rows["position"][firsts]
 
 
 def _time_entries(files: SegmentFiles) -> TimeEntries:

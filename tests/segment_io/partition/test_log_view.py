@@ -492,6 +492,17 @@ def test_only_a_malformed_cleaner_checkpoint_is_taken_as_empty(tmp_path):
         read_checkpoints(tmp_path, Fs())
 
 
+def test_every_malformed_checkpoint_is_reported_and_left_out_where_asked_for(tmp_path):
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\nt 0 9\n")
+    malformed = [tmp_path / "cleaner-offset-checkpoint", tmp_path / "log-start-offset-checkpoint"]
+    for path in malformed:
+        path.write_text("0\n5\nt 0 1\n")
+    errors = []
+    read = read_checkpoints(tmp_path, Fs(), on_corruption=errors.append)
+    assert (read.first_dirty, read.log_start, read.high_watermark) == (None, None, {PARTITION: 9})
+    assert [error.path for error in errors] == [str(path) for path in malformed]
+
+
 # -------------------------------------------------------------------------------------------------------------- whole
 def test_a_file_that_goes_away_is_an_error_with_advice(tmp_path):
     write_segment(tmp_path, 0, many(3))

@@ -146,6 +146,28 @@ def test_corrupt_files_beside_the_segments_are_named_and_left_out(
     assert caplog.text.count("left out") == 3
 
 
+@pytest.mark.parametrize(
+    ("malformed", "log_start", "high_watermark"),
+    [
+        ("recovery-point-offset-checkpoint", 2, 4),
+        ("cleaner-offset-checkpoint", 2, 4),
+        ("log-start-offset-checkpoint", 0, 4),
+        ("replication-offset-checkpoint", 2, 5),
+    ],
+)
+def test_a_malformed_checkpoint_is_left_out_and_named_and_the_others_count(
+    malformed: str, log_start: int, high_watermark: int, log_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_partition(log_dir, "t-0", 5)
+    write_checkpoint(log_dir / "log-start-offset-checkpoint", {"t-0": 2})
+    write_checkpoint(log_dir / "replication-offset-checkpoint", {"t-0": 4})
+    (log_dir / malformed).write_bytes(b"0\n1\nnonsense\n")
+    log = catalog_of(log_dir).partition("t", 0)
+    assert (log.log_start_offset, log.high_watermark) == (log_start, high_watermark)
+    [warning] = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
+    assert str(log_dir / malformed) in warning
+
+
 # ------------------------------------------------------------------------------------------------------------ replicas
 @pytest.fixture
 def three_brokers(tmp_path: Path) -> list[Path]:

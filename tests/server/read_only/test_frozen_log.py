@@ -14,6 +14,9 @@ import pytest
 from sediment.engine.live.log.fetched_data import Isolation
 from sediment.segment_io.errors import OffsetOutOfRangeError, OpenFilesLimitError, StorageError
 from sediment.segment_io.fs import Fs, ReadableFile
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.sources import partition_of
+from sediment.server.read_only.open_segments import OpenSegment, OpenSegments, SegmentFiles
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.logs import LogShape, write_random_log
 from tests.server.read_only.logs import ISOLATIONS, Scan, content, frozen_log
@@ -176,6 +179,19 @@ def test_the_largest_timestamp_is_that_of_its_batch_even_if_cleaning_took_its_re
             assert (None if latest is None else latest.offset) == expected
 
 
+def test_without_timestamps_the_largest_is_that_of_the_first_record_unless_it_has_magic_0(tmp_path: Path) -> None:
+    case = load_case("legacy-v0", tmp_path)
+    found = {}
+    for stage in ("before", "after-1"):
+        directory = tmp_path / stage / "t-0"
+        shutil.copytree(case.directory / stage, directory)
+        found[stage] = Scan(directory).batches[0].batch.magic, frozen_log(directory).offset_of_largest_timestamp()
+    assert found["before"] == (0, None)
+    first = next(record for each in Scan(tmp_path / "after-1" / "t-0").batches for record in each.batch.records())
+    magic, latest = found["after-1"]
+    assert (magic, latest.timestamp_ms, latest.offset) == (2, -1, first.offset)
+
+
 # ------------------------------------------------------------------------------------------------------------- epochs
 def test_leader_epochs_are_those_of_the_checkpoint_and_else_those_of_the_batches(tmp_path: Path) -> None:
     case = load_case("epochs", tmp_path)
@@ -258,6 +274,41 @@ def test_an_index_of_another_log_is_not_believed(tmp_path: Path) -> None:
     for offset in range(good.log_start, good.log_end):
         data = content(log.read(offset, 1, isolation=LOG_END, min_one=True))
         assert data == good.read(offset, good.log_end, 1, True)
+
+
+def test_an_index_that_is_absent_is_made_from_the_good_batches(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    write_random_log(directory, 1, LogShape(batches=400, segment_bytes=1 << 20, transactional=0, emptied=0))
+    next(directory.glob("*.index")).unlink()
+    assert_reads_like_a_scan(directory, random.Random(1), 60)
+    scan = Scan(directory)
+    damaged = scan.batches[300]
+    for end in (len(scan.batches), 300):
+        first_in_blocks = {each.position // 4096: each for each in reversed(scan.batches[:end])}
+        wanted = [(each.position, each.batch.last_offset) for _, each in sorted(first_in_blocks.items())]
+        entries = opened(directory).offsets
+        offsets = [scan.log_start + relative for relative in entries.relative_offsets]
+        assert list(zip(entries.positions, offsets, strict=True)) == wanted
+        assert len(wanted) > 5
+        if end > 300:
+            flip(directory / f"{scan.log_start:020d}.log", damaged.end_position - 1)
+
+
+def opened(directory: Path) -> OpenSegment:
+    """Return the only segment of a log."""
+    [segment] = list_log(partition_of(directory), directory, Fs()).segments
+    log = directory / f"{segment.base_offset:020d}.log"
+    files = SegmentFiles(
+        partition=directory.name,
+        base_offset=segment.base_offset,
+        end_offset=2**40,
+        log=str(log),
+        offset_index=log.with_suffix(".index"),
+        time_index=log.with_suffix(".timeindex"),
+        size_bytes=segment.log_bytes,
+        mtime_ns=segment.mtime_ns,
+    )
+    return OpenSegments(Fs(), max_files=1, max_index_bytes=1 << 20).get(files)
 
 
 def test_a_transaction_index_that_cannot_be_read_is_replaced_by_the_batches(
