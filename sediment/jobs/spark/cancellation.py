@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,8 @@ class _Signals:
         is_first = not self.stop.is_set()
         self.stop.set()
         if self._has_raised:
+            for end in _ended_if_killed:
+                end()
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         if not (is_first and self.finishing):
@@ -79,6 +81,17 @@ class _Signals:
 
 
 _current: _Signals | None = None
+_ended_if_killed: list[Callable[[], None]] = []
+
+
+@contextmanager
+def ended_if_killed(end: Callable[[], None]) -> Iterator[None]:
+    """Call `end` if a signal kills this process in the block; it ends a process that would stay behind."""
+    _ended_if_killed.append(end)
+    try:
+        yield
+    finally:
+        _ended_if_killed.remove(end)
 
 
 def is_stopping() -> bool:

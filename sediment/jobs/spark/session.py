@@ -27,7 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sediment.jobs.command_line.stderr_log import as_line
-from sediment.jobs.spark.cancellation import end_on_signals, interruptible, is_stopping, stop_on_signals
+from sediment.jobs.spark.cancellation import (
+    end_on_signals,
+    ended_if_killed,
+    interruptible,
+    is_stopping,
+    stop_on_signals,
+)
 from sediment.jobs.spark.cds_options import archive_options
 from sediment.segment_io.errors import UsageError
 
@@ -251,15 +257,20 @@ def _launch_gateway(*given: Any) -> Any:
     """
     java_gateway: Any = importlib.import_module("pyspark.java_gateway")
     popen, java_gateway.Popen = java_gateway.Popen, _Launched
-    try:
-        return java_gateway.launch_gateway(*given)
-    except BaseException:
-        for process in _launched:
-            process.terminate()
-        raise
-    finally:
-        java_gateway.Popen = popen
-        _launched.clear()
+    with ended_if_killed(_end_launched):
+        try:
+            return java_gateway.launch_gateway(*given)
+        except BaseException:
+            _end_launched()
+            raise
+        finally:
+            java_gateway.Popen = popen
+            _launched.clear()
+
+
+def _end_launched() -> None:
+    for process in _launched:
+        process.terminate()
 
 
 # A logger's filters do not see the records of its children.

@@ -281,6 +281,23 @@ def catches_sigterm(pid: int) -> bool:
     return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
+_KILLED_WHILE_IT_STOPS = """
+import signal
+from sediment.jobs.spark.cancellation import RunStopped, end_on_signals, ended_if_killed
+with end_on_signals(), ended_if_killed(lambda: print("ended", flush=True)):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except RunStopped:
+        signal.raise_signal(signal.SIGINT)
+"""
+
+
+def test_a_second_signal_ends_the_jvm_that_is_being_launched_too() -> None:
+    code = [sys.executable, "-c", _KILLED_WHILE_IT_STOPS]
+    found = subprocess.run(code, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    assert (found.returncode, found.stdout) == (-signal.SIGINT, "ended\n"), found.stderr
+
+
 def test_a_second_signal_ends_the_process_at_once(log_dir: Path, sets: list[str], start: Started) -> None:
     process = start("plan", log_dir, *sets, "--master=local[1]")
     wait_until(lambda: when_workers_start(process) or process.poll() is not None)
