@@ -86,7 +86,7 @@ _ended_if_killed: list[Callable[[], None]] = []
 
 @contextmanager
 def ended_if_killed(end: Callable[[], None]) -> Iterator[None]:
-    """Call `end` if a signal kills this process in the block; it ends a process that would stay behind."""
+    """Call `end` if a signal kills this process in the block; it ends a process that would otherwise stay."""
     _ended_if_killed.append(end)
     try:
         yield
