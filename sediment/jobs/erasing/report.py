@@ -1,0 +1,137 @@
+"""Report of an erasure: one for each partition, one for the run, and the table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from rich.console import Console
+
+from sediment.compaction.rewrite.verdicts import NotReached, Reason
+from sediment.jobs.reporting.figures import counted
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS
+from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport, RewriteRunReport, print_table
+
+ERASED = "erased"
+
+_MOST_OFFSETS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsNotReached:
+    """Matching records that stay, for one reason: their number, and the lowest of their offsets, at most 100."""
+
+    reason_code: str
+    records: int
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place that the run did not reach and that may hold erased records.
+
+    `path` is None for places that cannot be seen from here.  `advice` is the next action, with the command for it if
+    there is one.
+    """
+
+    kind: str
+    path: str | None
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class EraseReport(RewriteReport):
+    """Report of one partition; a dry run reports what would be erased.
+
+    `action` is drop, tombstone or replace; None if the table of verdicts says it, or it is unknown.  `records_scanned`
+    are the records read to find those to erase; None: they were not counted.  `records_matched` are the records found;
+    `records_erased` those changed, fewer if some had been erased before or are among `not_reached`.
+    `keys_with_older_records` counts the keys of which a record would be dropped while an older one stays.
+    """
+
+    action: str | None = None
+    records_scanned: int | None = None
+    records_matched: int = 0
+    records_erased: int = 0
+    keys_with_older_records: int = 0
+    not_reached: tuple[RecordsNotReached, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class EraseRunReport(RewriteRunReport[EraseReport]):
+    """Report of a run of `erase`.
+
+    `estimated_seconds` is that of the rewriting, in a dry run.  `evidence` is the file of the evidence; `complete` is
+    True if the evidence covers every replica and no matching record stays.  None: there is none.  `not_reached` are
+    places besides the log that may hold erased records.
+    """
+
+    row_type: ClassVar[type] = EraseReport
+
+    estimated_seconds: float | None = None
+    evidence: str | None = field(default=None, metadata=AFTER_PARTITIONS)
+    complete: bool | None = field(default=None, metadata=AFTER_PARTITIONS)
+    not_reached: tuple[Place, ...] = field(default=(), metadata=AFTER_PARTITIONS)
+
+
+def records_not_reached(found: NotReached) -> tuple[RecordsNotReached, ...]:
+    """Return the records by reason; offsets at which the log has no record are left out."""
+    rows = []
+    for reason in Reason:
+        offsets = found.offsets[found.reasons == reason]
+        if offsets.size and reason is not Reason.NO_RECORD:
+            named = tuple(int(offset) for offset in np.sort(offsets)[:_MOST_OFFSETS])
+            rows.append(RecordsNotReached(reason.code, int(offsets.size), named))
+    return tuple(rows)
+
+
+def print_report(report: EraseRunReport, console: Console) -> None:
+    """Print the table for people, the records that stay, and the places that were not reached."""
+    rows = report.partitions
+
+    def cells(number: int) -> tuple[str, ...]:
+        row = rows[number]
+        scanned = "" if row.records_scanned is None else f"{row.records_scanned:,}"
+        return row.action or "", scanned, f"{row.records_matched:,}", f"{row.records_erased:,}"
+
+    print_table(rows, ("action", "scanned", "matched", "erased"), cells, _summary(report), console)
+    for row in rows:
+        for stays in row.not_reached:
+            offsets = _shown(stays.offsets, stays.records)
+            _print(
+                console,
+                f"{row.partition}: {counted(stays.records, 'record')} not reached, {stays.reason_code}: "
+                f"offset {offsets}",
+            )
+    for place in report.not_reached:
+        where = "" if place.path is None else f" {place.path}"
+        _print(console, f"not reached: {place.kind}{where}; {place.advice}")
+    if report.evidence is not None:
+        _print(console, f"the evidence is in {report.evidence}" + ("" if report.complete else ", and is incomplete"))
+
+
+def _shown(offsets: Iterable[int], count: int) -> str:
+    named = list(offsets)[:10]
+    more = f" and {count - len(named)} more" if count > len(named) else ""
+    return ", ".join(map(str, named)) + more
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def _summary(report: EraseRunReport) -> str:
+    statuses: Mapping[str, int] = {}
+    for row in report.partitions:
+        statuses = {**statuses, row.status: statuses.get(row.status, 0) + 1}
+    done = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no partitions"
+    erased = sum(row.records_erased for row in report.partitions)
+    verb = "would be erased" if report.dry_run else "erased"
+    estimate = f", in about {report.estimated_seconds:.0f} s" if report.dry_run and report.estimated_seconds else ""
+    kept = f"; the replaced files are in {report.originals}" if report.catalogue else ""
+    return f"{done}; {counted(erased, 'record')} {verb}{estimate}{kept}; {report.seconds:.1f} s (run {report.run_id})"
+
+
+__all__ = ["ERASED", "UNCHANGED", "EraseReport", "EraseRunReport", "Place", "RecordsNotReached", "print_report"]
