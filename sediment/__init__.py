@@ -18,12 +18,13 @@ from sediment.version import __version__
 
 if TYPE_CHECKING:
     from sediment import records
-    from sediment.api import compact, dump, expire, history, plan, recover, snapshot, verify
+    from sediment.api import compact, dump, expire, history, plan, recover, reencode, snapshot, verify
     from sediment.jobs.dump import TableDump
     from sediment.jobs.expire import ExpiryRunReport
     from sediment.jobs.history import HistoryReport
     from sediment.jobs.plan import PlanReport
     from sediment.jobs.recover import RecoveryRunReport
+    from sediment.jobs.reencode import ReencodeRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport, RunReport
     from sediment.jobs.snapshot import SnapshotReport
     from sediment.jobs.spark.cancellation import RunStopped
@@ -49,6 +50,7 @@ __all__ = [
     "PartitionFailure",
     "PlanReport",
     "RecoveryRunReport",
+    "ReencodeRunReport",
     "RunFailedError",
     "RunReport",
     "RunStopped",
@@ -66,18 +68,20 @@ __all__ = [
     "plan",
     "records",
     "recover",
+    "reencode",
     "snapshot",
     "verify",
 ]
 
 if not TYPE_CHECKING:
     _MODULES = {
-        "sediment.api": ("compact", "dump", "expire", "history", "plan", "recover", "snapshot", "verify"),
+        "sediment.api": ("compact", "dump", "expire", "history", "plan", "recover", "reencode", "snapshot", "verify"),
         "sediment.jobs.dump": ("TableDump",),
         "sediment.jobs.expire": ("ExpiryRunReport",),
         "sediment.jobs.history": ("HistoryReport",),
         "sediment.jobs.plan": ("PlanReport",),
         "sediment.jobs.recover": ("RecoveryRunReport",),
+        "sediment.jobs.reencode": ("ReencodeRunReport",),
         "sediment.jobs.reporting.run_report": ("CompactionRunReport", "RunReport"),
         "sediment.jobs.snapshot": ("SnapshotReport",),
         "sediment.jobs.spark.cancellation": ("RunStopped",),

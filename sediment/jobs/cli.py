@@ -36,6 +36,7 @@ COMMANDS = {
     "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
     "serve": ("sediment.jobs.serve", "Let Kafka clients read a log directory, without a broker."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
+    "reencode": ("sediment.jobs.reencode", "Change the codec or batch size of logs; their records stay."),
     "recover": ("sediment.jobs.recover", "Load partitions as a broker does at its start, and repair them."),
     "warm-up": ("sediment.jobs.warm_up", "Compile kernels and archive Spark's classes, so the first run starts fast."),
     "verify": ("sediment.jobs.verify", "Check that one directory is a correct compaction of another."),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
@@ -26,7 +27,9 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.partition.log_view import LogView
+
+if TYPE_CHECKING:
+    from sediment.segment_io.partition.log_view import LogView
 
 _LEVELS = {CODEC_GZIP: GZIP_LEVELS, CODEC_LZ4: LZ4_LEVELS, CODEC_ZSTD: ZSTD_LEVELS}
 

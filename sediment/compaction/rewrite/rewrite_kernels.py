@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from sediment.compaction.kernels.batches import Header, read_header
 from sediment.compaction.rewrite.open_batches import ChunkBatches
-from sediment.compaction.rewrite.verdicts import Action, ByteArray, Int64s, first_verdict_from
+from sediment.compaction.rewrite.verdicts import Action, ByteArray, Int64s
 from sediment.segment_io.compiled.compare import equal_bytes
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import copy_bytes
@@ -105,7 +105,9 @@ REPLACED = 11
 REGISTERS = 12
 
 _NULL = -1
-_DROP, _TOMBSTONE, _REPLACE_KEY = int(Action.DROP), int(Action.TOMBSTONE), int(Action.REPLACE_KEY)
+# The cache of compiled code depends on this file, and not on that of `Action`.
+_DROP, _TOMBSTONE, _REPLACE_KEY = 0, 1, 3
+assert (_DROP, _TOMBSTONE, _REPLACE_KEY) == (Action.DROP, Action.TOMBSTONE, Action.REPLACE_KEY)
 _ROW_BYTES = 8 * RECORD_FIELDS
 
 
@@ -231,7 +233,7 @@ def _apply_verdicts(
     for index in range(count):
         offset = base_offset + records[index, OFFSET_DELTA]
         if index == 0 or offset < previous:
-            at = first_verdict_from(verdicts.offsets, offset)
+            at = _first_from(verdicts.offsets, offset)
         previous = offset
         while at < verdicts.offsets.size and verdicts.offsets[at] < offset:
             at += 1
@@ -268,6 +270,19 @@ def _apply_verdicts(
         replacement_bytes += max(new_key_bytes, 0) + max(new_value_bytes, 0)
         kept += 1
     return Changes(kept, dropped, tombstoned, replaced, replacement_bytes)
+
+
+@kernel
+def _first_from(offsets: Int64s, offset: int) -> int:
+    """Return the index of the first of ascending `offsets`, int64[n], that is at or above `offset`, n for none."""
+    low, high = 0, offsets.size
+    while low < high:
+        middle = (low + high) // 2
+        if offsets[middle] < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @kernel

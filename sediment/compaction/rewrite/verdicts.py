@@ -9,7 +9,6 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.errors import UsageError
 
 Int64s = npt.NDArray[np.int64]
@@ -39,19 +38,6 @@ class Reason(IntEnum):
     def code(self) -> str:
         """Reason for programs: `no-key` for `NO_KEY`."""
         return self.name.lower().replace("_", "-")
-
-
-@kernel
-def first_verdict_from(offsets: Int64s, offset: int) -> int:
-    """Return the index of the first of ascending `offsets`, int64[n], that is at or above `offset`, n for none."""
-    low, high = 0, offsets.size
-    while low < high:
-        middle = (low + high) // 2
-        if offsets[middle] < offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @dataclass(frozen=True, slots=True)
