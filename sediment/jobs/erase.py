@@ -57,12 +57,11 @@ from sediment.jobs.erasing.envelope import BadEnvelopeError
 from sediment.jobs.erasing.erasure import ErasedSegment, ErasePartition, Planned
 from sediment.jobs.erasing.evidence import DONE, Subjects, document_of, hmac_of_rows, write_evidence
 from sediment.jobs.erasing.find_records import Found, KeysAt, MatchKeys, OlderRecords, ScanRun, around
-from sediment.jobs.erasing.places import NOT_VISIBLE, places_of
+from sediment.jobs.erasing.places import NOT_VISIBLE, Place, places_of
 from sediment.jobs.erasing.report import (
     ERASED,
     EraseReport,
     EraseRunReport,
-    Place,
     print_report,
     records_not_reached,
 )
@@ -108,7 +107,6 @@ OLDER_RECORDS = "older-records"
 CONDITION_FAILED = "condition-failed"
 
 _NO_OFFSETS = np.zeros(0, dtype=np.int64)
-_REWRITE_READS = 3  # reads and writes of a rewritten byte, for each read of the scan that found the records
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,10 +332,10 @@ class _EraseRun(RewritingRun[EraseOptions, EraseReport]):
         )
 
     def _estimate(self) -> float | None:
-        """Return the seconds that rewriting takes, at the speed of the scan; None if nothing was scanned."""
+        """Return the seconds of the rewriting if it is as fast as the scan was; None if nothing was scanned."""
         if not self._scan_seconds:
             return None
-        return round(_REWRITE_READS * self._bytes_to_rewrite * self._scan_seconds / max(self._scanned_bytes, 1), 1)
+        return round(self._bytes_to_rewrite * self._scan_seconds / max(self._scanned_bytes, 1), 1)
 
     # ------------------------------------------------------------------------------------------------- the selection
     def _why_not(self, _selected: SelectedPartition) -> tuple[str, str] | None:

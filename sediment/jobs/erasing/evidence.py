@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sediment.jobs.erasing.erasure import FileDigest
-from sediment.jobs.erasing.report import ERASED, Place, RecordsNotReached
+from sediment.jobs.erasing.places import Place
+from sediment.jobs.erasing.report import ERASED, RecordsNotReached
 from sediment.jobs.rewriting.report import UNCHANGED
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.fs import Fs

@@ -22,6 +22,7 @@ from sediment.jobs.erasing.envelope import load_signer, signed
 from sediment.jobs.erasing.evidence import page_file
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.protocol import messages as m
+from tests.faults.inline_spark import inline_spark
 from tests.jobs.erasing.test_erase import STATED, make_logs, records
 from tests.jobs.log_dirs import Outcome, sediment, sediment_process, tree
 from tests.segments import NOW_MS, batch_bytes, write_segment
@@ -125,7 +126,8 @@ def make_erased(folder: Path, *arguments: str, replicas: Sequence[int] = (1,), b
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Erased:
-    return make_erased(tmp_path_factory.mktemp("erased") / "one")
+    with inline_spark():
+        return make_erased(tmp_path_factory.mktemp("erased") / "one")
 
 
 @pytest.fixture
