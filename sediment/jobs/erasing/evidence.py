@@ -107,7 +107,7 @@ def why_incomplete(partitions: Sequence[PartitionEvidence], places: Iterable[Pla
             reasons.append(f"the replicas of {where} are not known")
         elif set(each.replicas) - set(each.covered):
             others = ", ".join(map(str, sorted(set(each.replicas) - set(each.covered))))
-            reasons.append(f"{where} has replicas on brokers {others}, which this run did not cover")
+            reasons.append(f"{where} has replicas that this run did not cover, on brokers: {others}")
     reasons += [f"{place.path} was not reached" for place in places if place.path is not None]
     return reasons
 

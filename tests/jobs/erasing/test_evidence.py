@@ -181,7 +181,7 @@ def test_it_is_incomplete_if_a_replica_was_not_covered_and_names_what_stands_bes
     assert [partition["replicas"] for partition in content["partitions"]] == [[1, 2], [1, 2]]
     found = {place["kind"]: place["path"] for place in content["not_reached"] if place["path"]}
     assert found == {"stray-partition": str(folder / "logs" / stray), "kept-originals": str(folder / "kept")}
-    assert any("brokers 2" in reason for reason in content["incomplete"])
+    assert any("on brokers: 2" in reason for reason in content["incomplete"])
     assert content["subjects"]["by"] == "condition"
     assert [partition["matches_after"] for partition in content["partitions"]] == [0, 0]
     assert {key for key, _ in records(erased.logs / "visits-0").values()} == {b"x", b"b"}
