@@ -30,7 +30,8 @@ from sediment.jobs.erasing.evidence import (
     SegmentEvidence,
     why_incomplete,
 )
-from sediment.jobs.erasing.report import Place, RecordsNotReached
+from sediment.jobs.erasing.places import Place
+from sediment.jobs.erasing.report import RecordsNotReached
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, WRONG, RunReport, report_table
 from sediment.segment_io.errors import PartitionFailure, SedimentError, UsageError

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sediment.jobs.erasing.erasure import FileDigest
-from sediment.jobs.erasing.report import ERASED, Place, RecordsNotReached
+from sediment.jobs.erasing.places import Place
+from sediment.jobs.erasing.report import ERASED, RecordsNotReached
 from sediment.jobs.rewriting.report import UNCHANGED
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.fs import Fs
@@ -106,7 +107,7 @@ def why_incomplete(partitions: Sequence[PartitionEvidence], places: Iterable[Pla
             reasons.append(f"the replicas of {where} are not known")
         elif set(each.replicas) - set(each.covered):
             others = ", ".join(map(str, sorted(set(each.replicas) - set(each.covered))))
-            reasons.append(f"{where} has replicas on brokers {others}, which this run did not cover")
+            reasons.append(f"{where} has replicas that this run did not cover, on brokers: {others}")
     reasons += [f"{place.path} was not reached" for place in places if place.path is not None]
     return reasons
 

@@ -6,7 +6,7 @@
 
     driver   plan_scans: slices of segments ──> scan: a Spark task for some slices ──> arrays, joined by partition
 
-Control records are no data and never match.
+Control records are not data and never match.
 
 Invariant: the keys reach the tasks with their function; no name, description or setting of a Spark job holds one.
 """

@@ -13,12 +13,25 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sediment.jobs.erasing.report import Place
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import DirectoryState, TopicPartition, parse_partition_directory
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place that the run did not reach and that may hold erased records.
+
+    `path` is None for places that cannot be seen from here.  `advice` is the next action, with the command for it if
+    there is one.
+    """
+
+    kind: str
+    path: str | None
+    advice: str
+
 
 OTHER_REPLICAS = "other-replicas"
 REPLICAS_UNKNOWN = "replicas-unknown"
@@ -83,11 +96,12 @@ def places_of(
     for nodes, partitions in _uncovered(replicas).items():
         named = ", ".join(map(str, partitions))
         if nodes is None:
-            advice = f"no metadata log names the replicas of {named}: erase on every broker, or give --metadata DIR"
+            advice = f"no metadata log names the replicas of {named}; erase on every broker, or give --metadata DIR"
             found.append(Place(REPLICAS_UNKNOWN, None, advice))
         else:
             brokers = ", ".join(map(str, nodes))
-            advice = f"brokers {brokers} have replicas of {named}: stop them and erase there too"
+            have = f"broker {brokers} has" if len(nodes) == 1 else f"brokers {brokers} have"
+            advice = f"{have} replicas of {named}; erase there too, with the broker stopped"
             found.append(Place(OTHER_REPLICAS, None, advice))
     return tuple(found)
 

@@ -10,9 +10,10 @@ import numpy as np
 from rich.console import Console
 
 from sediment.compaction.rewrite.verdicts import NotReached, Reason
+from sediment.jobs.erasing.places import NOT_VISIBLE, Place
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS
-from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport, RewriteRunReport, print_table
+from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, print_table
 
 ERASED = "erased"
 
@@ -26,19 +27,6 @@ class RecordsNotReached:
     reason_code: str
     records: int
     offsets: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A place that the run did not reach and that may hold erased records.
-
-    `path` is None for places that cannot be seen from here.  `advice` is the next action, with the command for it if
-    there is one.
-    """
-
-    kind: str
-    path: str | None
-    advice: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +94,11 @@ def print_report(report: EraseRunReport, console: Console) -> None:
                 f"offset {offsets}",
             )
     for place in report.not_reached:
-        where = "" if place.path is None else f" {place.path}"
-        _print(console, f"not reached: {place.kind}{where}; {place.advice}")
+        if place not in NOT_VISIBLE:
+            where = "" if place.path is None else f" {place.path}"
+            _print(console, f"not reached: {place.kind}{where}; {place.advice}")
+    kinds = ", ".join(place.kind for place in report.not_reached if place in NOT_VISIBLE)
+    _print(console, f"not reached, and not visible from here: {kinds}")
     if report.evidence is not None:
         _print(console, f"the evidence is in {report.evidence}" + ("" if report.complete else ", and is incomplete"))
 
@@ -132,6 +123,3 @@ def _summary(report: EraseRunReport) -> str:
     estimate = f", in about {report.estimated_seconds:.0f} s" if report.dry_run and report.estimated_seconds else ""
     kept = f"; the replaced files are in {report.originals}" if report.catalogue else ""
     return f"{done}; {counted(erased, 'record')} {verb}{estimate}{kept}; {report.seconds:.1f} s (run {report.run_id})"
-
-
-__all__ = ["ERASED", "UNCHANGED", "EraseReport", "EraseRunReport", "Place", "RecordsNotReached", "print_report"]
