@@ -31,6 +31,7 @@ from sediment.jobs.command_line.standard_output import write_result
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.jobs.reporting.run_report import SCHEMA
+from sediment.jobs.settings.directories import configured_log_dirs
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
@@ -266,7 +267,7 @@ def command(
         if not read_only:
             raise UsageError("only read-only serving is possible so far", advice="give --read-only")
         settings = Settings.load(config, sets)
-        directories = log_dirs or settings.log_dirs()
+        directories = log_dirs or configured_log_dirs(settings)
         if not directories:
             raise UsageError(
                 "no LOG_DIR is given", advice="name a log directory, or give --config FILE with log.dirs in it"

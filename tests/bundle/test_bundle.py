@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from tests.jobs.settings.test_clusters import free_port, wait_for
 
 from tests.archives import unpack
 from tests.corpus import assert_same_log, load_case
-from tests.distributions import bare_environment
 from tests.jobs.log_dirs import corpus_log_dir
+from tests.jobs.spark.test_clusters import free_port, wait_for
+from tests.project.distributions import bare_environment
 
 pytestmark = [pytest.mark.bundle, pytest.mark.timeout(600)]
 
