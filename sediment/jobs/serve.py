@@ -36,8 +36,8 @@ from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
-from sediment.server.endpoints import parse_endpoint
 from sediment.server.kafka_server import KafkaServer, Security, ServerOptions
+from sediment.server.network.endpoints import parse_endpoint
 from sediment.server.read_only.catalog import CatalogOptions
 from sediment.server.read_only.frozen_log import FrozenLog
 from sediment.server.read_only.frozen_segment import UnreadableRange

@@ -24,7 +24,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey, advertised_versions, r
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.protocol.headers import decode_request_header
 from sediment.segment_io.protocol.schema import VersionRange
-from sediment.server.request_channel import ReceivedFrame
+from sediment.server.network.request_channel import ReceivedFrame
 from sediment.server.request_metrics import request_name
 from sediment.server.requests import Handler, Request, RequestTimes
 

@@ -43,7 +43,6 @@ from sediment.segment_io.units import NS_PER_MS
 from sediment.server.apis import Features, KafkaApis
 from sediment.server.coordinator_log import CoordinatorLog
 from sediment.server.delayed import Timer
-from sediment.server.endpoints import Endpoint, choose_advertised
 from sediment.server.groups.group_coordinator import GroupCoordinator
 from sediment.server.groups.state_directory import StateDirectory
 from sediment.server.groups.stored_groups import replay_groups
@@ -57,7 +56,9 @@ from sediment.server.handlers.metadata import MetadataHandlers, Node
 from sediment.server.handlers.refused import RefusedHandlers
 from sediment.server.handlers.transactions import TransactionHandlers
 from sediment.server.metrics_text import metrics_text
-from sediment.server.processor import Listener
+from sediment.server.network.endpoints import Endpoint, choose_advertised
+from sediment.server.network.processor import Listener
+from sediment.server.network.socket_server import SocketServer, bind
 from sediment.server.read_only.catalog import CatalogOptions, open_catalog
 from sediment.server.read_only.warm_up import warm_up
 from sediment.server.request_log import RequestLog
@@ -68,7 +69,6 @@ from sediment.server.security.exposure import choose_credentials, security_proto
 from sediment.server.security.sasl import SaslAuthenticator, SaslHandlers, SaslMechanisms
 from sediment.server.security.tls import server_context
 from sediment.server.server_config import ServerConfig
-from sediment.server.socket_server import SocketServer, bind
 from sediment.server.transactions.stored_transactions import replay_transactions
 
 _LOGGER = logging.getLogger(__name__)

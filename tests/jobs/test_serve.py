@@ -18,7 +18,7 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from tests.jobs.log_dirs import sediment, sediment_process
 from tests.served import contents, serving, unpacked
-from tests.server.listeners import Client, api_versions
+from tests.server.network.listeners import Client, api_versions
 from tests.server.security.certificates import write_certificates
 from tests.server.security.test_credentials import credential, line
 from tests.server.security.test_sasl import scram

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sediment.server.request_channel import ReceivedFrame, RequestChannel
+from sediment.server.network.request_channel import ReceivedFrame, RequestChannel
 
 
 class RequestHandlerPool:

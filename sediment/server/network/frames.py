@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.partition.file_slice import FileSlice
-from sediment.server.transport_layer import Chunk, TransportLayer
+from sediment.server.network.transport_layer import Chunk, TransportLayer
 
 UNAUTHENTICATED_MAX_BYTES = 64 * 1024
 OTHER_REQUEST_MAX_BYTES = 8 * 1024 * 1024

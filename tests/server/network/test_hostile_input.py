@@ -14,7 +14,7 @@ import pytest
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from tests.server.listeners import Client, api_versions, frame, listener
+from tests.server.network.listeners import Client, api_versions, frame, listener
 
 SECRET = b"not-for-the-log"
 
