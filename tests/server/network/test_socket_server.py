@@ -13,7 +13,7 @@ import pytest
 
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
-from sediment.server import processor
+from sediment.server.network import processor
 from sediment.server.requests import Request
 from tests.server.network.listeners import Client, api_versions, frame, listener
 from tests.waiting import LIMIT_SECONDS, wait_until
@@ -135,9 +135,9 @@ def test_a_full_queue_stops_the_reading_and_loses_nothing():
         clients = [running.connect() for _ in range(12)]
         for client in clients:
             client.send(heartbeat(), 4)
-        wait_until(lambda: len(running.server.network.request_channel) == 2)
+        wait_until(lambda: len(running.server.request_channel) == 2)
         time.sleep(0.1)
-        assert len(running.server.network.request_channel) == 2 and gate.entered == 1
+        assert len(running.server.request_channel) == 2 and gate.entered == 1
         gate.open.set()
         for client in clients:
             assert client.receive(ApiKey.HEARTBEAT, 4)[1].error_code == 0
@@ -367,7 +367,7 @@ def test_a_stop_finishes_the_requests_in_progress_and_closes_idle_connections():
         idle, busy, queued = (running.connect() for _ in range(3))
         for client in (busy, queued):
             client.send(heartbeat(), 4)
-        wait_until(lambda: gate.entered == 1 and len(running.server.network.request_channel) == 1)
+        wait_until(lambda: gate.entered == 1 and len(running.server.request_channel) == 1)
         running.is_stopped = True
         running.server.stop_accepting()
         running.server.stop_reading()
