@@ -50,7 +50,7 @@ _LOGGER = logging.getLogger(__name__)
 _METRICS_SECONDS = 15.0
 _NEVER_MS = 10 * 365 * 86_400_000
 _OWN_PREFIX = "sediment."
-_OWN_FIELDS = frozenset({"request_receive_timeout_ms"})
+_OWN_FIELDS = frozenset({"request_receive_timeout_ms", "group_members_max_bytes", "groups_max_bytes"})
 _FROM_DIRECTORY = frozenset({"node_id"})
 
 

@@ -77,6 +77,7 @@ class KafkaApis:
             response = self._apis[request.api_key].handler(request)
             if response is None:
                 request.times.handled_ns = time.monotonic_ns()
+                request.message = None  # its views of the frame would keep that for the whole wait
             else:
                 request.respond(response)
         except Exception as error:

@@ -35,3 +35,4 @@ class RequestHandlerPool:
     def _run(self) -> None:
         while (received := self._channel.get()) is not None:
             self._handle(received)
+            del received  # an idle thread must not keep the memory of a frame
