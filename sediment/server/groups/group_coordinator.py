@@ -4,7 +4,8 @@
     join, sync          answered at once or later, from any thread, through the given function
     heartbeat, leave, commit, fetch, describe, list     answered at once
 
-Until `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.
+Until `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  A group of which the directory's
+record is damaged gets UNKNOWN_SERVER_ERROR, which they do not retry: without its offsets it would begin anew.
 
 Groups of other protocols (KIP-848 and later) have no members here.  An empty consumer group becomes a classic one when
 a member joins it, as in Kafka.
@@ -49,6 +50,10 @@ _LOGGER = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _JOINABLE = (GroupKind.CLASSIC, GroupKind.CONSUMER)
 _PROTOCOL_TYPES = {GroupKind.CONSUMER: "consumer", GroupKind.SHARE: "share", GroupKind.STREAMS: "streams"}
+
+
+def _is_never(_group_id: str) -> bool:
+    return False
 
 
 @dataclass(slots=True, eq=False)
@@ -105,10 +110,15 @@ class GroupCoordinator:
         self._guard = threading.Lock()
         self._is_loaded = False
         self._is_closed = False
+        self._is_unreadable: Callable[[str], bool] = _is_never
 
     # ----------------------------------------------------------------------------------------------------- life cycle
-    def load(self, stored: Mapping[str, StoredGroup]) -> None:
-        """Begin to serve with the groups of a directory; commits of the state directory replace offsets of theirs."""
+    def load(self, stored: Mapping[str, StoredGroup], is_unreadable: Callable[[str], bool] = _is_never) -> None:
+        """Begin to serve with the groups of a directory; commits of the state directory replace offsets of theirs.
+
+        `is_unreadable` returns True for the ids of groups that cannot be known, because the directory is damaged.
+        """
+        self._is_unreadable = is_unreadable
         for group_id, group in stored.items():
             assert group.kind is not None
             is_classic = group.kind is GroupKind.CLASSIC
@@ -230,7 +240,7 @@ class GroupCoordinator:
         GROUP_ID_NOT_FOUND means that a generation is given and the group does not exist.
         INVALID_COMMIT_OFFSET_SIZE means that `sediment.groups.max.bytes` is reached.
         """
-        error = self._serving_error()
+        error = self._serving_error(group_id)
         if error is not ErrorCode.NONE:
             return [error for _ in commits]
         is_new = generation < 0
@@ -278,8 +288,9 @@ class GroupCoordinator:
 
         With `require_stable`, a partition with an offset in an open transaction gets UNSTABLE_OFFSET_COMMIT.
         """
-        if not self._is_loaded:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
+        error = self._loading_error(group_id)
+        if error is not ErrorCode.NONE:
+            return error, []
         group = self._find(group_id)
         if group is None:
             return ErrorCode.NONE, [
@@ -300,8 +311,9 @@ class GroupCoordinator:
     # ---------------------------------------------------------------------------------------------------------- views
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
         """Return a group with its members, or GROUP_ID_NOT_FOUND; a group of a later protocol counts as not found."""
-        if not self._is_loaded:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None
+        error = self._loading_error(group_id)
+        if error is not ErrorCode.NONE:
+            return error, None
         group = self._find(group_id)
         if group is None or group.kind not in _JOINABLE:
             return ErrorCode.GROUP_ID_NOT_FOUND, None
@@ -329,14 +341,17 @@ class GroupCoordinator:
             )
 
     # -------------------------------------------------------------------------------------------------------- running
-    def _serving_error(self) -> ErrorCode:
-        if self._is_closed:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return ErrorCode.NONE if self._is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    def _loading_error(self, group_id: str) -> ErrorCode:
+        if not self._is_loaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.UNKNOWN_SERVER_ERROR if self._is_unreadable(group_id) else ErrorCode.NONE
+
+    def _serving_error(self, group_id: str) -> ErrorCode:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_closed else self._loading_error(group_id)
 
     def _group_error(self, group_id: str) -> ErrorCode:
         """Return the error of a member's request; only offsets may belong to the group of the empty id."""
-        return ErrorCode.INVALID_GROUP_ID if group_id == "" else self._serving_error()
+        return ErrorCode.INVALID_GROUP_ID if group_id == "" else self._serving_error(group_id)
 
     def _find(self, group_id: str) -> _Group | None:
         return self._groups.get(group_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from sediment.server.groups.group_memory import OFFSET_BYTES
@@ -18,8 +19,7 @@ NO_TOPIC_ID = UUID(int=0)
 NO_LEADER_EPOCH = -1
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     """Committed offset of a partition; `record_offset` is that of its record in the coordinator's log."""
 
     offset: int
@@ -44,7 +44,10 @@ class GroupOffsets:
 
     def commit(self, topic: str, partition: int, value: CommittedOffset) -> None:
         """Set the offset of a partition."""
-        self.committed.setdefault(topic, {})[partition] = value
+        partitions = self.committed.get(topic)
+        if partitions is None:
+            partitions = self.committed[topic] = {}
+        partitions[partition] = value
 
     def commit_in_transaction(self, producer_id: int, topic: str, partition: int, value: CommittedOffset) -> None:
         """Set the offset that a partition gets when the producer's transaction commits."""

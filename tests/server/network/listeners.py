@@ -108,6 +108,11 @@ class Client:
         self.socket = connected
         self._next = 0
 
+    @classmethod
+    def to(cls, port: int, timeout_seconds: float = 60) -> Client:
+        """Connect to a port of the loopback."""
+        return cls(socket.create_connection(("127.0.0.1", port), timeout=timeout_seconds))
+
     def __enter__(self) -> Client:
         return self
 

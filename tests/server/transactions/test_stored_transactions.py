@@ -50,7 +50,7 @@ def log(tmp_path: Path) -> CoordinatorLogBuilder:
 
 
 def replay(log: CoordinatorLogBuilder) -> dict[str, StoredTransaction]:
-    return replay_transactions([log.write().log], 1, Fs())
+    return replay_transactions(log.write().log, Fs())
 
 
 @contextlib.contextmanager
