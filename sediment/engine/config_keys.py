@@ -240,6 +240,8 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("offsets.retention.check.interval.ms", _LONG, 10 * _MINUTE_MS, 1),
     # Not Kafka's.
     Key("sediment.request.receive.timeout.ms", _LONG, 30 * _SECOND_MS, 1),
+    Key("sediment.group.members.max.bytes", _LONG, 16 * _MIB, 1),
+    Key("sediment.groups.max.bytes", _LONG, 128 * _MIB, 1),
     Key("sediment.max.decompressed.batch.bytes", _LONG, 256 * _MIB, 1, INT32_MAX),
     Key("sediment.task.memory.bytes", _LONG, INT64_MAX, 1),
 ))

@@ -45,7 +45,6 @@ from sediment.jobs.reporting.run_report import (
     print_failures,
     report_table,
 )
-from sediment.jobs.settings.cluster_settings import check_patterns
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import LockLostError, SedimentError
@@ -63,7 +62,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
 from sediment.segment_io.partition.clean_shutdown_file import CleanShutdown, write_clean_shutdown
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, log_start_entries
-from sediment.segment_io.partition.partition_directories import find_partitions
+from sediment.segment_io.partition.partition_directories import check_patterns, find_partitions
 
 RECOVERED = "recovered"
 

@@ -74,7 +74,7 @@ class StateDirectory:
             if not fs.exists(self._directory):
                 fs.make_directory(self._directory)
             log = CoordinatorLog(Source(_PARTITION, self._directory), ALL)
-            self._offsets = {group_id: group.offsets for group_id, group in replay_groups([log], 1, fs).items()}
+            self._offsets = {group_id: group.offsets for group_id, group in replay_groups(log, fs).items()}
             self._rewrite()
         except BaseException:
             self._lock.release()

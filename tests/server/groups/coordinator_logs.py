@@ -79,7 +79,7 @@ class CoordinatorLogBuilder:
         return self
 
     def replay(self) -> dict[str, StoredGroup]:
-        return replay_groups([self.write().log], 1, Fs())
+        return replay_groups(self.write().log, Fs())
 
 
 def offsets_of(group: StoredGroup) -> dict[tuple[str, int], int]:

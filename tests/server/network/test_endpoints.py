@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sediment.segment_io.errors import UsageError
-from sediment.server.endpoints import Endpoint, choose_advertised, parse_endpoint
+from sediment.server.network.endpoints import Endpoint, choose_advertised, parse_endpoint
+from sediment.server.network.socket_server import bind
 from sediment.server.server_config import ServerConfig
-from sediment.server.socket_server import bind
 
 
 @pytest.mark.parametrize(

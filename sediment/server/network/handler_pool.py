@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sediment.server.request_channel import ReceivedFrame, RequestChannel
+from sediment.server.network.request_channel import ReceivedFrame, RequestChannel
 
 
 class RequestHandlerPool:
@@ -35,3 +35,4 @@ class RequestHandlerPool:
     def _run(self) -> None:
         while (received := self._channel.get()) is not None:
             self._handle(received)
+            del received  # an idle thread must not keep the memory of a frame

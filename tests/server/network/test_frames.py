@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sediment.server.frames import (
+from sediment.server.network.frames import (
     FrameLimits,
     FrameMemory,
     FrameReader,
@@ -20,7 +20,7 @@ from sediment.server.frames import (
     PeerClosedError,
     ResponseSend,
 )
-from sediment.server.transport_layer import PlaintextTransportLayer
+from sediment.server.network.transport_layer import PlaintextTransportLayer
 
 PRODUCE, FETCH = 0, 1
 

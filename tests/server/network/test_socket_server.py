@@ -13,9 +13,9 @@ import pytest
 
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
-from sediment.server import processor
+from sediment.server.network import processor
 from sediment.server.requests import Request
-from tests.server.listeners import Client, api_versions, frame, listener
+from tests.server.network.listeners import Client, api_versions, frame, listener
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 

@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable
 
 from sediment.segment_io.errors import UsageError
-from sediment.server.acceptor import Acceptor
-from sediment.server.connection_quotas import ConnectionQuotas
-from sediment.server.endpoints import Endpoint
-from sediment.server.frames import FrameMemory
-from sediment.server.handler_pool import RequestHandlerPool
 from sediment.server.limited_log import LimitedLog
-from sediment.server.processor import Listener, Processor, Shared
-from sediment.server.request_channel import ReceivedFrame, RequestChannel
+from sediment.server.network.acceptor import Acceptor
+from sediment.server.network.connection_quotas import ConnectionQuotas
+from sediment.server.network.endpoints import Endpoint
+from sediment.server.network.frames import FrameMemory
+from sediment.server.network.handler_pool import RequestHandlerPool
+from sediment.server.network.processor import Listener, Processor, Shared
+from sediment.server.network.request_channel import ReceivedFrame, RequestChannel
 from sediment.server.request_metrics import RequestMetrics
 from sediment.server.server_config import ServerConfig
 

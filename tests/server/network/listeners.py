@@ -16,15 +16,15 @@ from sediment.segment_io.protocol.api_keys import ApiKey, request_class, respons
 from sediment.segment_io.protocol.headers import encode_response_header
 from sediment.server.apis import Features, KafkaApis
 from sediment.server.delayed import Timer
-from sediment.server.endpoints import Endpoint
-from sediment.server.processor import Listener
+from sediment.server.network.endpoints import Endpoint
+from sediment.server.network.processor import Listener
+from sediment.server.network.socket_server import SocketServer, bind
 from sediment.server.request_log import RequestLog
 from sediment.server.request_metrics import RequestMetrics
 from sediment.server.requests import Handler
 from sediment.server.security.credentials import Credentials
 from sediment.server.security.sasl import SaslAuthenticator, SaslHandlers, SaslMechanisms
 from sediment.server.server_config import ServerConfig
-from sediment.server.socket_server import SocketServer, bind
 
 AT_ONCE = frozenset({int(ApiKey.API_VERSIONS)})
 
@@ -107,6 +107,11 @@ class Client:
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self._next = 0
+
+    @classmethod
+    def to(cls, port: int, timeout_seconds: float = 60) -> Client:
+        """Connect to a port of the loopback."""
+        return cls(socket.create_connection(("127.0.0.1", port), timeout=timeout_seconds))
 
     def __enter__(self) -> Client:
         return self

@@ -18,7 +18,7 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.server.requests import Request
 from sediment.server.security.tls import server_context
-from tests.server.listeners import Client, api_versions, listener
+from tests.server.network.listeners import Client, api_versions, listener
 from tests.server.security.certificates import write_certificates
 from tests.waiting import wait_until
 

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.headers import encode_response_header
-from sediment.server.frames import FrameReader, ResponseSend
 from sediment.server.limited_log import LimitedLog
+from sediment.server.network.frames import FrameReader, ResponseSend
+from sediment.server.network.transport_layer import TransportLayer
 from sediment.server.request_metrics import request_name
 from sediment.server.requests import Connection, Request
-from sediment.server.transport_layer import TransportLayer
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sediment.server.kafka_channel import KafkaChannel
+    from sediment.server.network.kafka_channel import KafkaChannel
 
 
 @dataclass(slots=True, eq=False)

@@ -39,15 +39,15 @@ from typing import Any
 
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.units import NS_PER_MS
-from sediment.server.connection_quotas import ConnectionQuotas
-from sediment.server.frames import FrameLimits, FrameMemory, FrameReader, PeerClosedError, ResponseSend
-from sediment.server.kafka_channel import KafkaChannel
 from sediment.server.limited_log import LimitedLog
-from sediment.server.request_channel import ReceivedFrame, RequestChannel
+from sediment.server.network.connection_quotas import ConnectionQuotas
+from sediment.server.network.frames import FrameLimits, FrameMemory, FrameReader, PeerClosedError, ResponseSend
+from sediment.server.network.kafka_channel import KafkaChannel
+from sediment.server.network.request_channel import ReceivedFrame, RequestChannel
+from sediment.server.network.transport_layer import PlaintextTransportLayer, SslTransportLayer
 from sediment.server.request_metrics import RequestMetrics
 from sediment.server.requests import Connection, Request
 from sediment.server.server_config import ServerConfig
-from sediment.server.transport_layer import PlaintextTransportLayer, SslTransportLayer
 
 _LOGGER = logging.getLogger(__name__)
 

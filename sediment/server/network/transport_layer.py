@@ -10,9 +10,28 @@ import socket
 import ssl
 from typing import Protocol
 
+from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.partition.file_slice import FileSlice
 
 _TLS_PIECE_BYTES = 64 * 1024
+_TLS_RECORD_BYTES = 16 * 1024
+
+
+_NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})
+"""OpenSSL's reasons for a first record that is not one."""
+
+
+class HandshakeFailedError(SedimentError):
+    """The handshake of a TLS connection failed (Kafka's SslAuthenticationException)."""
+
+
+def _handshake_failed(reason: str) -> HandshakeFailedError:
+    if reason in _NOT_TLS:
+        return HandshakeFailedError(
+            "the peer does not speak TLS, and this listener does",
+            advice="give the client security.protocol=SSL or SASL_SSL",
+        )
+    return HandshakeFailedError(f"the TLS handshake failed: {reason.replace('_', ' ').lower()}")
 
 
 Chunk = bytes | bytearray | memoryview | FileSlice
@@ -39,7 +58,7 @@ class TransportLayer(Protocol):
         ...
 
     def is_at_end(self) -> bool:
-        """Return True if the peer sends nothing more and every byte was received; False if this cannot be seen.
+        """Return True if the peer sends nothing more and every byte was received.
 
         Raises:
             OSError: the connection failed.
@@ -110,19 +129,21 @@ class SslTransportLayer:
         self._socket = context.wrap_socket(connected, server_side=True, do_handshake_on_connect=False)
         self.descriptor = self._socket.fileno()
         self.wants_write = False
+        self._received = memoryview(b"")
         self._piece: tuple[FileSlice, int, memoryview] | None = None
         """Bytes of a slice from a position on that could not be sent: TLS must be offered the same bytes again."""
 
     @property
     def has_buffered(self) -> bool:
         """True if decrypted bytes wait to be received."""
-        return self._socket.pending() > 0
+        return bool(self._received) or self._socket.pending() > 0
 
     def handshake(self) -> bool:
         """Go on with the handshake, and return True once it is complete.
 
         Raises:
-            OSError: the handshake failed.
+            HandshakeFailedError: the peer does not speak TLS, or agrees to no version, cipher or certificate.
+            OSError: the connection failed.
         """
         self.wants_write = False
         try:
@@ -132,10 +153,18 @@ class SslTransportLayer:
         except ssl.SSLWantWriteError:
             self.wants_write = True
             return False
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError, ssl.SSLSyscallError) as error:
+            raise ConnectionResetError("the peer closed the connection within the handshake") from error
+        except ssl.SSLError as error:
+            raise _handshake_failed(error.reason or "") from error
         return True
 
     def receive_into(self, buffer: memoryview) -> int | None:
         """Return the number of bytes received, 0 at the end of the stream, None if none are there yet."""
+        if self._received:
+            count = min(len(buffer), len(self._received))
+            buffer[:count], self._received = self._received[:count], self._received[count:]
+            return count
         self.wants_write = False
         try:
             return self._socket.recv_into(buffer)
@@ -146,8 +175,17 @@ class SslTransportLayer:
             return None
 
     def is_at_end(self) -> bool:
-        """Return False: the end of a TLS stream is itself a record, and only `receive_into` can decrypt it."""
-        return False
+        """Return True if the peer sends nothing more and every byte was received.
+
+        The end of a TLS stream is itself a record.  To see it, the record before it is decrypted, and kept for
+        `receive_into`.
+        """
+        if not self._received:
+            try:
+                self._received = memoryview(self._socket.recv(_TLS_RECORD_BYTES))
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+        return not self._received
 
     def send(self, data: memoryview, *, more: bool) -> int:
         """Return the number of bytes taken, 0 if it would block."""

@@ -14,7 +14,7 @@ import pytest
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from tests.server.listeners import Client, api_versions, frame, listener
+from tests.server.network.listeners import Client, api_versions, frame, listener
 
 SECRET = b"not-for-the-log"
 
@@ -37,8 +37,11 @@ CASES = {
     "size above socket.request.max.bytes": (struct.pack(">ih", 104857601, 0), "above the limit of 104857600"),
     "largest size": (struct.pack(">ih", 2**31 - 1, 0), "above the limit of 104857600"),
     "other request above 8 MiB": (struct.pack(">ih", (8 << 20) + 1, 3), "above the limit of 8388608 for API 3"),
-    "http": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "above the limit"),
-    "tls to a plain listener": (bytes.fromhex("16030100f1010000ed0303") + bytes(200), "above the limit"),
+    "http": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "the peer speaks HTTP"),
+    "tls to a plain listener": (
+        bytes.fromhex("16030100f1010000ed0303") + bytes(200),
+        "the peer speaks TLS, and this listener does not; give the client security.protocol=PLAINTEXT",
+    ),
     "no room for a header": (struct.pack(">i", 3) + b"\0\x12\0", "ends inside its header"),
     "unknown API": (struct.pack(">i", 11) + header(999, 0), "API key 999 is unknown"),
     "negative API": (struct.pack(">i", 11) + header(-1, 0), "API key -1 is unknown"),

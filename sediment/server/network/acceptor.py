@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import Protocol
 
-from sediment.server.connection_quotas import ConnectionQuotas, TooManyConnectionsError
 from sediment.server.limited_log import LimitedLog
+from sediment.server.network.connection_quotas import ConnectionQuotas, TooManyConnectionsError
 from sediment.server.server_config import ServerConfig
 
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})

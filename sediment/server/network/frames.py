@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.partition.file_slice import FileSlice
-from sediment.server.transport_layer import Chunk, TransportLayer
+from sediment.server.network.transport_layer import Chunk, TransportLayer
 
 UNAUTHENTICATED_MAX_BYTES = 64 * 1024
 OTHER_REQUEST_MAX_BYTES = 8 * 1024 * 1024
@@ -35,6 +35,8 @@ _PRODUCE = 0
 _SIZE = struct.Struct(">i")
 _SIZE_AND_API_KEY = struct.Struct(">ih")
 _MIN_BYTES_WITH_API_KEY = 2
+_TLS_HANDSHAKE = b"\x16\x03"
+_HTTP_METHODS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"})
 
 
 class InvalidReceiveError(SedimentError):
@@ -94,6 +96,18 @@ class FrameMemory:
             self._waiting.clear()
         for when_freed in waiting:
             when_freed()
+
+
+def _too_large(first_bytes: bytes, size: int, limit: int, api_key: int) -> InvalidReceiveError:
+    """Return the error of a size above its limit; the size may be the beginning of another protocol."""
+    if first_bytes.startswith(_TLS_HANDSHAKE):
+        return InvalidReceiveError(
+            "the peer speaks TLS, and this listener does not",
+            advice="give the client security.protocol=PLAINTEXT, or start the server with --tls-cert and --tls-key",
+        )
+    if first_bytes in _HTTP_METHODS:
+        return InvalidReceiveError("the peer speaks HTTP, and this listener Kafka's protocol")
+    return InvalidReceiveError(f"a request of {size} bytes is above the limit of {limit} for API {api_key}")
 
 
 class FrameReader:
@@ -177,7 +191,7 @@ class FrameReader:
             (_, api_key) = _SIZE_AND_API_KEY.unpack_from(ahead)
         limit = self._limit_of(api_key)
         if size > limit:
-            raise InvalidReceiveError(f"a request of {size} bytes is above the limit of {limit} for API {api_key}")
+            raise _too_large(bytes(ahead[: _SIZE.size]), size, limit, api_key)
         self.is_starved = not self._memory.take(size, when_freed)
         if self.is_starved:
             return None
