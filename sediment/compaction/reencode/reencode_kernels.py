@@ -40,7 +40,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels.batches import read_header
+from sediment.compaction.kernels.batch_decoder import read_header
 from sediment.compaction.rewrite.open_batches import ChunkBatches
 from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
 from sediment.segment_io.compiled.jit import kernel

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels.batches import decode_and_hash
+from sediment.compaction.kernels.batch_decoder import decode_and_hash
 from sediment.compaction.kernels.offset_map import OFFSET_SLOT_BYTES, OffsetMap, fill_slot, find_slot, normal
 from sediment.compaction.kernels.registers import NEEDED, STATE_REGISTERS
 from sediment.compaction.rewrite.open_batches import BatchOpener, ChunkBatches

@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels.batches import Header, read_header
+from sediment.compaction.kernels.batch_decoder import Header, read_header
 from sediment.compaction.rewrite.open_batches import ChunkBatches
 from sediment.compaction.rewrite.verdicts import Action, ByteArray, Int64s
 from sediment.segment_io.compiled.compare import equal_bytes
