@@ -11,7 +11,7 @@ Batches that become one batch are a group.  It may reach from one chunk into the
 
 1. Let the batch join the group if it may, and if the result stays within the limit.
 2. Otherwise end the group: compress `raw` and write one batch, or copy `originals` if nothing would be gained.
-3. Begin the next group with the batch, or copy a batch that is not wanted.
+3. Encode the batch alone if no other may join it, begin the next group with it, or copy it if it is not wanted.
 
     field                                     of a batch written anew
     base offset, base timestamp, sequence     those of the first batch
@@ -107,6 +107,22 @@ class GroupMemory(NamedTuple):
     records: Int64s
 
 
+class Group(NamedTuple):
+    """Batches that become one: addresses and sizes of their uncompressed records, and of the batches on disk.
+
+    The other fields are those of the batches together.
+    """
+
+    records: int
+    records_bytes: int
+    originals: int
+    originals_bytes: int
+    batches: int
+    record_count: int
+    last_offset: int
+    max_timestamp: int
+
+
 @kernel
 def reencode_batches(
     batches: ChunkBatches,
@@ -175,12 +191,22 @@ def reencode_batches(
         if status != OK:
             return status
 
-        # 3. Begin the next group, or copy the batch.
+        # 3. Encode the batch alone, begin the next group with it, or copy it.
         if batches.wanted[ordinal]:
+            is_alone = not joins[ordinal + 1] if ordinal < last else rules[JOINED_BYTES] == 0
+            if is_alone:
+                timestamp = load_i64(address + MAX_TIMESTAMP)
+                group = Group(payload, payload_bytes, address, size_bytes, 1, count, header.last_offset, timestamp)
+                status = _write_group(group, rules, output, compressors, state)
+                if status == NEEDS_OUTPUT_ROOM:
+                    return status
+                if status == OK:
+                    state[CURSOR] = ordinal + 1
+                    continue
             state[NEEDED] = max(payload_bytes, size_bytes)
             if memory.raw.size < state[NEEDED] or memory.originals.size < state[NEEDED]:
                 return NEEDS_RAW_ROOM
-            if ordinal == last or joins[ordinal + 1]:
+            if not is_alone:
                 if memory.records.shape[0] < count:
                     state[NEEDED] = count
                     return NEEDS_RECORD_ROOM
@@ -214,87 +240,106 @@ def _note_batch(address: int, size_bytes: int, last_offset: int, count: int, sta
 
 
 @kernel
-def _codec_of(rules: Int64s, memory: GroupMemory) -> int:
-    """Return the codec that the group gets."""
-    if rules[CODEC] != KEEP_CODEC:
-        return rules[CODEC]
-    return load_i16(np.int64(memory.originals.ctypes.data) + ATTRIBUTES) & CODEC_MASK
+def _group_in(memory: GroupMemory, state: Int64s) -> Group:
+    return Group(
+        np.int64(memory.raw.ctypes.data),
+        state[RAW_BYTES],
+        np.int64(memory.originals.ctypes.data),
+        state[ORIGINAL_BYTES],
+        state[GROUP_BATCHES],
+        state[GROUP_RECORDS],
+        state[GROUP_LAST_OFFSET],
+        state[GROUP_MAX_TIMESTAMP],
+    )
 
 
 @kernel
 def end_group(rules: Int64s, memory: GroupMemory, output: ByteArray, compressors: Tools, state: Int64s) -> int:
-    """Write the group, if there is one; return OK, NEEDS_OUTPUT_ROOM or NEEDS_COMPRESSION."""
+    """Write the group, if one is open; return OK, NEEDS_OUTPUT_ROOM or NEEDS_COMPRESSION."""
     if state[GROUP_BATCHES] == 0:
         return OK
-    raw_bytes = state[RAW_BYTES]
-    state[NEEDED] = state[OUT_END] + BATCH_HEADER_BYTES + max(compressed_bound(raw_bytes), state[ORIGINAL_BYTES])
-    if output.size < state[NEEDED]:
-        return NEEDS_OUTPUT_ROOM
-    codec = _codec_of(rules, memory)
-    raw = np.int64(memory.raw.ctypes.data)
-    before = load_i16(np.int64(memory.originals.ctypes.data) + ATTRIBUTES) & CODEC_MASK
-    if state[GROUP_BATCHES] == 1 and codec == before and not rules[ENCODES_SAME_CODEC]:
-        _write_originals(memory, output, state)
-        return OK
-    target = np.int64(output.ctypes.data) + state[OUT_END] + BATCH_HEADER_BYTES
-    if codec == CODEC_NONE:
-        copy_bytes(target, raw, raw_bytes)
-        packed_bytes = raw_bytes
-    else:
-        packed_bytes = compress_records(codec, raw, raw_bytes, target, compressed_bound(raw_bytes), compressors)
-        if packed_bytes == NOT_COMPRESSED:
-            return NEEDS_COMPRESSION
-    _finish_group(codec, packed_bytes, rules, memory, output, state)
-    return OK
+    status = _write_group(_group_in(memory, state), rules, output, compressors, state)
+    if status == OK:
+        _forget_group(state)
+    return status
 
 
 @kernel
 def place_compressed(
     rules: Int64s, compressed: ByteArray, memory: GroupMemory, output: ByteArray, state: Int64s
 ) -> int:
-    """Write the group that NEEDS_COMPRESSION was about, with `compressed` as its records; return OK or a request."""
-    state[NEEDED] = state[OUT_END] + BATCH_HEADER_BYTES + max(compressed.size, state[ORIGINAL_BYTES])
+    """Write the group that NEEDS_COMPRESSION was about, with `compressed` as its records.
+
+    Return OK or NEEDS_OUTPUT_ROOM.
+    """
+    group = _group_in(memory, state)
+    state[NEEDED] = state[OUT_END] + BATCH_HEADER_BYTES + max(compressed.size, group.originals_bytes)
     if output.size < state[NEEDED]:
         return NEEDS_OUTPUT_ROOM
     target = np.int64(output.ctypes.data) + state[OUT_END] + BATCH_HEADER_BYTES
     copy_bytes(target, np.int64(compressed.ctypes.data), compressed.size)
-    _finish_group(_codec_of(rules, memory), compressed.size, rules, memory, output, state)
+    _finish_group(group, _codec_of(group, rules), compressed.size, rules, output, state)
+    _forget_group(state)
     return OK
 
 
 @kernel
-def _finish_group(
-    codec: int, packed_bytes: int, rules: Int64s, memory: GroupMemory, output: ByteArray, state: Int64s
-) -> None:
+def _codec_of(group: Group, rules: Int64s) -> int:
+    """Return the codec that the group gets."""
+    return rules[CODEC] if rules[CODEC] != KEEP_CODEC else load_i16(group.originals + ATTRIBUTES) & CODEC_MASK
+
+
+@kernel
+def _write_group(group: Group, rules: Int64s, output: ByteArray, compressors: Tools, state: Int64s) -> int:
+    """Write a group; return OK, NEEDS_OUTPUT_ROOM, or NEEDS_COMPRESSION if that cannot be done here."""
+    bound = compressed_bound(group.records_bytes)
+    state[NEEDED] = state[OUT_END] + BATCH_HEADER_BYTES + max(bound, group.originals_bytes)
+    if output.size < state[NEEDED]:
+        return NEEDS_OUTPUT_ROOM
+    codec = _codec_of(group, rules)
+    before = load_i16(group.originals + ATTRIBUTES) & CODEC_MASK
+    if group.batches == 1 and codec == before and not rules[ENCODES_SAME_CODEC]:
+        _write_originals(group, output, state)
+        return OK
+    target = np.int64(output.ctypes.data) + state[OUT_END] + BATCH_HEADER_BYTES
+    packed_bytes = group.records_bytes
+    if codec == CODEC_NONE:
+        copy_bytes(target, group.records, group.records_bytes)
+    else:
+        packed_bytes = compress_records(codec, group.records, group.records_bytes, target, bound, compressors)
+        if packed_bytes == NOT_COMPRESSED:
+            return NEEDS_COMPRESSION
+    _finish_group(group, codec, packed_bytes, rules, output, state)
+    return OK
+
+
+@kernel
+def _finish_group(group: Group, codec: int, packed_bytes: int, rules: Int64s, output: ByteArray, state: Int64s) -> None:
     """Write the header before the encoded records, or the originals over them if they do not take more bytes."""
     size_bytes = BATCH_HEADER_BYTES + packed_bytes
     may_grow = rules[CODEC] == CODEC_NONE and size_bytes <= rules[BATCH_BYTES]
-    if size_bytes >= state[ORIGINAL_BYTES] and not may_grow:
-        _write_originals(memory, output, state)
+    if size_bytes >= group.originals_bytes and not may_grow:
+        _write_originals(group, output, state)
         return
-    originals = np.int64(memory.originals.ctypes.data)
     write_joined_header(
         np.int64(output.ctypes.data) + state[OUT_END],
-        originals,
+        group.originals,
         size_bytes,
         codec,
-        state[GROUP_LAST_OFFSET] - load_i64(originals + BASE_OFFSET),
-        state[GROUP_RECORDS],
-        state[GROUP_MAX_TIMESTAMP],
+        group.last_offset - load_i64(group.originals + BASE_OFFSET),
+        group.record_count,
+        group.max_timestamp,
     )
     state[OUT_END] += size_bytes
     state[BATCHES_AFTER] += 1
     state[BATCHES_ENCODED] += 1
-    _forget_group(state)
 
 
 @kernel
-def _write_originals(memory: GroupMemory, output: ByteArray, state: Int64s) -> None:
-    size_bytes = state[ORIGINAL_BYTES]
-    copy_bytes(np.int64(output.ctypes.data) + state[OUT_END], np.int64(memory.originals.ctypes.data), size_bytes)
-    state[OUT_END] += size_bytes
-    state[BATCHES_AFTER] += state[GROUP_BATCHES]
-    _forget_group(state)
+def _write_originals(group: Group, output: ByteArray, state: Int64s) -> None:
+    copy_bytes(np.int64(output.ctypes.data) + state[OUT_END], group.originals, group.originals_bytes)
+    state[OUT_END] += group.originals_bytes
+    state[BATCHES_AFTER] += group.batches
 
 
 @kernel

@@ -12,8 +12,8 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.plan import Encoding, plan_reencode
 from sediment.compaction.reencode.segment_reencode import reencode_log, reencode_segment
 from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.layout import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
-from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from tests.corpus import assert_same_log
