@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
@@ -342,7 +341,7 @@ def test_no_output_holds_a_subject(tmp_path, by):
     for folder in (out, out / "events", tmp_path / "conf"):
         folder.mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(
-        f"spark.eventLog.enabled true\nspark.eventLog.dir {out}/events\nspark.log.level INFO\n"
+        f"spark.eventLog.enabled true\nspark.eventLog.dir {out}/events\nspark.eventLog.compress false\nspark.log.level INFO\n"
     )
     subject = f"--where=CAST(key AS STRING) = '{SUBJECT}'" if by == "--where" else f"--keys-file={outside}/keys"
     outcome = sediment_process(
@@ -361,7 +360,7 @@ def test_no_output_holds_a_subject(tmp_path, by):
         f"--signing-key={keys.private}",
         "--master=local[1]",
         *STATED[1:],
-        environment={"SPARK_CONF_DIR": str(tmp_path / "conf"), "HOME": os.environ.get("HOME", "/")},
+        environment={"SPARK_CONF_DIR": str(tmp_path / "conf")},
     )
     assert (outcome.status, outcome.partitions()["visits-0"]["records_erased"]) == (0, 1), outcome
     written = tree(out) | {"stdout": outcome.stdout.encode(), "stderr": outcome.stderr.encode()}
