@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sediment.engine.directory.backup_catalogue import (
+from sediment.engine.directory.originals.backup_links import BackupLinks
+from sediment.engine.directory.originals.catalogue import (
     Catalogue,
     OriginalPartition,
     log_dir_before,
     partition_before,
     segment_file_names,
 )
-from sediment.engine.directory.backup_links import BackupLinks
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs

@@ -340,9 +340,9 @@ def test_no_output_holds_a_subject(tmp_path, by):
     out = tmp_path / "out"
     for folder in (out, out / "events", tmp_path / "conf"):
         folder.mkdir()
-    (tmp_path / "conf" / "spark-defaults.conf").write_text(
-        f"spark.eventLog.enabled true\nspark.eventLog.dir {out}/events\nspark.eventLog.compress false\nspark.log.level INFO\n"
-    )
+    events = {"enabled": "true", "compress": "false", "dir": f"{out}/events"}
+    lines = [f"spark.eventLog.{key} {value}\n" for key, value in events.items()]
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("".join([*lines, "spark.log.level INFO\n"]))
     subject = f"--where=CAST(key AS STRING) = '{SUBJECT}'" if by == "--where" else f"--keys-file={outside}/keys"
     outcome = sediment_process(
         "erase",
