@@ -118,8 +118,10 @@ def _summary(report: EraseRunReport) -> str:
     for row in report.partitions:
         statuses = {**statuses, row.status: statuses.get(row.status, 0) + 1}
     done = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no partitions"
-    erased = sum(row.records_erased for row in report.partitions)
-    verb = "would be erased" if report.dry_run else "erased"
-    estimate = f", in about {report.estimated_seconds:.0f} s" if report.dry_run and report.estimated_seconds else ""
+    erased = counted(sum(row.records_erased for row in report.partitions), "record")
+    seconds = f"{report.seconds:.1f} s (run {report.run_id})"
+    if report.dry_run:
+        takes = "" if report.estimated_seconds is None else f", which takes about {report.estimated_seconds:.0f} s"
+        return f"{done}; {erased} would be erased{takes}; counted in {seconds}"
     kept = f"; the replaced files are in {report.originals}" if report.catalogue else ""
-    return f"{done}; {counted(erased, 'record')} {verb}{estimate}{kept}; {report.seconds:.1f} s (run {report.run_id})"
+    return f"{done}; {erased} erased{kept} in {seconds}"

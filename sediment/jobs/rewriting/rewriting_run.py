@@ -70,8 +70,6 @@ INTERRUPTED = "interrupted"
 INTERNAL_TOPIC = "internal-topic"
 NO_HIGH_WATERMARK = "no-high-watermark"
 
-_GLOB_CHARACTERS = "*?["
-
 
 @dataclass(frozen=True, slots=True)
 class SelectedPartition:
@@ -233,12 +231,8 @@ class RewritingRun(ABC, Generic[Own, Report]):
         return selected
 
     def _is_named(self, partition: TopicPartition) -> bool:
-        """Return True if a --partition begins with the partition's topic, in plain characters."""
-        return any(
-            pattern.startswith(f"{partition.topic}-")
-            for pattern in self._options.partitions
-            if not any(character in pattern[: len(partition.topic)] for character in _GLOB_CHARACTERS)
-        )
+        """Return True if a --partition begins with the name of the partition's topic."""
+        return any(pattern.startswith(f"{partition.topic}-") for pattern in self._options.partitions)
 
     # ------------------------------------------------------------------------------------------------ plan and rewrite
     def _plan_and_rewrite(self, selected: Sequence[SelectedPartition]) -> Iterator[Report]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,10 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.erase import erase as run_erase
+from sediment.jobs.erasing.options import EraseOptions
+from sediment.jobs.erasing.report import EraseRunReport
+from sediment.jobs.settings.resolve import Settings
+from sediment.segment_io.errors import DeclinedError
 from tests.faults.inline_spark import inline_spark
 from tests.jobs.kept_originals import catalogues, put_back
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
-from tests.segments import batch_bytes, write_segment
+from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.segments import list_segments
 
 STATED = ("--set=people:cleanup.policy=compact", "--set=visits:cleanup.policy=delete")
@@ -223,6 +230,37 @@ def test_a_corrupt_partition_is_left_alone_and_the_others_are_erased(logs, keys)
     assert (outcome.status, outcome.partitions()["people-0"]["status"]) == (1, "quarantined")
     assert path.read_bytes() == content
     assert records(logs / "visits-0") != before
+
+
+def common(logs: Path) -> CommonOptions:
+    settings = Settings.load(None, [each.removeprefix("--set=") for each in STATED])
+    return CommonOptions((logs,), (), settings, now_ms=NOW_MS, as_json=False, master=None, quiet=True)
+
+
+def test_the_question_shows_the_counts_and_a_no_changes_nothing(logs, keys):
+    before, shown = tree(logs), []
+    with pytest.raises(DeclinedError):
+        run_erase(common(logs), EraseOptions(keys_file=keys), confirm=lambda report: bool(shown.append(report)))
+    (report,) = shown
+    assert report.dry_run
+    assert [(each.status, each.records_erased) for each in report.partitions] == [("erased", 3), ("erased", 2)]
+    assert tree(logs) == before
+    asked: list[EraseRunReport] = []
+    report = run_erase(common(logs), EraseOptions(keys_file=keys), confirm=lambda shown: not asked.append(shown))
+    assert (len(asked), [each.records_erased for each in report.partitions]) == (1, [3, 2])
+
+
+def test_a_stop_leaves_the_other_partitions_unchanged_and_no_file_of_the_run(logs, keys):
+    before, stop = tree(logs), threading.Event()
+
+    def stop_then_go_on(_report: EraseRunReport) -> bool:
+        stop.set()
+        return True
+
+    report = run_erase(common(logs), EraseOptions(keys_file=keys), confirm=stop_then_go_on, stop=stop)
+    assert [(each.status, each.reason_code) for each in report.partitions] == [("failed", "stopped")] * 2
+    assert [each.records_erased for each in report.partitions] == [0, 0]
+    assert tree(logs) == before
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
@@ -325,48 +324,77 @@ def test_a_directory_that_the_evidence_is_not_about_is_refused(erased, tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------------- what it hides
-@pytest.mark.parametrize("by", ["--where", "--keys-file"])
-def test_no_output_holds_a_subject(tmp_path, by):
-    logs = tmp_path / "logs"
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A directory with a record of SUBJECT, options of a run with all outputs in `out`, and files with the subject."""
+
+    logs: Path
+    out: Path
+    keys: Path
+    options: tuple[str, ...]
+
+    def holding_the_subject(self, outcome: Outcome) -> list[str]:
+        """Names of the outputs and of the files in the directory that hold the subject."""
+        written = tree(self.out) | {"stdout": outcome.stdout.encode(), "stderr": outcome.stderr.encode()}
+        written |= {f"logs/{name}": data for name, data in tree(self.logs).items()}
+        written["payload"] = base64.b64decode(json.loads(written["evidence.json"])["payload"])
+        return [name for name, data in written.items() if SUBJECT.encode() in data]
+
+
+@pytest.fixture
+def hidden(tmp_path: Path) -> Hidden:
+    logs, out, kept = tmp_path / "logs", tmp_path / "out", tmp_path / "kept"
     batch = encode_batch(
         [Record(offset, NOW_MS, key, b"v") for offset, key in enumerate((SUBJECT.encode(), b"x"))], base_offset=0
     )
     write_segment(logs / "visits-0", 0, [batch])
     (logs / ".kafka_cleanshutdown").touch()
-    outside = tmp_path / "subjects"
-    outside.mkdir()
-    (outside / "keys").write_text(SUBJECT + "\n")
-    (outside / "secret").write_bytes(SECRET)
-    keys = make_keys(outside, "key")
-    out = tmp_path / "out"
-    for folder in (out, out / "events", tmp_path / "conf"):
-        folder.mkdir()
-    (tmp_path / "conf" / "spark-defaults.conf").write_text(
-        f"spark.eventLog.enabled true\nspark.eventLog.dir {out}/events\nspark.log.level INFO\n"
-    )
-    subject = f"--where=CAST(key AS STRING) = '{SUBJECT}'" if by == "--where" else f"--keys-file={outside}/keys"
-    outcome = sediment_process(
-        "erase",
-        logs,
-        subject,
+    out.mkdir()
+    (tmp_path / "keys").write_text(SUBJECT + "\n")
+    (tmp_path / "secret").write_bytes(SECRET)
+    options = (
         "--yes",
         "--json",
-        "--log-format=json",
         f"--report={out}/page.html",
         f"--metrics={out}/metrics.prom",
-        f"--ledger={out}/ledger",
         f"--evidence={out}/evidence.json",
-        f"--keep-originals={tmp_path}/kept",
-        f"--secret-file={outside}/secret",
-        f"--signing-key={keys.private}",
-        "--master=local[1]",
+        f"--keep-originals={kept}",
+        f"--secret-file={tmp_path}/secret",
+        f"--signing-key={make_keys(tmp_path, 'key').private}",
         *STATED[1:],
-        environment={"SPARK_CONF_DIR": str(tmp_path / "conf"), "HOME": os.environ.get("HOME", "/")},
+    )
+    return Hidden(logs, out, tmp_path / "keys", options)
+
+
+def test_no_output_holds_a_key(hidden, tmp_path):
+    with inline_spark():
+        outcome = sediment(
+            "erase", hidden.logs, f"--keys-file={hidden.keys}", f"--ledger={hidden.out}/ledger", *hidden.options
+        )
+    assert (outcome.status, outcome.partitions()["visits-0"]["records_erased"]) == (0, 1), outcome
+    assert hidden.holding_the_subject(outcome) == []
+    assert SUBJECT.encode() not in b"".join(tree(hidden.logs).values())
+    (catalogue,) = (tmp_path / "kept").glob("catalogue-*.json")
+    assert SUBJECT not in catalogue.read_text()
+
+
+def test_no_output_holds_a_condition_also_not_the_event_log_of_spark(hidden, tmp_path):
+    events = {"enabled": "true", "compress": "false", "dir": f"{hidden.out}"}
+    lines = [f"spark.eventLog.{key} {value}\n" for key, value in events.items()]
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("".join([*lines, "spark.log.level INFO\n"]))
+    outcome = sediment_process(
+        "erase",
+        hidden.logs,
+        f"--where=CAST(key AS STRING) = '{SUBJECT}'",
+        "--log-format=json",
+        "--master=local[1]",
+        *hidden.options,
+        environment={"SPARK_CONF_DIR": str(tmp_path / "conf")},
     )
     assert (outcome.status, outcome.partitions()["visits-0"]["records_erased"]) == (0, 1), outcome
-    written = tree(out) | {"stdout": outcome.stdout.encode(), "stderr": outcome.stderr.encode()}
-    written |= {name: data for name, data in tree(tmp_path / "kept").items() if name.startswith("catalogue-")}
-    written["evidence"] = base64.b64decode(json.loads((out / "evidence.json").read_text())["payload"])
-    assert any(name.startswith("events/") for name in written)
-    assert [name for name, data in written.items() if SUBJECT.encode() in data] == []
-    assert SUBJECT.encode() not in b"".join(tree(logs).values())
+    assert any("SparkListenerJobStart" in data.decode(errors="replace") for data in tree(hidden.out).values())
+    assert hidden.holding_the_subject(outcome) == []
+    assert "(hidden)" in (hidden.out / "page.html").read_text()
+    (catalogue,) = (tmp_path / "kept").glob("catalogue-*.json")
+    assert SUBJECT not in catalogue.read_text()
