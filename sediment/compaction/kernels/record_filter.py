@@ -11,8 +11,8 @@ Rule for headers (kafka-log 02 §6.2): the header of a batch without records sta
 producer's sequence numbers depend on it (`keeps_header`).
 
 Rules for delete horizons (kafka-log 02 §6.4): a cleaning writes a horizon into a batch that needs one and has none
-(`needs_horizon`).  Bit 6 of the attributes says that the batch's base timestamp is its horizon.  Tombstones, and
-markers with nothing left to mark, go once the clock has reached it (`horizon_has_passed`).
+(`needs_horizon`).  If bit 6 of the attributes is set, the batch's base timestamp is its horizon.  Once the clock
+reaches the horizon, tombstones and markers without a batch left to mark are dropped (`horizon_has_passed`).
 
 Invariant: a rule sees only header fields, batch flags, decoded rows, key hashes, and the map or the bitmap of
 survivors.
@@ -80,9 +80,9 @@ def is_discarded(flags: int, is_control: bool, horizon_passed: bool) -> bool:
 
 @kernel
 def needs_horizon(flags: int, is_control: bool, has_horizon: bool, tombstones: int) -> bool:
-    """Return True if a batch that keeps `tombstones` tombstones is to get a delete horizon.
+    """Return True if a batch that keeps `tombstones` tombstones needs a new delete horizon.
 
-    A marker gets one if its transaction has no batch left, any other batch if it keeps a tombstone.
+    A marker gets a horizon if its transaction has no batch left, any other batch if it keeps a tombstone.
     """
     return not has_horizon and ((is_control and (flags & MARKS_NOTHING) != 0) or tombstones > 0)
 
@@ -90,7 +90,7 @@ def needs_horizon(flags: int, is_control: bool, has_horizon: bool, tombstones: i
 class ActiveProducers(NamedTuple):
     """The last batches of active producers, for kernels: int64[n] each, ascending by producer id.
 
-    `last_offsets` holds the offset of a producer's last data batch, or -1 if only a marker of it is known.
+    `last_offsets` holds the offset of each producer's last data batch, or -1 if only a marker of the producer is known.
     """
 
     producer_ids: npt.NDArray[np.int64]
@@ -102,8 +102,8 @@ class ActiveProducers(NamedTuple):
 def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, producers: ActiveProducers) -> bool:
     """Return True if the header of a batch stays even if none of its records does (kafka-log 02 §6.2).
 
-    The header of the last batch before the bound keeps the log's last offset, that of an active producer's last batch
-    its sequence numbers.
+    The header of the last batch before the bound preserves the log's last offset.  The header of an active producer's
+    last batch preserves its sequence numbers.
     """
     if header.last_offset + 1 == first_uncleanable_offset or (flags & LEAVES_HEADER) != 0:
         return True
@@ -147,7 +147,7 @@ def filter_records(
     survivors: npt.NDArray[np.uint8],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Mark in `kept` the records that survive; return their number.  `expired` is that of tombstones."""
+    """Mark in `kept` the records that survive; return their number.  `expired` applies to tombstones."""
     records, hashes, kept = rows.records, rows.hashes, rows.kept
     if header.is_control:
         return keep_all(header.record_count, kept)
@@ -178,8 +178,8 @@ def keep_latest(
 ) -> int:
     """Mark the latest occurrences of keys in `kept`, from the last record to the first.
 
-    A key that the map holds occurred nearer to the log's end.  Keys at or above `first_mapped_offset` enter the map,
-    those below are only looked up.  Return the number of records kept.
+    A key that the map holds occurred nearer to the log's end.  Keys at or above `first_mapped_offset` enter the map;
+    keys below it are only looked up.  Return the number of records kept.
     """
     total = 0
     for index in range(count - 1, -1, -1):
@@ -228,7 +228,7 @@ def find_survivors(
 ) -> int:
     """Set `surviving`, bool[batches], for each batch of which `sweep_chunk` reads records BY_BITMAP.
 
-    `first` is RECORDS before the chunk; return RECORDS after it.
+    `first` is the value of RECORDS before the chunk; return its value after the chunk.
     """
     number = first
     for ordinal in range(positions.size - 1, -1, -1):
@@ -247,7 +247,7 @@ def find_survivors(
 def decode_survivors(
     base: int, size_bytes: int, count: int, survivors: npt.NDArray[np.uint8], first: int, records: npt.NDArray[np.int64]
 ) -> tuple[int, int]:
-    """Decode the survivors among `count` records and step over the others; return (status, rows)."""
+    """Decode the survivors among `count` records and skip the others; return (status, rows)."""
     address = base
     limit = base + size_bytes
     rows = 0
@@ -278,9 +278,9 @@ def keep_survivors(
     first: int,
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark the records of a batch of `count` that the bitmap `survivors` names; bit `first` is the last record's.
+    """Mark those of a batch's `count` records that are set in the bitmap `survivors`; bit `first` is the last record's.
 
-    `rows` of the records are decoded: all of them, or the survivors only.  Return the number of records kept.
+    `rows` records are decoded: all of them, or only the survivors.  Return the number of records kept.
     """
     total = 0
     for index in range(rows):

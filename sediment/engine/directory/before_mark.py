@@ -3,8 +3,8 @@
 A run links only the partitions that it changes.  The mark distinguishes an unchanged partition from one whose links are
 missing.
 
-Format: one JSON object with `log_dir`, and with `partitions`, a fingerprint for each name.  In earlier versions the
-mark was the path alone.
+Format: one JSON object with `log_dir` and `partitions`, a fingerprint for each name.  In earlier versions the mark was
+only the path.
 """
 
 from __future__ import annotations

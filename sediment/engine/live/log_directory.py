@@ -57,7 +57,7 @@ class LogDirectory:
         self.is_loaded = False
         """True after every log was loaded."""
         self.failure: str | None = None
-        """The reason for which it is offline, None while online."""
+        """The reason why it is offline; None while online."""
         self._fs = fs
         self._marker = b""
         self._guard = threading.Lock()
@@ -117,10 +117,10 @@ class LogDirectory:
         write_meta_properties(self._fs, self.path / META_PROPERTIES_FILE, self.meta)
 
     def read_state(self) -> LogDirCheckpoints:
-        """Return the checkpoints of the directory; the marker of a clean stop is removed.
+        """Return the checkpoints of the directory, and remove the marker of a clean stop.
 
         Raises:
-            CorruptCheckpointError: a checkpoint that the load depends on is malformed; the marker is removed.
+            CorruptCheckpointError: a checkpoint that the load needs is malformed; the marker is removed.
             OSError: a file operation failed.
         """
         self.clean_shutdown = read_clean_shutdown(self._fs, self.path)
@@ -193,7 +193,7 @@ class LogDirectory:
 def check_owners(
     directories: Sequence[LogDirectory], *, cluster_id: str | None = None, node_id: int | None = None
 ) -> None:
-    """Check that all directories belong to one node of one cluster, and that their ids differ.
+    """Check that all directories belong to one node of one cluster and have different ids.
 
     A given `cluster_id` or `node_id` has to match the directories.
 

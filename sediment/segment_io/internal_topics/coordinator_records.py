@@ -3,8 +3,8 @@
     key      type i16 | fields of the type's key schema
     value    version i16 | fields of the type's value schema in that version
 
-The type is the API key of both schemas.  In the JSON form a record equals the output of Kafka's console consumer with
-its formatters: `{"type": …, "data": {…}}` for a key, `{"version": …, "data": {…}}` for a value.
+The type is the API key of both schemas.  The JSON form of a record equals the output of Kafka's console consumer with
+Kafka's formatters: `{"type": …, "data": {…}}` for a key, `{"version": …, "data": {…}}` for a value.
 
 Invariant: a record is decoded completely or not at all.  It is not decoded if its type or version is unknown, or if it
 has too few or too many bytes.
@@ -48,9 +48,9 @@ _KEY, _VALUE = "Key", "Value"
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRecord:
-    """Decoded record: messages such as `OffsetCommitKey` and `OffsetCommitValue`.
+    """A decoded record, of messages such as `OffsetCommitKey` and `OffsetCommitValue`.
 
-    `name` is Kafka's name of its type, as `OFFSET_COMMIT`.  `value` and `value_version` are None in a tombstone.
+    `name` is Kafka's name of its type, such as `OFFSET_COMMIT`.  `value` and `value_version` are None in a tombstone.
     """
 
     name: str
@@ -102,7 +102,7 @@ def encode_coordinator_value(value: Any, version: int) -> bytes:
 
 @cache
 def _record_types(topic: str) -> Mapping[int, str]:
-    """Return the common beginning of the names of key and value, by type."""
+    """Return, by type, the part that the names of key and value have in common."""
     keys = (line for line in message_lines().values() if line.kind == "coordinator-key")
     return {
         line.number: line.name.removesuffix(_KEY)

@@ -33,7 +33,7 @@ class FileSlice:
         return self._open().descriptor
 
     def read(self, position: int = 0, size_bytes: int | None = None) -> bytes:
-        """Return `size_bytes` from byte `position` of the slice; by default all that follow.
+        """Return `size_bytes` from byte `position` of the slice; by default, all that follow.
 
         Raises:
             OSError: the disk failed, or the file was truncated below the slice.

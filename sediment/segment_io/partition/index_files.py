@@ -28,7 +28,7 @@ def read_entries(path: Path, entry_bytes: int) -> bytes:
 def read_last_entry(path: Path, entry_bytes: int) -> bytes | None:
     """Return the last entry before the zero tail of an index file; None if there is none.
 
-    If a file has a single entry, the entry may be all zeros, so it counts.
+    A single entry counts even if it is all zeros.
 
     Raises:
         FileNotFoundError: the file does not exist.

@@ -26,9 +26,9 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """A segment and the sizes of its files, by which it is recognised later without opening a file.
+    """A segment and the sizes of its files, which identify it later without opening a file.
 
-    Sizes are file lengths in bytes; that of an index is None if its file is missing.
+    Sizes are file lengths in bytes; the size of a missing index is None.
     """
 
     base_offset: int

@@ -47,7 +47,7 @@ def fold_rows(
     completed: npt.NDArray[np.int64],
     remembered: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Fold rows of producers, BATCH_ROW[n]; `slots`, int64[n], are their rows in `table` and `remembered`.
+    """Fold the batches `rows`, BATCH_ROW[n]; `slots`, int64[n], are their producers' rows in `table`, `remembered`.
 
     `queue`, int64[>= queued + n, 2] of (first offset, slot), holds the transactions that are open at the beginning.
     `completed`, int64[n, COMPLETED_FIELDS], is filled with the transactions that end.
@@ -123,6 +123,6 @@ def fold_rows(
 
 
 def batch_positions(counted: int) -> list[int]:
-    """Return the indices in a row of `remembered` at which its batches begin, oldest first; `counted` is its count."""
+    """Return the indexes in a row of `remembered` at which its batches begin, oldest first; `counted` is its count."""
     numbers = range(max(counted - REMEMBERED_BATCHES, 0), counted)
     return [1 + number % REMEMBERED_BATCHES * BATCH_FIELDS for number in numbers]

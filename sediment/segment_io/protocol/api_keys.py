@@ -12,7 +12,7 @@ from typing import Any
 from sediment.segment_io.protocol import messages
 from sediment.segment_io.protocol.schema import MessageLine, VersionRange, message_lines
 
-# Kafka removed these versions, but offers them still: librdkafka takes a broker without them for one that cannot read
+# Kafka removed these versions but still offers them: librdkafka assumes that a broker without them cannot read
 # compressed batches (KAFKA-18659).
 LOWEST_OFFERED_PRODUCE_VERSION = 0
 
@@ -130,7 +130,7 @@ def response_class(api_key: int) -> Any:
 
 
 def supported_versions(api_key: int) -> VersionRange:
-    """Return the versions of an API's requests that can be decoded, without one that Kafka 4.2 calls unstable.
+    """Return the versions of an API's requests that can be decoded, except those that Kafka 4.2 calls unstable.
 
     Raises:
         KeyError: no API has this key.

@@ -67,7 +67,7 @@ def first_record_since(
 
 
 def first_record_at(file: ReadableFile, position: int, end_position: int, timestamp_ms: int) -> FoundRecord | None:
-    """Return the first record of exactly `timestamp_ms` in the first batch with that largest timestamp; None without.
+    """Return the first record with exactly `timestamp_ms` in the first batch that has it as its largest timestamp.
 
     Raises:
         CorruptBatchError: a batch before it is malformed.

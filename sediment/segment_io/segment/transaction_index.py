@@ -1,4 +1,4 @@
-"""The transaction index of an open segment, appended to as a file and read as a whole."""
+"""The transaction index of an open segment: entries are appended to its file, and it is read as a whole."""
 
 from __future__ import annotations
 

@@ -135,11 +135,11 @@ def read_spans(
 ) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
     """Yield the spans and unreadable ranges of a scan task.
 
-    With `follow`, the segments that now have its offsets are read; otherwise only the planned file.
+    With `follow`, the current segments with its offsets are read; otherwise only the planned file.
 
     Raises:
-        SourceChangedError: without `follow` the planned file is gone; with it, files are replaced faster than read, or
-            records are lost and `on_lost` is None.
+        SourceChangedError: without `follow`, the planned file is gone; with `follow`, files are replaced faster than
+            they can be read, or records are lost and `on_lost` is None.
     """
     attempts = 0
     waiting = [scan_task]
@@ -181,7 +181,8 @@ def _moved(scan_task: ScanTask, fs: Fs, on_lost: OnLost | None) -> list[ScanTask
     if first_offset > max(stale.start_offset, scan_task.bounds.first_offset):
         if on_lost is None:
             raise SourceChangedError(
-                f"the log begins at offset {first_offset} since its first segments were removed while they were read",
+                f"the log now begins at offset {first_offset}, because its first segments were removed while they were "
+                "read",
                 partition=str(stale.source.partition),
                 path=str(stale.path),
                 offset=stale.start_offset,

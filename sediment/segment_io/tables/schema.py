@@ -3,8 +3,8 @@
     records, batches          one row each, read from slices of segments
     the others                one row for each entry of a small file
 
-Column names are those of Spark's Kafka source if it has the column, else Kafka's own terms.  A missing value is null;
-but `timestamp`, `producerId`, `sequence` and similar columns of a record are -1 if Kafka's clients return -1.
+Column names are those of Spark's Kafka source if it has the column, else Kafka's own terms.  A missing value is null,
+except in columns of a record for which Kafka's clients return -1, such as `timestamp`, `producerId` and `sequence`.
 
 Invariant: pyarrow is imported when a schema or an array is asked for, not before.
 """
@@ -38,7 +38,7 @@ ON_CORRUPTION = (FAIL, SKIP, ROWS)
 # ------------------------------------------------------------------------------------------------------------- columns
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column: `kind` is binary, string, bool, int, long, timestamp or headers; `meaning` is one line for people."""
+    """A column; `kind` is binary, string, bool, int, long, timestamp or headers, and `meaning` is a line of help."""
 
     name: str
     kind: str
@@ -180,8 +180,8 @@ class TableRequest:
     """Request for rows and columns of one table.
 
     If `columns`, `topics` or `partitions` is None, all are requested.  Only `records` and `batches` contain exactly the
-    rows that `topics`, `partitions` and `bounds` select; the other tables may contain more.  With `on_corruption` ROWS
-    there is a column `corruption`.
+    rows that `topics`, `partitions` and `bounds` select; the other tables may contain more.  With `on_corruption` ROWS,
+    the table also has a column `corruption`.
     """
 
     what: str = "records"

@@ -1,4 +1,4 @@
-"""The producers of a live log: check an append against them, and update them once its batches are written.
+"""The producers of a live log: an append is checked against them, and updates them once its batches are written.
 
 Invariants
 * `check` changes nothing.  It returns a `ProducerUpdate`, which `apply` takes after the batches were written, so a
@@ -74,7 +74,7 @@ class Producer:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, fields: BatchFields) -> RememberedBatch | None:
-        """Return the remembered batch that `fields` repeats; None if the batch is new."""
+        """Return the remembered batch that the batch `fields` repeats; None if the batch is new."""
         if fields.producer_epoch != self.epoch:
             return None
         last = last_sequence(fields.base_sequence, fields.last_offset - fields.base_offset)
@@ -137,7 +137,7 @@ class _EndedTransaction:
 
 @dataclass(slots=True)
 class ProducerUpdate:
-    """The changes of an append; `duplicate` is the remembered batch if it was appended before."""
+    """The changes of an append; `duplicate` is the remembered batch if the batch was appended before."""
 
     producers: dict[int, Producer] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
@@ -290,7 +290,7 @@ class LogProducers:
         return update
 
     def _keeps_verification(self, fields: BatchFields) -> bool:
-        """Return True for a marker during a verification of the transaction that comes after it."""
+        """Return True for a marker that arrives while the transaction after it is being verified."""
         entry = self._verifications.get(fields.producer_id)
         return (
             entry is not None
