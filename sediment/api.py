@@ -2,7 +2,7 @@
 
 Names, types, defaults and effects of the keywords are stable.  Every function returns a result and prints nothing;
 warnings and progress go to the loggers under `sediment`.  Errors are `SedimentError` and its subclasses.  A failed
-partition does not raise: look at `failed`, or call `raise_for_status()`.
+partition does not raise an error: look at `failed`, or call `raise_for_status()`.
 """
 
 # The keywords are taken from locals(), so that a signature is the only list of them.
@@ -57,8 +57,8 @@ def plan(
     """Explain what compaction and retention would do with log directories now, and write nothing.
 
     Args:
-        log_dirs: entries of a broker's `log.dirs`; none if `config` names them.
-        exact: read every key, so that the figures are exactly what `compact` would produce.
+        log_dirs: entries of a broker's `log.dirs`; not needed if `config` names them.
+        exact: read every key, so the figures are exactly what `compact` would produce.
         force: plan for `compact(force=True)`, which ignores the dirty ratio.
         from_start: plan for `compact(from_start=True)`, which ignores the cleaner checkpoint.
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
@@ -133,7 +133,7 @@ def compact(
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
         on_corruption: quarantine a partition with a corrupt batch, or clean its other batches.
         retry_quarantined: try quarantined partitions again.
-        roll_active: roll the active segment, so that it is cleaned too; for a stopped copy.
+        roll_active: roll the active segment and clean it too; for a stopped copy.
         keep_originals: hard-link the files to be replaced into this directory first.
         keep_before: hard-link all files of changing partitions into this new directory first, as BEFORE of `verify`.
         max_bytes: clean at most this many bytes of log.
@@ -192,8 +192,8 @@ def expire(
 ) -> ExpiryRunReport:
     """Delete the segments of log directories past their retention limits.
 
-    No question is asked, and Spark is used only for `archive`.  Ctrl-C finishes the partitions in
-    progress and releases the locks.
+    The call never asks for confirmation, and uses Spark only for `archive`.  Ctrl-C finishes the partitions in progress
+    and releases the locks.
 
     Args:
         log_dirs: as for `plan`.
@@ -251,7 +251,7 @@ def verify(
 
     Args:
         before: a log directory or the directory of one partition.
-        after: the same one after the compaction.
+        after: the same directory after the compaction.
         since_ms: the clock of the first of several cleanings; default: one cleaning, at `now_ms` if it is given.
         partitions: names or globs of partitions to select, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
@@ -360,8 +360,8 @@ def snapshot(
     Args:
         log_dirs: as for `plan`.
         to: path or URI of the table; it is created if it does not exist.
-        as_of_offset: write the state after `OFFSET` or `TOPIC-N:OFFSET`, to a table of its own.
-        as_of_ms: write the state of the records up to this timestamp, to a table of its own.
+        as_of_offset: write the state after `OFFSET` or `TOPIC-N:OFFSET`, to a separate table.
+        as_of_ms: write the state of the records up to this timestamp, to a separate table.
         from_start: read the selected partitions from their start again.
         enable_deletion_vectors: set `delta.enableDeletionVectors` on a table that this run creates.
         partitions: names or globs of partitions to select, such as `orders-*`.
@@ -382,7 +382,7 @@ def snapshot(
 
     Raises:
         UsageError: a directory or an option is wrong, or Delta is missing; nothing was changed.
-        SourceChangedError: the logs changed again and again while they were read.
+        SourceChangedError: the logs changed repeatedly while they were read.
     """
     keywords = locals()
     from sediment.jobs import snapshot as job
@@ -448,9 +448,9 @@ def history(
     Args:
         ledger: path or URI of the ledger.
         run: id of the one run to return.
-        partitions: names or globs of partitions; only they are returned.
+        partitions: names or globs of the partitions to return.
         last: return at most this many runs.
-        replay: files with the JSON of runs to add first, unless the ledger has them.
+        replay: files with the JSON of runs, which are added first unless the ledger has them.
 
     Raises:
         UsageError: the ledger or the run does not exist.

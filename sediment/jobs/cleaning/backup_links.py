@@ -1,4 +1,4 @@
-"""Catalogue of the original files that a run keeps: its header, and its end."""
+"""Catalogue of the original files that a run keeps: how a run begins and completes it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def end_originals(originals: BackupLinks, reports: Iterable[Reported]) -> Path |
         return originals.end(statuses, time.time_ns() // 1_000_000)
     except (SedimentError, OSError) as error:
         _LOGGER.warning(
-            "%s: the catalogue cannot be completed and stays as planned: %s", originals.path, describe(error)[1]
+            "%s: the catalogue cannot be completed and keeps the state planned: %s", originals.path, describe(error)[1]
         )
         return originals.path
 

@@ -19,7 +19,7 @@ from sediment.segment_io.errors import LimitReachedError
 from sediment.segment_io.fs import DryRunFs, Fs
 
 OnBytes = Callable[[int], None]
-"""Callback with the number of bytes just read or written: it waits for the throttle and raises at the deadline."""
+"""Callback that gets the number of bytes just read or written, waits for the throttle, and raises at the deadline."""
 
 _WRITE_BYTES = 8 << 20  # between two calls of the throttle
 
@@ -30,7 +30,7 @@ def task_environment(task: CleaningTask) -> Iterator[tuple[Fs, OnBytes]]:
 
     Raises:
         SourceChangedError: another run works in the directory, or another disk is mounted there.
-        LimitReachedError: the run's time is over.
+        LimitReachedError: the time of the run is over.
     """
 
     def check_token() -> None:
@@ -67,7 +67,7 @@ def throttled(limit: RateLimit) -> Iterator[OnBytes]:
 
 
 class _RunFs(Fs):
-    """File operations that write only as long as `check_token` finds the run's token."""
+    """File operations that write only while `check_token` finds the run's token."""
 
     def __init__(self, check_token: Callable[[], None], on_bytes: OnBytes) -> None:
         self._check_token = check_token

@@ -25,9 +25,9 @@ _RUN = "sediment_run"
 
 
 def metrics_text(document: Mapping[str, Any], *, finished_s: float, last_success_s: float | None) -> bytes:
-    """Return the metrics of the run whose JSON report is `document`; with `error` in it, the run had no result.
+    """Return the metrics of the run whose JSON report is `document`; an `error` in it means a run without a result.
 
-    `finished_s` and `last_success_s` are seconds since the epoch; the latter is the time of an earlier run, None if
+    `finished_s` and `last_success_s` are seconds since the epoch; the latter belongs to an earlier run and is None if
     unknown.
 
     Source: Kafka's documentation, monitoring (LogCleaner, LogCleanerManager); the format is Prometheus'

@@ -34,8 +34,8 @@ _LOGGER = logging.getLogger(__name__)
 class SelectedDirectory:
     """One entry of a broker's `log.dirs`; `meta` is None if it has no meta.properties.
 
-    `settings` are those of the run that apply here.  `topic_ids` (22 characters, by name) come from the cluster's
-    metadata; None without metadata.
+    `settings` are the settings of the run that apply to it.  `topic_ids` (22 characters, by name) come from the
+    cluster's metadata; None without metadata.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class SelectedDirectory:
 
     @property
     def is_unclean(self) -> bool:
-        """True if a broker used the directory and did not stop cleanly, or is still running."""
+        """True if a broker used the directory and either did not stop cleanly or is still running."""
         return not self.checkpoints.clean_shutdown and self.checkpoints.recovery_point is not None
 
     def settings_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> Settings:
@@ -121,7 +121,7 @@ def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> SelectedDirec
 
 
 def check_filesystem(path: Path, *, allow_network: bool) -> None:
-    """Check that a log directory is on a local filesystem, or that the user allows a network filesystem.
+    """Check that a log directory is on a local filesystem, or that the user allows network filesystems.
 
     Raises:
         UsageError: the directory is on a network filesystem that was not allowed.

@@ -6,11 +6,11 @@ broker keys, Kafka's own order applies (kafka-log 06 §1).  This module only par
 packages that use them.
 
 Invariants:
-- Every value that a user gave is checked before a `Settings` exists.  Metadata is checked only for the topics in use,
-  because a topic outside the selection must not fail a run.
+- Every value that a user gave is checked before a `Settings` is made.  Metadata is checked only for selected topics,
+  because other topics must not make a run fail.
 - A value that no source states deletes nothing.  If no source states `cleanup.policy`, the policy is empty.  If none
-  states a retention limit, the log is unlimited.  If none states `delete.retention.ms` or `producer.id.expiration.ms`,
-  the config has None.
+  states a retention limit, retention has no limit.  If none states `delete.retention.ms` or
+  `producer.id.expiration.ms`, the config has None.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _INT_BOUNDS = {ValueType.INT: INT32_MAX, ValueType.LONG: INT64_MAX}
 class Origin(StrEnum):
     """Sources of a value, strongest last.
 
-    CREATION is the config with which Kafka creates an internal topic; it applies if no metadata has the topic's own
-    config.
+    CREATION is the config with which Kafka creates an internal topic; it applies if the topic's own config is not known
+    from metadata.
     """
 
     DEFAULT = "default"
@@ -97,13 +97,13 @@ class Settings:
     """True if `--config` named a broker's own file: that broker uses Kafka's default for every key that it omits."""
 
     is_kraft_file: bool = False
-    """True if that broker is a KRaft node: its file holds only defaults; the configs of topics are in the metadata."""
+    """True if that broker is a KRaft node: its file holds only defaults; the metadata holds the configs of topics."""
 
     node_id: int | None = None
     """The KRaft node id in the `--config` file; None if the file has none."""
 
     broker_defaults: bool = False
-    """True if `--broker-defaults` says that the broker leaves every key at Kafka's default."""
+    """True if `--broker-defaults` declares that the broker uses Kafka's default for every key."""
 
     metadata_dir: Path | None = None
     """The log directory of `--metadata`, which holds `__cluster_metadata-0`."""
@@ -111,7 +111,7 @@ class Settings:
     sets: Mapping[str, str] = field(default_factory=dict)
     topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_overrides: Mapping[str, str] = field(default_factory=dict)
-    """The broker's own dynamic configs from the cluster's metadata, completed by those for all brokers."""
+    """The broker's own dynamic configs from the cluster's metadata, completed with those for all brokers."""
 
     topic_overrides: Mapping[str, Mapping[str, str]] | None = None
     """Every topic's configs from the cluster's metadata; None without metadata."""
@@ -164,7 +164,7 @@ class Settings:
         """Return the effective config of `topic`.
 
         Raises:
-            SettingsError: values contradict each other, or the metadata holds one that Kafka would refuse.
+            SettingsError: values contradict each other, or the metadata holds a value that Kafka would refuse.
         """
         if topic not in self._configs:
             self._configs[topic] = self._log_config(topic)
@@ -201,7 +201,7 @@ class Settings:
         return origin != Origin.DEFAULT or self._states_defaults
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
-        """Return True if `is_stated` is true without the values with which Kafka creates an internal topic.
+        """Return True if `is_stated` is true, not counting the values with which Kafka creates an internal topic.
 
         Raises:
             SettingsError: the key is unknown.
@@ -228,7 +228,7 @@ class Settings:
         return self.broker_defaults or (self.is_broker_file and self.topic_overrides is not None)
 
     def log_dirs(self) -> tuple[Path, ...]:
-        """Return the entries of `log.dirs`, or of `log.dir`, in the `--config` file; empty if it has neither.
+        """Return the entries of `log.dirs`, or of `log.dir`, in the `--config` file; empty if the file has neither.
 
         Raises:
             SettingsError: an entry is not a path.
@@ -239,7 +239,7 @@ class Settings:
         return tuple(dict.fromkeys(Path(name) for name in _COMMA.split(text.strip()) if name))
 
     def metadata_dirs(self) -> tuple[Path, ...]:
-        """Return the directories that may have `__cluster_metadata-0` by the `--config` file, likeliest first."""
+        """Return the directories in the `--config` file that may have `__cluster_metadata-0`, likeliest first."""
         named = self.config_file.get("metadata.log.dir", "").strip()
         return ((Path(named),) if named else ()) + self.log_dirs()
 
@@ -256,7 +256,7 @@ class Settings:
         }
 
     def check_selection(self, topics: Collection[str], have_metadata: bool) -> None:
-        """Check that one cleanup policy is not set for several topics; warn of topics that are set but not selected.
+        """Check that one cleanup policy is not set for several topics; warn of settings for unselected topics.
 
         Raises:
             SettingsError: a `--set cleanup.policy` without a topic would apply to several topics without metadata.
@@ -360,7 +360,7 @@ class Settings:
         )
 
     def _check_map_size(self) -> None:
-        """Check Kafka's condition on its offset map: slots times load factor is above 1 (kafka-log 02 §1)."""
+        """Check Kafka's condition for its offset map: slots times load factor is above 1 (kafka-log 02 §1)."""
         values = _Values({name: self.broker_value(name) for name in (_DEDUPE_SIZE, _LOAD_FACTOR)})
         size_bytes, load_factor = values.whole(_DEDUPE_SIZE), values.real(_LOAD_FACTOR)
         if _DEDUPE_SIZE in self.sets and size_bytes // _MAP_SLOT_BYTES * load_factor <= 1:
@@ -373,7 +373,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Resolved values, with an accessor for each type of a config field."""
+    """Resolved values, with an accessor for each type of config field."""
 
     by_name: Mapping[str, Value | None]
 

@@ -56,11 +56,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """Report of one partition.  `checks` counts the differences of each check; None: it could not be made.
+    """Report of one partition.  `checks` counts the differences of each check; None if it could not be made.
 
     `first_uncleanable_offset` is the highest offset to which BEFORE could be cleaned, `next_dirty_offset` AFTER's
-    cleaner checkpoint or None.  `reason` is the error of a status FAILED, or the reason for SKIPPED: --keep-before did
-    not link the partition, and it did not change (NOT_CHANGED).
+    cleaner checkpoint or None.  `reason` is the error for the status FAILED, or the reason for SKIPPED: --keep-before
+    did not link the partition, because it did not change (NOT_CHANGED).
     """
 
     partition: str
@@ -88,7 +88,7 @@ class VerificationReport(RunReport[PairReport]):
     row_type: ClassVar[type] = PairReport
 
     def failures(self) -> tuple[PartitionFailure, ...]:
-        """Return the partitions that failed or are wrong; the reason of a wrong one is its first difference."""
+        """Return the partitions that failed or are wrong; the reason of a wrong partition is its first difference."""
         return tuple(
             PartitionFailure(partition.partition, partition.after, *_why(partition))
             for partition in self.partitions

@@ -77,7 +77,7 @@ class PairRules:
     since_ms: int | None
 
     def new_horizons(self) -> tuple[int, int] | None:
-        """Return the lowest and the highest new delete horizon of a cleaning; None: it could write none."""
+        """Return the lowest and the highest new delete horizon of a cleaning; None if it could write none."""
         if self.delete_retention_ms is None:
             return None
         earliest_ms = self.now_ms if self.now_is_exact else 0
@@ -86,13 +86,13 @@ class PairRules:
         return _saturated(earliest_ms + self.delete_retention_ms), _saturated(self.now_ms + self.delete_retention_ms)
 
     def first_round_horizon(self) -> int | None:
-        """Return the horizon that the first of several cleanings wrote; None: there was only one, or it wrote none."""
+        """Return the horizon that the first of several cleanings wrote; None if it wrote none or was the only one."""
         if self.since_ms is None or self.delete_retention_ms is None:
             return None
         return _saturated(self.since_ms + self.delete_retention_ms)
 
     def idle_since_ms(self) -> int:
-        """Return a time; a producer is expired if the timestamp of its last batch is not later."""
+        """Return the time up to which a producer's last timestamp means that the producer has expired."""
         if self.producer_id_expiration_ms is None:
             return -INT64_MAX
         return max(self.now_ms - self.producer_id_expiration_ms, -INT64_MAX)
@@ -104,7 +104,7 @@ def _saturated(time_ms: int) -> int:
 
 
 def _shown(time_ms: int | None) -> int | None:
-    """Return a time capped as in the tables, whose microseconds end at an earlier time."""
+    """Return a time with the upper limit of the tables, whose microseconds end at an earlier time."""
     return None if time_ms is None else min(time_ms, INT64_MAX // 1000)
 
 
@@ -146,7 +146,7 @@ def rules_frame(rules: Mapping[int, PairRules], spark: SparkSession) -> DataFram
 def with_decisions(batches: DataFrame) -> DataFrame:
     """Return the valid `batches` with `marker` and `outcome`: offset and type of the marker that decides a data batch.
 
-    Both are null outside of a transaction and in an open transaction.  `in_transaction`: a data batch of a transaction.
+    Both are null outside a transaction and in an open transaction.  `in_transaction`: a data batch of a transaction.
     `disorder`: the batch's offsets are not above those of the batch before it in the segment.
     """
     from pyspark.sql import Window
@@ -232,7 +232,7 @@ def batch_differences(decided: DataFrame, rules: DataFrame, *, with_producers: b
 
 
 def _with_protection(joined: DataFrame, before: DataFrame) -> DataFrame:
-    """Add two flags: the batch of BEFORE is the last of an active producer; the marker decides some batch."""
+    """Add two flags: the batch of BEFORE is the last one of an active producer; the marker decides a batch."""
     from pyspark.sql import functions as f
 
     telling = before.where("producerId >= 0 and (not control or controlType is not null)")
@@ -658,7 +658,8 @@ def _rows(
     """Return a row for each rule (check, condition, text in SQL) whose condition holds in a row of `rows`."""
     from pyspark.sql import functions as f
 
-    # One expression as text, because each column made in Python is a call to the JVM, and there are hundreds.
+    # One expression as text, because each column made in Python takes a call to the JVM, and there are hundreds of
+    # them.
     differences = ", ".join(
         f"if({condition}, named_struct('check', '{check}', 'offset', {offset}, 'what', {what}), null)"
         for check, condition, what in rules
