@@ -5,7 +5,7 @@ warnings and progress go to the loggers under `sediment`.  Errors are `SedimentE
 partition does not raise an error: look at `failed`, or call `raise_for_status()`.
 """
 
-# The keywords are taken from locals(), so that a signature is the only list of them.
+# The keywords are taken from locals(), so a signature is the only list of them.
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def plan(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -155,7 +155,7 @@ def compact(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -214,7 +214,7 @@ def expire(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -266,7 +266,7 @@ def verify(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -319,7 +319,7 @@ def recover(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -377,7 +377,7 @@ def snapshot(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -407,11 +407,11 @@ def dump(
     master: str | None = None,
     spark: SparkSession | None = None,
 ) -> TableDump:
-    """Return the contents of segments, or of the files beside them, as a table that is read when it is used.
+    """Return the contents of segments, or of the files beside them, as a table; each use reads the files.
 
     Args:
         paths: log directories, directories of partitions, files of segments, or globs of them.
-        what: `records`, `batches`, `segments` or another table; default: by the kind of `paths`.
+        what: `records`, `batches`, `segments` or another table; default: the kind of `paths` decides.
         offsets: only offsets from A to below B, as `A:B`; either side may be empty.
         timestamps_ms: only timestamps from A to below B, as `A:B`.
         partitions: names or globs of partitions to select.

@@ -143,7 +143,7 @@ class Chunk:
 
 
 class ChunkReader:
-    """The reader of one partition's segments; a chunk is valid until the second one after it is prepared.
+    """The reader of one partition's segments; a chunk is overwritten when the second chunk after it is prepared.
 
     `every` is all segments of the partition; a segment's offsets end at the base of the next.
     `decompressed_limit_bytes` bounds the records of one batch.  In segments last modified at or before
@@ -180,7 +180,7 @@ class ChunkReader:
         self._records = 0
 
     def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
-        """Leave batches without survivors compressed from now on; `survivors` is that of `sweep_chunk`."""
+        """Leave batches without survivors compressed from now on; `survivors` has the form that `sweep_chunk` takes."""
         self._survivors = survivors
 
     def size_bytes(self) -> int:

@@ -60,9 +60,9 @@ _MOST_SEEDS = 8  # collisions under all of these seeds cannot be chance
 class SplitWork:
     """The plan of a partition that is cleaned in splits, and the parameters that its tasks share.
 
-    `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `seed` is that of the
-    keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the keys of each are folded
-    together.
+    `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `seed` is the seed of
+    the keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the keys of each are
+    folded together.
     """
 
     plan: CleaningPlan

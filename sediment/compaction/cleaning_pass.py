@@ -40,8 +40,8 @@ class CleaningPass:
     """One attempt at one partition or one split of it.
 
     `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `filter_by` is how
-    records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is that of the keys' hashes; None: a
-    random one.  A pass that writes nothing needs no `writer`.
+    records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is the seed of the keys' hashes, None
+    for a random seed.  A pass that writes nothing needs no `writer`.
     """
 
     def __init__(

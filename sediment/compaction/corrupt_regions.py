@@ -84,8 +84,8 @@ NOTHING_CORRUPT = CorruptRegions({}, frozenset())
 class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
-    `boundaries` are by base offset of the segment.  `certain_end_offset` is the base offset of a segment; below it, the
-    result is the same as without corruption, so a later round need not clean that part again.
+    `boundaries` are keyed by the base offset of the segment.  `certain_end_offset` is the base offset of a segment;
+    below it, the result is the same as without corruption, so a later round need not clean that part again.
     """
 
     boundaries: dict[int, ChunkBoundaries]

@@ -165,7 +165,7 @@ def _is_skewed(counts: Int64s) -> bool:
 def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, next_horizon_ms: int | None) -> Estimate:
     """Estimate the result of cleaning a log of `log_bytes`, of which `sample` is an evenly spread part.
 
-    `next_horizon_ms` is the delete horizon that cleaning writes into batches without one; None: it writes none.
+    `next_horizon_ms` is the delete horizon that cleaning writes into batches without a horizon, or None.
     """
     rows = sample.rows
     sampled_bytes = int(rows["size_bytes"].sum())

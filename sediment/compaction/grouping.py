@@ -71,7 +71,7 @@ class CleaningPlan:
 
     @property
     def dirty_segments(self) -> tuple[SegmentRef, ...]:
-        """Return the segments from the one that contains the first dirty offset on."""
+        """Return the segment that contains the first dirty offset, and all later segments."""
         return tuple(s for s in self.segments if s.base_offset >= self.dirty_base_offset)
 
     @property
@@ -143,7 +143,7 @@ def group_segments(
 
 
 def isolate(groups: Sequence[SegmentGroup], bases: Container[int]) -> tuple[SegmentGroup, ...]:
-    """Return `groups` with each segment whose base offset is in `bases` in a group of its own."""
+    """Return `groups`, in which each segment whose base offset is in `bases` has its own group."""
     isolated: list[SegmentGroup] = []
     for group in groups:
         runs: list[list[SegmentRef]] = []

@@ -69,7 +69,7 @@ _NO_COMPRESSORS = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
 class KernelDriver:
     """The kernels' state in one pass over one partition.
 
-    `seed` is that of the keys' hashes.  `being_written_bytes` is the size of an output that another thread still
+    `seed` is the seed of the keys' hashes.  `being_written_bytes` is the size of an output that another thread still
     writes; it counts against the memory budget.
     """
 

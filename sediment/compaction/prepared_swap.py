@@ -45,7 +45,7 @@ class CleanStats:
 
     `tombstones_waiting` counts the tombstones kept.  Their batches lose them between `first_horizon_ms` and
     `last_horizon_ms`; if no such batch has a delete horizon, the first is greater than the last.
-    `batches_without_horizon` got none because delete.retention.ms is not stated.
+    `batches_without_horizon` counts batches that got no horizon because delete.retention.ms is not stated.
     """
 
     messages_read: int = 0

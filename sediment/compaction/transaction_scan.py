@@ -25,7 +25,7 @@ from sediment.segment_io.segment.reader import HeaderScan
 def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, ChunkBoundaries]:
     """Return chunk boundaries, batch flags and surviving transaction index entries of the plan's segments.
 
-    All three are by base offset of the segment.
+    All three are keyed by the base offset of the segment.
 
     Raises:
         CorruptBatchError: a header is malformed, or a segment ends inside a batch.

@@ -52,7 +52,7 @@ def _one_line_if_stopped() -> Iterator[None]:
 
 
 class _Commands(click.Group):
-    """Group that loads the module of a command only when it is used, so that help and completion start fast."""
+    """Group that loads the module of a command only when it is used, so help and completion start fast."""
 
     def main(self, args: Sequence[str] | None = None, *positional: Any, **given: Any) -> Any:
         """Run the command line `args`; by default, run the command line of this process and end the process."""

@@ -518,7 +518,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     type=click.Choice([FAIL, KEEP]),
     default=FAIL,
     show_default=True,
-    help="fail: skip and quarantine a partition with a corrupt batch; keep: clean its other batches.",
+    help="fail: skip and quarantine a partition with a corrupt batch. keep: clean its other batches.",
 )
 @click.option("--retry-quarantined", is_flag=True, help="Try quarantined partitions again.")
 @click.option(
@@ -573,7 +573,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
 def command(options: CommonOptions, **own: Any) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy includes compact.
 
-    SIGINT or SIGTERM finishes the current group, commits, reports and exits 1.
+    After SIGINT or SIGTERM, finish and commit the current group, report, and exit with status 1.
     """
     with stop_on_signals() as stop:
         report = perform(options, stop=stop, **own)

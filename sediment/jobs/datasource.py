@@ -333,7 +333,7 @@ class KafkaLogSource(DataSource):
 
 
 class _TaskPartition(InputPartition):
-    """Work of one task, as it is sent to an executor."""
+    """The work of one task, sent to an executor."""
 
     def __init__(self, task: TableTask) -> None:
         super().__init__(task)

@@ -470,10 +470,8 @@ def _short(text: str) -> str:
 @click.command("dump")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_path)
 @click.option("--what", metavar="TABLE", help=f"One of {', '.join(TABLES)} (default: by the kind of PATH).")
-@click.option(
-    "--offsets", metavar="A:B", help="Print only offsets from A up to, not including, B; either may be left out."
-)
-@click.option("--timestamps-ms", metavar="A:B", help="Print only timestamps from A up to, not including, B.")
+@click.option("--offsets", metavar="A:B", help="Print only offsets from A to below B; either side may be empty.")
+@click.option("--timestamps-ms", metavar="A:B", help="Print only timestamps from A to below B.")
 @click.option(
     "--partition",
     "partitions",
@@ -483,7 +481,7 @@ def _short(text: str) -> str:
     help="Select partitions by name or glob.  A pattern that matches nothing is an error.",
 )
 @click.option(
-    "--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing, for schedulers."
+    "--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing; for scheduled jobs."
 )
 @click.option("--columns", metavar="NAME,...", help="Print these columns, in this order.")
 @click.option("--keys", is_flag=True, help="Print the keys of records, not their values.")
@@ -491,7 +489,7 @@ def _short(text: str) -> str:
     "--isolation",
     type=click.Choice(ISOLATIONS),
     default=READ_UNCOMMITTED,
-    help="Read with this isolation level, like a consumer.",
+    help="Read with the isolation level of a consumer.",
 )
 @click.option(
     "--on-corruption",

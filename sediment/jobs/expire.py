@@ -762,7 +762,7 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
 def command(options: CommonOptions, dry_run: bool, yes: bool, **own: Any) -> None:
     """Delete the segments of LOG_DIR... past their retention limits.
 
-    SIGINT or SIGTERM finishes the partitions in progress, reports and exits 1.
+    After SIGINT or SIGTERM, finish the partitions in progress, report, and exit with status 1.
     """
     asks = may_ask() and not (yes or dry_run or options.as_json or options.quiet)
     with stop_on_signals() as stop:

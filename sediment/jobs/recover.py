@@ -473,7 +473,7 @@ def _is_verified(partition: RecoveryReport) -> bool:
 def command(options: CommonOptions, dry_run: bool, threads: int | None) -> None:
     """Load every partition of LOG_DIR... as a broker does at its start, and repair it.
 
-    SIGINT or SIGTERM finishes the partitions in progress, reports and exits 1.
+    After SIGINT or SIGTERM, finish the partitions in progress, report, and exit with status 1.
     """
     with stop_on_signals() as stop:
         report = recover(options, dry_run=dry_run, threads=threads, stop=stop)

@@ -13,7 +13,7 @@ A map has one of two uses:
 * A map with offsets: offsets are put in log order and the last put wins; then the log is filtered against them.  Kafka
   bounds such a map by its keys; `put_bounded` is Kafka's rule for a full map.
 
-Invariant: every table has an empty slot, so that probing ends.
+Invariant: every table has an empty slot, so probing ends.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class OffsetMap:
     def __init__(self, *, with_offsets: bool) -> None:
         self.slot_bytes = OFFSET_SLOT_BYTES if with_offsets else SET_SLOT_BYTES
         self.tables = np.zeros((TABLES, 4), dtype=np.int64)
-        # One allocation for all first tables, so that a small partition does not pay for 64.
+        # One allocation for all first tables, because 64 allocations would slow down a small partition.
         block = np.zeros(TABLES * _FIRST_SLOTS * self.slot_bytes, dtype=np.uint8)
         self._memories = list(block.reshape(TABLES, -1))
         self._blocks = [block] * TABLES

@@ -118,7 +118,7 @@ def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, prod
 def is_last_of_producer(
     producers: ActiveProducers, producer_id: int, epoch: int, last_offset: int, is_control: bool
 ) -> bool:
-    """Return True if a batch is the last known one of an active producer (kafka-log 02 §6.2)."""
+    """Return True if a batch is the last known batch of an active producer (kafka-log 02 §6.2)."""
     low = 0
     high = producers.producer_ids.size
     while low < high:
@@ -320,7 +320,7 @@ def keep_by_offset(
 
 @kernel
 def keep_all(count: int, kept: npt.NDArray[np.uint8]) -> int:
-    """Mark every record: those of a control batch are not filtered one by one.  Return `count`."""
+    """Mark every record, because the records of a control batch are not filtered one by one.  Return `count`."""
     for index in range(count):
         kept[index] = 1
     return count

@@ -27,7 +27,7 @@ FIRST_HORIZON_MS = 17
 LAST_HORIZON_MS = 18
 WITHOUT_HORIZON = 19  # batches that needed a delete horizon and got none
 RUN_KEYS = 20  # keys collected in the current run
-RECORDS = 21  # records met in the split, from its end on
+RECORDS = 21  # records read in the split, from its end on
 STATE_REGISTERS = 22
 
 # ------------------------------------------------------------------------------------ settings, int64[RULE_REGISTERS]

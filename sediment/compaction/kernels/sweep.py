@@ -9,7 +9,7 @@
 
 1. Read the header, and check that offsets descend during the sweep.  `batches.read_header`
 2. Decide on the whole batch: is it discarded, and does its header stay if no record does?  `record_filter`
-3. Finish a batch none of whose records has to be decoded: write its header or nothing.  `_settle_whole`
+3. If no record of the batch has to be decoded, finish the batch: write its header or nothing.  `_settle_whole`
 4. Decode its records and hash their keys, once the buffers and the map have room for all of them.  `batches`
 5. Filter the records.  `record_filter.filter_records`
 6. Emit the batch: its header, a verbatim copy, or the survivors in a rebuilt batch.  `_emit_survivors`
@@ -167,7 +167,7 @@ def sweep_chunk(
             if not header.is_control:
                 surviving = count_survivors(survivors, state[RECORDS], header.record_count)
 
-        # 3. Finish a batch none of whose records has to be decoded.
+        # 3. If no record of the batch has to be decoded, finish the batch.
         if discarded or header.record_count == 0 or (surviving == 0 and flags & LEGACY == 0):
             if state[OUT_START] < BATCH_HEADER_BYTES:
                 state[NEEDED] = BATCH_HEADER_BYTES

@@ -73,9 +73,10 @@ _NULL = -1
 class RewrittenBatch:
     """The result for one batch.
 
-    `content`, uint8[n], is the new batch, empty for none; None if no record changed.  `dropped`, `tombstoned` and
-    `replaced` count records.  `found` and `without_key`, int64[], are indexes of the given verdicts.  `found` are the
-    verdicts that have a record; `without_key` are those among them that would make a record without a key a tombstone.
+    `content`, uint8[n], is the new batch, empty if the batch is dropped, and None if no record changed.  `dropped`,
+    `tombstoned` and `replaced` count records.  `found` and `without_key`, int64[], are indexes of the given verdicts.
+    `found` are the verdicts that have a record; `without_key` are those among them that would make a record without a
+    key a tombstone.
     """
 
     content: ByteArray | None

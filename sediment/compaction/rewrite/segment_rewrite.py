@@ -123,7 +123,7 @@ class _SegmentRewrite:
         self._counts = _Counts(np.zeros(len(task.verdicts), dtype=np.bool_))
 
     def run(self, run_id: str, attempt: str) -> RewrittenSegment:
-        """Do both scans; the second one only if a batch has a verdict."""
+        """Perform both scans; the second only if a batch has a verdict."""
         task, counts = self._task, self._counts
         targets = self._find_targets()
         parts = self._write(targets, run_id, attempt) if targets.positions.size else ()

@@ -43,7 +43,7 @@ DONE = "done"
 
 @dataclass(frozen=True, slots=True)
 class OriginalFile:
-    """A file as it is before the run; `mtime_ns` counts from the epoch."""
+    """The state of a file before the run; `mtime_ns` counts from the epoch."""
 
     name: str
     size_bytes: int

@@ -183,7 +183,7 @@ class BackupLinks:
     def end(self, statuses: Mapping[tuple[str, str], str], finished_ms: int) -> Path | None:
         """Write the catalogue as `done` and return its path; if no file was removed, delete it and return None.
 
-        `statuses` are by log directory and partition.  A file that is still in place loses its link, unless its
+        `statuses` are keyed by log directory and partition.  A file that is still in place loses its link, unless its
         directory holds an interrupted replacement: the next start completes that and removes the file.
 
         Raises:

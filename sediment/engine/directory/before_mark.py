@@ -34,7 +34,7 @@ class BeforeMark:
 
 
 def make_mark(log_dir: Path, fs: Fs) -> BeforeMark:
-    """Return the mark of `log_dir` as it is now; no other process may write to it."""
+    """Return the mark for the present state of `log_dir`; no other process may write to the directory."""
     try:
         sources = find_sources([log_dir], fs)
     except NotALogDirectoryError:

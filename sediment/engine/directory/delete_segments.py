@@ -1,7 +1,7 @@
 """Deletion of the segments past their retention limits, in an order that is safe if a crash interrupts any step.
 
     1  roll               an empty segment at the log end with its producer snapshot, if every segment is deleted
-    2  log start raised   by the caller, durably, so that readers are not offered a deleted offset
+    2  log start raised   by the caller, durably, so readers are not offered a deleted offset
     3  leader epochs      truncated to the new log start
     4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show the work left
     5  unlinked           or left for the next start, which removes them

@@ -49,7 +49,7 @@ class LoadCorruption:
 
 @dataclass(slots=True, eq=False)
 class LoadingSegment:
-    """A segment as it is on disk now.
+    """The present state of a segment on disk.
 
     `following_base_offset` is the base offset of the next segment, None for the last; `scan` is the result of a
     recovery scan of these bytes, None if there was none.
@@ -149,7 +149,7 @@ class LoadState:
         self.epochs = epochs
 
     def like(self) -> Path:
-        """Return a path whose owner, group and mode new files get: a file, or the directory if it has none."""
+        """Return a path whose owner, group and mode new files get: a file, or the directory if it has no files."""
         if self.segments:
             return self.path(self.segments[0])
         files = [entry.name for entry in self.fs.scan(self.directory) if entry.is_file]

@@ -153,7 +153,8 @@ class Publisher:
         """Check that the output still belongs to this run.
 
         Raises:
-            OwnershipError: another run took it over, it was removed, or this host has another disk there.
+            OwnershipError: another run took the output over, the output was removed, or this host has another disk at
+                its path.
         """
         claim = self.store.read(CLAIM_FILE)
         if claim is None or _run_of(claim) != self.run_id:

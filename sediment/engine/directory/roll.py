@@ -1,4 +1,4 @@
-"""Rolling the last segment of a stopped log, so that it can be cleaned.
+"""Rolling the last segment of a stopped log, which makes the segment cleanable.
 
 The result equals that of Kafka's roll: the old active segment has complete, trimmed indexes, and at the log end offset
 are a producer snapshot and an empty active segment.

@@ -102,8 +102,8 @@ def recover_segment(
 ) -> bool:
     """Verify one segment and rebuild its indexes; return True if its end was cut off.
 
-    With `cut` the log ends before the first bad batch: the loaded segments after this one are removed first, so that
-    start-up after a crash in between finds the corruption again.  Without `cut` only a tail without a batch is cut off;
+    With `cut` the log ends before the first bad batch.  The loaded segments after this one are removed first, so after
+    a crash in between, start-up finds the corruption again.  Without `cut` only a tail without a batch is cut off;
     other corruption stays, and the indexes end before it.
 
     Source: kafka-log 05 §4.

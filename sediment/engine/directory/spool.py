@@ -65,7 +65,7 @@ def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
 
 
 def withdraw(folder: Path, fs: Fs) -> None:
-    """Withdraw the announcement, so that no further job begins."""
+    """Withdraw the announcement, so no further job begins."""
     fs.unlink(folder / ENGINE_FILE, missing_ok=True)
 
 

@@ -166,7 +166,7 @@ def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> None:
 
 
 def replaced_files(directory: Path, group: CleanedGroup, fs: Fs) -> tuple[str, ...]:
-    """Return the names of the files in `directory` that the replacement of `group` removes; none if it has no parts."""
+    """Return the names of the files in `directory` that the replacement of `group` removes."""
     if not group.parts:
         return ()
     old = [name for source in group.sources for name in _file_names(source)]
@@ -295,8 +295,8 @@ def mark_deleted(
 ) -> tuple[str, ...]:
     """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
 
-    Pass segments at the start of a log ascending and those at its end descending, so that a crash leaves no gap.  A
-    segment's log is renamed before its indexes: the next start removes an index without a log, but it would rebuild a
+    Pass segments at the start of a log ascending and those at its end descending, because a crash then leaves no gap.
+    A segment's log is renamed before its indexes: the next start removes an index without a log, but it would rebuild a
     missing index of a log.  The next start also removes every `.deleted` file.
 
     Returns:

@@ -162,7 +162,7 @@ class LogManager:
 
         If the start fails, the directories are released, and a directory with a clean stop keeps its marker.
         `progress` is called from the loading threads.  After `stop` is set no further log is loaded and no task starts;
-        `shutdown` then leaves the directories as they were.
+        `shutdown` then leaves the directories unchanged.
 
         Raises:
             DirectoryInUseError: a broker, an engine or a run holds one of the directories.
@@ -739,7 +739,7 @@ class LogManager:
             _LOGGER.error("%s", error)
 
     def is_halted(self) -> bool:
-        """Return True if every directory is offline, so that nothing is served."""
+        """Return True if every directory is offline, so no log can be used."""
         return all(directory.is_offline for directory in self._directories)
 
     def _check_not_halted(self) -> None:

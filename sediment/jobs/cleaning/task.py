@@ -72,7 +72,7 @@ def start_partition(task: CleaningTask, attempt: str) -> Pending[CleaningResult]
 
 
 def _result_of(task: CleaningTask, step: Callable[[], Outcome]) -> Outcome | CleaningResult:
-    """Return what `step` returns, or the failed result of the partition."""
+    """Return the result of `step`, or the failed result of the partition."""
     try:
         return step()
     except TASK_ERRORS as error:

@@ -345,7 +345,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--allow-empty-selection",
                 is_flag=True,
-                help="Accept a --partition that matches nothing, for schedulers.",
+                help="Accept a --partition that matches nothing; for scheduled jobs.",
             ),
             click.option(
                 "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker key."
@@ -365,13 +365,17 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--broker-defaults",
                 is_flag=True,
-                help="Use Kafka's default for every setting that no source gives.  Otherwise no default deletes data.",
+                help="Use Kafka's default for every setting that no source gives. Without it, no default deletes data.",
             ),
             click.option(
-                "--fail-on-unknown", is_flag=True, help="Exit 1 if a result depends on a setting that no source gives."
+                "--fail-on-unknown",
+                is_flag=True,
+                help="Exit with status 1 if a result depends on a setting that no source gives.",
             ),
             click.option(
-                "--now-ms", type=click.IntRange(0, INT64_MAX), help="Use this time in every rule (default: now)."
+                "--now-ms",
+                type=click.IntRange(0, INT64_MAX),
+                help="Apply every rule at this time, in ms since the epoch (default: now).",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
             click.option(

@@ -1,7 +1,7 @@
 """The ledger: two Delta tables, `runs` and `partitions`, that record every run and that any Delta reader can query.
 
     PATH/partitions     a row per partition of a run      written first
-    PATH/runs           a row per run                     written last, so that a run in it is complete
+    PATH/runs           a row per run                     written last, so a run in it is complete
 
 The input is the JSON object that a command prints with `--json`.  So a run that could not be recorded can be replayed
 from that output.  Fields without a column go into `other`, as JSON.

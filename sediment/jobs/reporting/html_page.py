@@ -178,8 +178,8 @@ def render_html(
 ) -> str:
     """Return the page of the run whose JSON report is `document`; an `error` in it means a run without a result.
 
-    `options` are the given command-line options, as (name, text).  `settings` are by log directory; "" has those for
-    all other directories.
+    `options` are the given command-line options, as (name, text).  `settings` are keyed by log directory; "" has the
+    settings for all other directories.
     """
     from jinja2 import Environment, StrictUndefined
 

@@ -220,7 +220,7 @@ class RunReport(Result, Generic[Partition]):
         return f"<{type(self).__name__} of run {self.run_id}: {outcome}>"
 
     def _repr_html_(self) -> str:
-        """Return the HTML report of the run, in a frame of its own."""
+        """Return the HTML report of the run, in a separate frame."""
         from sediment.jobs.reporting.html_page import render_html
 
         return page_in_notebook(render_html(read_report(self.to_json())), f"sediment {self.command} {self.run_id}")
@@ -254,7 +254,7 @@ def in_order(reports: Iterable[Located]) -> tuple[Located, ...]:
 
 
 def read_report(text: str) -> Any:
-    """Return the JSON document `text` with every string encodable, so that it can be stored and shown.
+    """Return the JSON document `text` with every string encodable, so it can be stored and shown.
 
     Raises:
         ValueError: `text` is not JSON.

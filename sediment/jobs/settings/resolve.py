@@ -186,7 +186,7 @@ class Settings:
         return str(self._resolve(key, topic)[1])
 
     def is_stated(self, topic: str, name: str) -> bool:
-        """Return True if a source states the value of `name`, so that compaction may use it.
+        """Return True if a source states the value of `name`, so compaction may use it.
 
         Kafka's default counts as stated with `--broker-defaults`.  It also counts as stated if `--config` is the
         broker's own file and the cluster's metadata shows that the topic does not set the key.  The file of a KRaft
@@ -301,7 +301,7 @@ class Settings:
         return parse_value(key, created, Origin.CREATION), Origin.CREATION
 
     def _created_with(self, key: Key, topic: str | None) -> str | BrokerName | None:
-        """Return the value with which Kafka creates an internal topic; None if there is metadata, which contains it."""
+        """Return the value with which Kafka creates an internal topic; None with metadata, which contains the value."""
         return INTERNAL_TOPIC_CONFIGS.get(topic or "", {}).get(key.name) if self.topic_overrides is None else None
 
     # ----------------------------------------------------------------------------------------------- building configs

@@ -1,6 +1,6 @@
 """Pool of Spark tasks: items packed by weight, results in the order in which the tasks finish.
 
-Each packed task is a Spark job of its own, so the driver can commit a partition as soon as its task is done.  A few
+Each packed task is a separate Spark job, so the driver can commit a partition as soon as its task is done.  A few
 threads submit the jobs, largest first.  The tasks use an RDD, because a first Catalyst plan takes seconds, which is
 noticeable in a small run.
 
@@ -204,7 +204,7 @@ class _Completed(Generic[Item, Result]):
 
 @dataclass(frozen=True, slots=True)
 class _TaskFunction(Generic[Item, Result]):
-    """Function of a Spark task; it is a class so that pickle stores names instead of code."""
+    """Function of a Spark task; it is a class, because pickle then stores names instead of code."""
 
     start: Callable[[Item, str], Pending[Result]]
 

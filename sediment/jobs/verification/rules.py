@@ -57,7 +57,7 @@ _HEADER_FIELDS = {
 class PairRules:
     """Parameters of the queries for one pair.
 
-    `since_ms`: the clock of the first of several cleanings between the two logs; None: there was one cleaning, at
+    `since_ms`: the clock of the first of several cleanings between the two logs; None if there was one cleaning, at
     `now_ms` if `now_is_exact`, else at some time before.  `stable_before` and `stable_after` are last stable offsets.
     `legacy_end`: all batches of magic 0 or 1 in BEFORE are below it.  `corrupt_from`: the base offset of the first
     segment of BEFORE with unreadable batches; None: every batch is readable.  `delete_retention_ms` and

@@ -28,7 +28,7 @@ _ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants, and t
 _COMPILED = re.compile(r"^@(kernel|inlined_kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
-"""Value of the variable for a cache beside the sources, which moves with them if an environment is shipped.
+"""Value of the variable for a cache beside the sources, which moves with the sources if an environment is shipped.
 
 If the sources came with such a cache, it is used unless the variable names a folder.
 """

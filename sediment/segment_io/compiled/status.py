@@ -9,7 +9,7 @@ Each number has one meaning, so a kernel can return the status of another kernel
     100-    requests: the caller does what the number asks for and calls again
     130-    final results of a sweep or a proof
 
-Invariants: numbers are disjoint; a file of kernels defines no status of its own.
+Invariants: numbers are disjoint, and only this file defines them.
 """
 
 from __future__ import annotations

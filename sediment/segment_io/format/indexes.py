@@ -230,8 +230,8 @@ def parse_time_index(
 class AbortedTransaction:
     """One aborted transaction; offsets are absolute.
 
-    `last_offset` is the offset of its ABORT marker; `last_stable_offset` is that of the log when the marker was
-    appended.
+    `last_offset` is the offset of its ABORT marker; `last_stable_offset` is the log's last stable offset when the
+    marker was appended.
     """
 
     producer_id: int

@@ -188,7 +188,7 @@ def decode_entries(base: int, end: int, records: npt.NDArray[np.int64]) -> tuple
 class Unwrapped:
     """The messages of one wrapper: `records`, int64[n, RECORD_FIELDS] with n > 0, point into `buffer`.
 
-    Offsets and timestamps are the ones that readers get.
+    Offsets and timestamps are those that readers get.
     """
 
     buffer: ByteArray

@@ -2,7 +2,8 @@
 
     records -> one array of numbers, one string of bytes -> kernel -> encoded records -> codec -> header and checksum
 
-Invariant: the offset deltas of a batch built here are 0, 1, 2 …; its base timestamp is that of its first record.
+Invariant: the offset deltas of a batch built here are 0, 1, 2 …; its base timestamp is the timestamp of its first
+record.
 
 Source: kafka-log 01 §3, §4.
 """
@@ -109,7 +110,7 @@ def build_batch(records: Sequence[RecordContent], head: BatchHead | None = None)
 
 
 def encode_records(records: Sequence[RecordContent]) -> Buffer:
-    """Return the records of a batch as they are before compression.
+    """Return the records of a batch before compression.
 
     Raises:
         UsageError: a field of a record has a wrong type or size.

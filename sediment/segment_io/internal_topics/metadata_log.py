@@ -75,9 +75,9 @@ _ADVICE = (
 class ClusterMetadata:
     """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last record that counts.
 
-    A topic without configs of its own has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
-    the configs of all brokers are under ALL_BROKERS.  `partitions` are the numbers of each topic's partitions,
-    `features` the finalized levels, and `scram_credentials` the records by mechanism number and user.
+    A topic without its own configs has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text; the
+    configs of all brokers are under ALL_BROKERS.  `partitions` are the numbers of each topic's partitions, `features`
+    the finalized levels, and `scram_credentials` the records by mechanism number and user.
     """
 
     topic_ids: Mapping[str, str]

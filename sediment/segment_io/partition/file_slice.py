@@ -1,6 +1,6 @@
 """FileSlice: a range of bytes of an open segment file, for sockets and readers.
 
-Invariant: a slice keeps its file open until it is closed or forgotten, so that it can be sent to its end even if the
+Invariant: a slice keeps its file open until the slice is closed or forgotten, so it can be sent to its end even if the
 segment is deleted.  Several slices share one descriptor.
 """
 

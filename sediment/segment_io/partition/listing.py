@@ -73,8 +73,8 @@ class LogListing:
     def is_replacement_open(self) -> bool:
         """Return True if an interrupted replacement leaves the set of segments undecided.
 
-        `.deleted` files and part files do not count: whatever finishes a deletion or a run only removes them.  A broker
-        that stops within a minute after a cleaning leaves `.deleted` files.
+        `.deleted` files and part files do not count, because the end of a deletion or a run only removes them.  A
+        broker that stops within a minute after a cleaning leaves `.deleted` files.
         """
         return any(leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for leftover in self.leftovers)
 

@@ -255,8 +255,8 @@ class _Opening:
     def _first_batch_from(self, offset: int) -> int:
         """Return the base offset of the first batch that reaches `offset`.
 
-        If a transaction was open below the log start offset, its first unstable offset is that of the first batch which
-        a read of the log start offset finds.  After a gap, that batch can be far past the log start offset.
+        If a transaction was open below the log start offset, the first unstable offset is the base offset of the batch
+        that a read of the log start offset finds.  After a gap, that batch can be far past the log start offset.
         """
         for segment in self.listing.segments[self._holding(offset) :]:
             for rows in self._batches(segment):

@@ -99,8 +99,8 @@ class ProducerEntry:
 class CompletedTransaction:
     """Transaction with its marker at `last_offset`.
 
-    `last_stable_offset` is that of the log at the marker: the first offset of the earliest other open transaction, else
-    the offset after the marker.
+    `last_stable_offset` is the log's last stable offset at the marker: the first offset of the earliest other open
+    transaction, else the offset after the marker.
     """
 
     producer_id: int

@@ -163,7 +163,7 @@ def _headers(part: Slice) -> Iterator[Rows]:
 
 
 def _indexed(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> list[AbortedTransaction] | None:
-    """Return every indexed aborted transaction; None if an index is corrupt, so that the whole log is replayed."""
+    """Return every indexed aborted transaction; None if an index is corrupt, because then the whole log is replayed."""
     found: list[AbortedTransaction] = []
     for segment in segments:
         path = segment.path(source.directory, SegmentFileKind.TRANSACTION_INDEX)

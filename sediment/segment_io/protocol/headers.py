@@ -26,7 +26,7 @@ _NULL = -1
 class RequestHeader:
     """Header of a request; `body` is the rest of its frame.
 
-    `api_version` may be one that is not supported.
+    `api_version` may be a version that is not supported.
     """
 
     api_key: ApiKey

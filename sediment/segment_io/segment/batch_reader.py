@@ -106,8 +106,8 @@ class ControlType(Enum):
 class Batch(NamedTuple):
     """The header of a batch, with its place in the bytes that were read.
 
-    A message of magic 0 or 1 is a batch of its own.  A compressed message has only the offset of its last record, so
-    its `base_offset` equals `last_offset` and its `record_count` is -1.  Fields that a magic lacks are -1.
+    A message of magic 0 or 1 is a separate batch.  A compressed message has only the offset of its last record, so its
+    `base_offset` equals `last_offset` and its `record_count` is -1.  Fields that a magic lacks are -1.
     """
 
     position: int
@@ -298,7 +298,7 @@ class _Visibility:
         self._aborted: set[int] = set()
 
     def of(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Return bool[batches]: True for those with records that a consumer sees."""
+        """Return bool[batches]: True for batches with records that a consumer sees."""
         attributes = np.where(rows["magic"] >= MAGIC_V2, rows["attributes"], 0)
         visible = rows["last_offset"] >= self._from_offset
         if not self._with_control:

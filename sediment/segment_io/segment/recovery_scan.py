@@ -265,10 +265,10 @@ class SegmentScan:
 
     `good_bytes` is their size.  `stop` says why the next batch is bad, or is None if the file ends there.  `is_torn` is
     True if the rest of the file is shorter than a batch, or shorter than its length field says.  `next_offset` follows
-    the last good batch, and `producers_end_offset` follows the last one of a magic with producers; without a batch both
-    are the base offset.  `largest_timestamp_ms` is -1 if no batch has a timestamp.  The indexes are the contents of
-    complete files.  `leader_epochs` are the epochs above the known one, with the base offset of the first batch of
-    each.
+    the last good batch, and `producers_end_offset` follows the last good batch of a magic with producers; without a
+    batch both are the base offset.  `largest_timestamp_ms` is -1 if no batch has a timestamp.  The indexes are the
+    contents of complete files.  `leader_epochs` are the epochs above the known one, with the base offset of the first
+    batch of each.
     """
 
     good_bytes: int
@@ -456,7 +456,7 @@ def _entries(segment_index_bytes: int, most_entries: int, entry_bytes: int) -> B
 # --------------------------------------------------------------------------------------------- after the corruption
 @dataclass(frozen=True, slots=True)
 class BatchesAfterCorruption:
-    """Good batches after the first bad one of a segment; `last_offset` is -1 if there are none."""
+    """Good batches after the first bad batch of a segment; `last_offset` is -1 if there are none."""
 
     good_batches: int
     last_offset: int

@@ -2,7 +2,7 @@
 
 Index entries follow the rule of `format.index_entries` (kafka-log 01 §7.5).  Kafka fails if an index is full.  Two ways
 avoid that: `lay_out_segments` keeps the entries that fit, because a sparser index answers every look-up.
-`write_segments` begins another segment, so that a broker can also rebuild the indexes.
+`write_segments` begins another segment, so a broker can also rebuild the indexes.
 
 Invariant: a file is written once, from its first byte to its last, and synced before its name is returned.
 """

@@ -1,7 +1,7 @@
 r"""Scan of slices of segments: it yields spans of complete batches, and the ranges between them that cannot be read.
 
     slice --chunks--> spans of whole batches --headers--> batches of which no record is wanted are left out
-                        \--> unreadable range: raised, reported, or a row of its own; reading goes on at the next batch
+                        \--> unreadable range: raised, reported, or a separate row; reading continues at the next batch
 
 If a segment is being written to, bytes after its last complete batch are not an error: they are a batch that is being
 appended, or the zeros of a preallocated file.

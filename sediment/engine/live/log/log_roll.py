@@ -1,4 +1,4 @@
-"""Rolling a live log: when and how the active segment ends and the next one begins (kafka-log 04 §6)."""
+"""Rolling a live log: the end of the active segment and the beginning of the next one (kafka-log 04 §6)."""
 
 from __future__ import annotations
 

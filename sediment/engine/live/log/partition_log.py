@@ -345,7 +345,7 @@ class PartitionLog:
     ) -> VerificationGuard | None:
         """Return a guard for appending the first batch of a transaction; None if the transaction is already open.
 
-        `sequence` is that of the batch; `supports_epoch_bump` is True for a client with transaction version 2.
+        `sequence` is the batch's base sequence; `supports_epoch_bump` is True for a client with transaction version 2.
 
         Raises:
             InvalidProducerEpochError: a later epoch of that producer was seen.

@@ -3,7 +3,7 @@
 Invariants
 * For any bytes, decompression ends, allocates at most `limit_bytes` and one block, and returns the records or raises a
   SedimentError.  The sizes that a stream claims are never trusted.
-* Compression uses Kafka's framing and the codec's default level, so that every Kafka client reads the result.
+* Compression uses Kafka's framing and the codec's default level, so every Kafka client can read the result.
 
 Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
 
@@ -85,7 +85,7 @@ def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2)
 def compress(codec: int, payload: Buffer, *, level: int | None = None) -> bytes:
     """Compress `payload`, the records of a batch of magic 2, to one stream of `codec`.
 
-    `level` is the value of Kafka's `compression.<codec>.level`, None its default; snappy has none.
+    `level` is a value of Kafka's `compression.<codec>.level`, or None for its default; snappy has no levels.
 
     Raises:
         UnsupportedDataError: codec 5 to 7.
