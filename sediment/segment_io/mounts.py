@@ -47,5 +47,5 @@ def filesystem_type(path: Path, mount_table: Path = MOUNT_TABLE) -> str | None:
 
 
 def is_network_filesystem(kind: str) -> bool:
-    """Return True if a filesystem type is a network filesystem; types in user space (`fuse.sshfs`) count."""
+    """Return True for the type of a network filesystem, also for one in user space (`fuse.sshfs`)."""
     return kind in _NETWORK_TYPES or kind.startswith(_FUSE_PREFIX)

@@ -44,7 +44,7 @@ def task_environment(task: CleaningTask) -> Iterator[tuple[Fs, OnBytes]]:
 
 @contextmanager
 def throttled(limit: RateLimit) -> Iterator[OnBytes]:
-    """Yield a callback that holds a task to `limit`; `LimitReachedError` is raised at the deadline, also on entry."""
+    """Yield a callback that holds a task to `limit`; after the deadline, it and this call raise `LimitReachedError`."""
     throttle = None
     if limit.bytes_per_second is not None:
         from pyspark import SparkFiles

@@ -127,7 +127,7 @@ def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[i
 
 @dataclass(frozen=True, slots=True)
 class LoadedProducers:
-    """State to replay the log on, from `state.end_offset`, and the corrupt snapshots that were skipped."""
+    """The state from which a replay starts, at `state.end_offset`, and the corrupt snapshots that were skipped."""
 
     state: ProducerState
     corrupt_snapshots: tuple[int, ...]

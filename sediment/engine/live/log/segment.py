@@ -196,7 +196,7 @@ class Segment:
 
     @property
     def largest(self) -> TimestampOffset:
-        """The largest timestamp of the batches and the last offset of the first batch with it; (-1, …) for none."""
+        """The largest timestamp of the batches, -1 for none, and the last offset of the first batch with it."""
         self._learn_timestamps()
         return TimestampOffset(int(self._progress[LARGEST_TIMESTAMP]), int(self._progress[LARGEST_TIMESTAMP_OFFSET]))
 
