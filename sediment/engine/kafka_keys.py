@@ -208,7 +208,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("log.cleaner.min.cleanable.ratio", _DOUBLE, 0.5, 0, 1),
     Key("log.cleaner.min.compaction.lag.ms", _LONG, 0, 0),
     Key("log.cleaner.max.compaction.lag.ms", _LONG, INT64_MAX, 1),
-    # Producers and transactions (06 §4); the share coordinator's is of the same kind.
+    # Producers and transactions (06 §4), and the similar key of the share coordinator.
     Key("producer.id.expiration.ms", _INT, _DAY_MS, 1),
     Key("producer.id.expiration.check.interval.ms", _INT, 10 * _MINUTE_MS, 1),
     Key("transaction.max.timeout.ms", _INT, 15 * _MINUTE_MS, 1),

@@ -3,8 +3,8 @@
     driver    list · select                                            table or JSON
     tasks                     view · rules · sample (or --exact: clean in memory)
 
-Invariants: nothing is written and no lock is taken; at the end, the segments are checked to be unchanged.  The rules
-themselves explain why they block.  With --exact, every figure on the cleaning equals that of `compact`.
+Invariants: nothing is written and no lock is taken; at the end, the segments are checked to be unchanged.  The
+explanation of a block comes from the rule itself.  With --exact, every figure of the cleaning equals that of `compact`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PartitionPlan:
     which the partition becomes cleanable without further appends.  `clean_bytes`, `cleanable_bytes` and `dirty_ratio`
     are Kafka's.  `bytes_after`, `messages_written` and the tombstones are estimated from a sample unless `is_exact`;
     `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.  `tombstones_waiting` counts the
-    tombstones left; their delete horizons lie between `first_delete_horizon_ms` and `last_delete_horizon_ms`.
+    tombstones that remain; their delete horizons lie between `first_delete_horizon_ms` and `last_delete_horizon_ms`.
     """
 
     partition: str
@@ -443,7 +443,7 @@ def _prepare(
 
 
 def _exactly_in_splits(sc: Any, task: PlanningTask, in_splits: SplitsToClean) -> PartitionPlan:
-    # Imported late: it compiles kernels that the driver needs only for splits.
+    # Imported late, because it compiles kernels that the driver needs only for splits.
     from sediment.jobs.cleaning.splits import clean_partition_in_splits
 
     try:

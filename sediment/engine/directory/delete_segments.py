@@ -87,8 +87,8 @@ def expire_log(
     bases = [decision.segment.base_offset for decision in plan.deleted]
     if log_start_is_durable:
         _truncate_epochs(directory / LEADER_EPOCH_FILE, epochs, plan.log_start_offset, fs)
-    # Snapshots first, unlike Kafka: after a crash the remaining logs show what is left to delete, and no start needs
-    # these snapshots.
+    # Snapshots first, unlike Kafka: after a crash the remaining logs show which segments are still to be deleted, and
+    # no start needs these snapshots.
     names = mark_deleted(directory, bases, fs, kinds=(SegmentFileKind.SNAPSHOT,))
     for some in [bases] if log_start_is_durable else [[base] for base in bases]:
         names += mark_deleted(directory, some, fs)

@@ -313,7 +313,7 @@ def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
 
 
 def _trim_indexes(state: LoadState, segment: LoadingSegment) -> None:
-    """Cut a partial last entry off trusted indexes, as a broker does when it stops."""
+    """Cut a partial last entry off trusted indexes, like a broker when it stops."""
     for kind, size_bytes, entry_bytes in (
         (_OFFSET_INDEX, segment.ref.offset_index_bytes, OFFSET_ENTRY_BYTES),
         (_TIME_INDEX, segment.ref.time_index_bytes, TIME_ENTRY_BYTES),
@@ -407,7 +407,7 @@ def _rebuild_producers(state: LoadState, log_start_offset: int, log_end_offset: 
 
 
 def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
-    """Run `step`, again after each split of a segment whose offsets do not fit it.
+    """Run `step`; after each split of a segment whose offsets do not fit it, run `step` again.
 
     Source: kafka-log 05 §2 pass 4.
     """

@@ -3,8 +3,8 @@
 The result equals that of Kafka's roll: the old active segment has complete, trimmed indexes, and at the log end offset
 are a producer snapshot and an empty active segment.
 
-Invariants: files that are already correct stay, and no existing inode changes.  New files appear in an order that can
-stop anywhere: the directory then loads, here and in a broker:
+Invariants: files that are already correct stay, and no existing inode changes.  New files appear in this order;
+wherever it stops, the directory loads, here and in a broker:
 
     indexes of the old active segment   each is replaced as a whole
     <log end>.snapshot                  any log may have one snapshot past the last segment's base

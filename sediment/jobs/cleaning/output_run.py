@@ -8,8 +8,8 @@ interrupted replacement is finished there, and the active segment rolled there; 
 segments are written directly to the output.
 
 Invariants: nothing in a source changes and no lock is taken there.  Instead the source is listed again at the end, and
-the output is complete only if the source is unchanged.  The output holds every partition: cleaned, or byte for byte if
-it was skipped or failed.  If a partition can neither be cleaned nor copied, the output stays incomplete.
+the output is complete only if the source is unchanged.  The output holds every partition: cleaned, or as an identical
+copy if it was skipped or failed.  If a partition can neither be cleaned nor copied, the output stays incomplete.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _GIVEN_UP = "output-incomplete"
 
 @dataclass(frozen=True, slots=True)
 class PublishTask:
-    """One partition to write: `files` are those in its folder of `source`, by name, as the driver listed them.
+    """One partition to write: `files` are the files that the driver listed in its folder of `source`, by name.
 
     Without `cleaning` the partition is copied byte for byte.
     """
@@ -168,7 +168,7 @@ def placeholder_files(names: Iterable[str], folders: Container[str]) -> list[str
 
 
 def _in_folder(files: Mapping[str, StoredFile], folder: str) -> dict[str, StoredFile]:
-    """Return the files directly in a folder, by name, except those that the next start would remove without reading."""
+    """Return the files directly in a folder, by name, except files that the next start would remove without reading."""
     start = f"{folder}/"
     names = {name.removeprefix(start): file for name, file in files.items() if name.startswith(start)}
     return {name: file for name, file in names.items() if "/" not in name and not _is_left_out(name)}

@@ -35,7 +35,7 @@ class SplitPlan:
 
 @dataclass(frozen=True, slots=True)
 class SurveyResult:
-    """Range of a partition that may be cleaned; `cleaned_bytes` are those that cleaning reads."""
+    """Range of a partition that may be cleaned; `cleaned_bytes` is the number of bytes that cleaning reads."""
 
     cleanable: CleanableRange
     cleaned_bytes: int

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN_BARS = 20
 STRIP_UNITS = 1000
-"""Width of a strip in the units of its drawing; the longer of a partition's two strips fills it."""
+"""Width of a strip in the units of its drawing; the longer of a partition's two strips has this width."""
 
 _BAD = ("failed", "quarantined", "wrong")
 _NEUTRAL = ("skipped",)

@@ -264,9 +264,9 @@ class Settings:
         bare = next((name for name in _POLICY_KEYS if name in self.sets), None)
         if bare is not None and len(set(topics)) > 1 and not have_metadata:
             raise SettingsError(
-                f"--set {bare}={self.sets[bare]} would hold for all of {len(set(topics))} topics, "
-                "and compacting a topic that is not meant for it loses data",
-                advice="say it of each topic with --set topic:cleanup.policy=…, or select one topic with --partition",
+                f"--set {bare}={self.sets[bare]} would apply to all {len(set(topics))} topics, and compacting a topic "
+                "that is not meant for it loses data",
+                advice="set it for each topic with --set topic:cleanup.policy=…, or select one topic with --partition",
             )
         for topic in sorted(set(self.topic_sets) - set(topics)):
             _LOGGER.warning("--set %s:… changes nothing: that topic is not among those selected", topic)
@@ -589,7 +589,7 @@ def _check_together(values: _Values, topic: str | None) -> None:
     if min_lag_ms > max_lag_ms:
         raise SettingsError(
             f"min.compaction.lag.ms={min_lag_ms}{of_topic} is above max.compaction.lag.ms={max_lag_ms}",
-            advice="lower the one or raise the other",
+            advice="lower the first or raise the second",
         )
     if not values.truth("remote.storage.enable"):
         return
@@ -597,7 +597,7 @@ def _check_together(values: _Values, topic: str | None) -> None:
         raise SettingsError(
             f"remote.storage.enable=true{of_topic} contradicts cleanup.policy="
             f"{','.join(values.words('cleanup.policy'))}: Kafka has no tiered storage for compacted topics",
-            advice="set one of them otherwise",
+            advice="change one of them",
         )
     for unit in ("ms", "bytes"):
         local, total = values.whole(f"local.retention.{unit}"), values.whole(f"retention.{unit}")

@@ -21,8 +21,8 @@ A message of magic 0 or 1 (§5):
     +--------+--------+-----+-------+------------+------------------+------------+-----+--------------+-------+
               `crc` is CRC-32 (IEEE) and covers byte 16 to the end; `length` counts from byte 12.
 
-The constants are byte positions from the start of the structure; `_BYTES` is a size.  The module contains only
-constants, because kernels compile them in.
+The constants are byte positions from the start of the structure; `_BYTES` marks a size.  The module contains only
+constants, which the compiler copies into kernels.
 """
 
 from __future__ import annotations

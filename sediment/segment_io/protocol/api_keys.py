@@ -18,7 +18,7 @@ LOWEST_OFFERED_PRODUCE_VERSION = 0
 
 
 class ApiKey(IntEnum):
-    """Kind of a request, by the number that begins it."""
+    """Kind of a request, by the number at its beginning."""
 
     PRODUCE = 0
     FETCH = 1

@@ -1,7 +1,7 @@
-"""Functions that compiled decoders and encoders call: varints, uuids, tagged fields that are not known.
+"""Functions that compiled decoders and encoders call: for varints, uuids and unknown tagged fields.
 
-An unsigned varint has seven bits in each byte, the lowest first; the last byte is below 128, and it has at most five
-bytes.  A compact length is an unsigned varint of the length plus one; 0 means null.
+An unsigned varint has seven bits in each byte, the lowest first; the last byte is below 128, and the varint has at most
+five bytes.  A compact length is an unsigned varint of the length plus one; 0 means null.
 
 Invariant: no function reads past its buffer; if it cannot read something, it raises MalformedError or IndexError.
 """

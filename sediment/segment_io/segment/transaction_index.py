@@ -45,7 +45,7 @@ class OpenTransactionIndex:
             self._index = None
 
     def truncate_to(self, offset: int) -> None:
-        """Cut at the first entry whose last offset is at or above `offset`."""
+        """Truncate the index before the first entry whose last offset is at or above `offset`."""
         beyond = np.flatnonzero(self.index().last_offsets >= offset)
         if beyond.size:
             if self._file is None:

@@ -84,7 +84,7 @@ class Producer:
         return None
 
     def entry(self) -> ProducerEntry:
-        """Return the producer as a snapshot holds it."""
+        """Return the producer in the form of a snapshot entry."""
         last = self.batches[-1] if self.batches else RememberedBatch(NO_SEQUENCE, NO_OFFSET, 0, -1)
         return ProducerEntry(
             self.producer_id,
@@ -173,7 +173,7 @@ class LogProducers:
         return ProducerState(end_offset, entries, tuple(self._unreplicated), remembered)
 
     def entries(self) -> Iterable[ProducerEntry]:
-        """Return the producers as a snapshot holds them."""
+        """Return the producers in the form of snapshot entries."""
         return [producer.entry() for producer in self._producers.values()]
 
     def producer(self, producer_id: int) -> Producer | None:
@@ -326,7 +326,8 @@ class LogProducers:
         txn_first_offset = producer.txn_first_offset
         if producer.has_open_transaction and not fields.is_transactional:
             raise InvalidTransactionStateError(
-                f"a batch of producer {fields.producer_id} is outside the transaction it opened at {txn_first_offset}",
+                f"a batch of producer {fields.producer_id} is outside the transaction that it opened at offset "
+                f"{txn_first_offset}",
                 advice="commit or abort the transaction first",
             )
         if fields.is_transactional and not producer.has_open_transaction:
