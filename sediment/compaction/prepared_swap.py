@@ -74,7 +74,7 @@ class CleanStats:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Bytes of a segment that cannot be read as a batch and stay unchanged; `what` says why.
+    """Bytes of a segment that cannot be read as a batch and stay unchanged; `what` gives the reason.
 
     `segment` is its base offset; `position` is a byte position in its `.log`; `offset` follows the last offset of the
     batch before.

@@ -45,7 +45,7 @@ def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
 
 
 def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epochs:
-    """Return the entries of a log that begins at `start_offset`; the epoch of this offset then begins at it.
+    """Return the entries of a log that begins at `start_offset`; that offset's epoch then begins there.
 
     Source: kafka-log 04 §4 (truncateFromStart).
     """

@@ -138,7 +138,7 @@ class LogDirectory:
         )
 
     def write_clean_shutdown(self, broker_epoch: int | None) -> None:
-        """Write the clean-shutdown marker, the last write of a clean stop; the default epoch is that of the start."""
+        """Write the clean-shutdown marker, the last write of a clean stop; without an epoch, as it was at the start."""
         self._replace(
             CLEAN_SHUTDOWN_FILE, self._marker if broker_epoch is None else format_clean_shutdown(broker_epoch)
         )

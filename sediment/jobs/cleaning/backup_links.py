@@ -52,7 +52,7 @@ def catalogue_of_run(
     checkpoints: Mapping[Path, LogDirCheckpoints],
     partitions: Iterable[OriginalPartition],
 ) -> Catalogue:
-    """Return the catalogue of a run of `command` before any file is removed; `checkpoints` are by log directory."""
+    """Return the catalogue of a run of `command` before it removes files; `checkpoints` has a key per log directory."""
     return Catalogue(
         run_id=run_id,
         command=command,

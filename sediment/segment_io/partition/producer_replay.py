@@ -1,12 +1,12 @@
 """Kernel that replays batch headers into producer state; `producer_state.replay` allocates its arrays.
 
-    table        int64[n, 7]                   a row a producer, with the fields of a snapshot entry
-    remembered   int64[n, REMEMBERED_FIELDS]   a row a producer: the number of its batches under its epoch, and the last
-                                               five of them, batch i in slot i modulo 5
+    table        int64[n, 7]                   a row for each producer, with the fields of a snapshot entry
+    remembered   int64[n, REMEMBERED_FIELDS]   a row for each producer: the number of its batches under its epoch, and
+                                               the last five of these batches, batch i in slot i modulo 5
     queue        int64[>= n, 2]                open transactions by first offset
 
-Invariants: the kernel returns a status and never raises.  A queued transaction that has ended stays in the queue until
-it is its head.
+Invariants: the kernel returns a status and never raises.  A transaction that has ended stays in the queue until
+it reaches the head.
 """
 
 from __future__ import annotations

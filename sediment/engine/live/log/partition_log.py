@@ -277,7 +277,7 @@ class PartitionLog:
         return log_reader.segment_refs(self._log)
 
     def segment_states(self) -> tuple[SegmentState, ...]:
-        """Return the segments as retention sees them."""
+        """Return the segments in the form that retention needs."""
         with self._log.locked():
             return self._log.segments.states()
 
@@ -450,7 +450,7 @@ class PartitionLog:
             return True
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
-        """Raise the log start to `offset`; return False if it is already there or above.
+        """Raise the log start to `offset`; return False if it is already at `offset` or above.
 
         The files stay until `delete_old_segments`.
 
@@ -536,7 +536,7 @@ class PartitionLog:
         *,
         min_one_message: bool = False,
     ) -> FetchedData:
-        """Return a slice of at most `max_bytes` of the segment with `start_offset`, or of the next one with data.
+        """Return a slice of at most `max_bytes` from the segment with `start_offset`, or the next with data.
 
         With `min_one_message`, the first batch is returned complete even if it is larger than `max_bytes`.
 
