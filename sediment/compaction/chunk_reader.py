@@ -14,7 +14,7 @@ checked against the listing.
 
 Memory: two chunks (with messages of magic 0 and 1 in both formats), and for each chunk its decompressed records, at
 most as large as _AHEAD_CHUNKS chunks.  Kernels decompress most of them without the interpreter lock, on the reading
-thread and another one.
+thread and one more thread.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class CompactionConfig:
     """The sources of one cleaned segment have `.log` files of at most this total size (02 §5)."""
 
     segment_index_bytes: int = 10_485_760
-    """The same for their `.index` files, and for their `.timeindex` files."""
+    """The same limit for their `.index` files, and for their `.timeindex` files."""
 
     index_interval_bytes: int = 4096
     """Two index entries have more than this many bytes of log between them."""

@@ -185,7 +185,7 @@ def prove_chunk(
 
 
 class ExactKeys:
-    """The keys that one cleaning of one partition has read; `seed` and `secrets` are those of its hashes."""
+    """The keys that one cleaning of one partition has read; `seed` and `secrets` belong to its hashes."""
 
     def __init__(self, seed: int, secrets: npt.NDArray[np.uint8], reader: ChunkReader) -> None:
         self._seed = np.uint64(seed)

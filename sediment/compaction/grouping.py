@@ -32,7 +32,7 @@ class SegmentGroup:
 
     @property
     def base_offset(self) -> int:
-        """Return the base offset of the first segment, which is also that of the cleaned segment."""
+        """Return the base offset of the first segment, which is also the base offset of the cleaned segment."""
         return self.segments[0].base_offset
 
     @property
@@ -179,7 +179,7 @@ class _Sizes:
     def of(cls, segment: SegmentRef) -> _Sizes:
         """Return the sizes of `segment`; its indexes count in whole entries, because inactive indexes are trimmed.
 
-        A missing index counts as 0; a writer keeps the entries that fit.
+        A missing index counts as 0; if the new index becomes too large, the writer keeps the entries that fit.
         """
         return cls(
             segment.log_bytes,

@@ -193,7 +193,7 @@ def _sort_by_range(
     following: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
 ) -> None:
-    """Set `order` to the keys sorted by range and age, and `edges`, int64[ranges + 1], to the starts of ranges in it.
+    """Set `order` to the keys sorted by range and age, and `edges`, int64[ranges + 1], to where its ranges begin.
 
     `edges` must be all zeros; `following`, int64[ranges], is working memory.
     """

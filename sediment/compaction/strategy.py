@@ -105,6 +105,6 @@ def _whole_keys(log_bytes: int, resources: Resources, estimate: Callable[[], Est
             raise MemoryBudgetError(
                 f"comparing about {found.keys} whole keys takes {needed_bytes} bytes in one task, and a task may hold "
                 f"{resources.task_memory_bytes}",
-                advice="--key-equality hash cleans the partition in splits, which need less",
+                advice="--key-equality hash cleans the partition in splits, which need less memory",
             )
     return StrategyChoice(Strategy.WHOLE, "whole keys are compared, by one task that holds all of them")

@@ -50,7 +50,7 @@ def _dirty_position(plan: CleaningPlan, fs: Fs) -> int:
     """Return the position that the offset index of the first dirty segment gives for the first dirty offset.
 
     Kafka's second state begins at this position, not at the segment's first batch.  For a transaction whose marker lies
-    between the two, it knows only the index entry.
+    between the two, that state knows only the index entry.
     """
     base_offset = plan.dirty_base_offset
     if not any(segment.base_offset == base_offset and segment.offset_index_bytes for segment in plan.segments):

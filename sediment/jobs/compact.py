@@ -3,7 +3,7 @@
     driver    lock · list · finish_interrupted            commit (one group at a time, ascending) · checkpoint · report
     tasks                                       view · plan · clean
 
-Invariants: only the driver renames.  A partition is committed after its task has finished, and its checkpoint is
+Invariants: only the driver renames files.  A partition is committed after its task has finished, and its checkpoint is
 written after its last group.  A partition that fails stays unchanged, and the others continue.  If the run has a limit,
 all partitions are surveyed first and cleaned filthiest first; partitions beyond the limit stay unchanged.
 """
@@ -374,8 +374,8 @@ class _CompactionRun(CleaningRun):
                 left_bytes -= needed_bytes
                 continue
             reason = (
-                f"its cleaning reads {needed_bytes} bytes, and of --max-bytes {self._own.max_bytes} only {left_bytes} "
-                "are left; run again to go on"
+                f"its cleaning reads {needed_bytes} bytes, and only {left_bytes} of --max-bytes {self._own.max_bytes} "
+                "are left; run again to continue"
             )
             reports.append(untouched(task.listing, SKIPPED, MAX_BYTES, reason))
         return chosen, reports

@@ -9,8 +9,8 @@
 Invariants: a segment is deleted only after the log start offset above it is durable.  With --archive, the table was
 read back first and contains all records of the segment; with --keep-originals, its files have durable links and are in
 the catalogue.  As in a broker, a log start entry remains only for a log that starts inside its first segment.  A
-partition that fails does not affect the others.  A run that asks changes nothing before the answer, and then deletes
-exactly the segments that it showed.
+partition that fails does not affect the others.  A run that asks for confirmation changes nothing before the answer,
+and then deletes exactly the segments that it showed.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class ExpiryRunReport(RunReport[ExpiryReport]):
     """Report of a run of `expire`.
 
     `archive` is the Delta table that holds the records of deleted segments.  `originals` is the directory of
-    --keep-originals, `catalogue` the file in it that lists the files which this run kept.  Each is None if it does not
-    exist.
+    --keep-originals, and `catalogue` is the file there that lists the files kept by this run.  Each is None if it does
+    not exist.
     """
 
     row_type: ClassVar[type] = ExpiryReport

@@ -7,7 +7,7 @@
 
     field                                               after a rewrite
     offsets, leader epoch, producer, sequence, flags    unchanged
-    base timestamp, max timestamp                       as the cleaner's: from the records that stay
+    base timestamp, max timestamp                       as in a cleaning: from the records that stay
     delete horizon                                      unchanged; none if the batch got a new tombstone
     record count, length, CRC                           recomputed
 
@@ -75,8 +75,8 @@ class RewrittenBatch:
 
     `content`, uint8[n], is the new batch, empty if the batch is dropped, and None if no record changed.  `dropped`,
     `tombstoned` and `replaced` count records.  `found` and `without_key`, int64[], are indexes of the given verdicts.
-    `found` are the verdicts that have a record; `without_key` are those among them that would make a record without a
-    key a tombstone.
+    `found` are the verdicts that have a record; `without_key` are the verdicts in `found` that would turn a record
+    without a key into a tombstone.
     """
 
     content: ByteArray | None

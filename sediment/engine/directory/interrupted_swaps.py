@@ -64,7 +64,7 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
 
     * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still hold its
       records.  Otherwise the replacement is refused, unless no old log is left and the new logs are framed.
-    * If a `.cleaned` file requires that a replacement is undone, this is refused if a new segment has no old segment.
+    * A replacement that a `.cleaned` file requires to be undone is refused if a new segment has no old segment.
     * An index with offsets or positions past the end of its log is deleted; a log without an offset index is recovered.
     * If there are several new segments, an old log that lies between two of them and ends before the next one stays.
     * An index of the old segment is deleted if the new segment of the same base has none of that kind, even if the new
@@ -80,10 +80,9 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
 
     Raises:
         CorruptDataError: a `.cleaned` or `.swap` file has no offset, or a new segment is not whole and an old segment
-            that it replaces is missing; nothing changed, except that
-             outer suffixes of stacked names may be gone.
-        UnsupportedDataError: a new segment holds a batch of a later version; nothing changed, with the same
-             exception.
+            that it replaces is missing; nothing changed, except that outer suffixes of stacked names may be gone.
+        UnsupportedDataError: a new segment holds a batch of a later version; nothing changed, except the same
+            suffixes.
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
     """

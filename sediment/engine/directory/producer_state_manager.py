@@ -65,7 +65,7 @@ class Snapshots:
         else:
             self._fs.replace_file(path, encode_snapshot(wanted.values()), like=self._like())
             action = "rewritten" if is_there else "written"
-            why = f"it holds the {len(wanted)} producers known there"
+            why = f"it holds the {len(wanted)} producers known at this offset"
             self._repairs.append(Repair(action, path.name, why, is_routine=not is_there))
         self._dropped.pop(offset, None)
         self._offsets.add(offset)

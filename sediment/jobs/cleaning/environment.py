@@ -56,7 +56,7 @@ def throttled(limit: RateLimit) -> Iterator[OnBytes]:
         if throttle is not None and left_seconds > 0:
             throttle.take(count, most_seconds=left_seconds)
         if limit.deadline_s is not None and time.time() >= limit.deadline_s:
-            raise LimitReachedError("the time of --max-seconds is over", advice="run again to go on")
+            raise LimitReachedError("the time of --max-seconds is over", advice="run again to continue")
 
     try:
         on_bytes(0)

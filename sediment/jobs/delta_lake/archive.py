@@ -624,7 +624,7 @@ def _short(work: SegmentWork, rows: int, records: int, where: str) -> tuple[str,
     name = segment_file_name(work.base_offset, SegmentFileKind.LOG)
     return (
         "archive-incomplete",
-        f"{name} of {work.source.partition} holds {records} records, but {rows} {where}; nothing of it was deleted",
+        f"{name} of {work.source.partition} holds {records} records, but {rows} {where}; none of it was deleted",
     )
 
 

@@ -115,7 +115,8 @@ class PartitionReport:
     `seconds_by_stage` covers the partition's task and its commit.
 
     `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.  A separate
-    field is needed because a report has only one reason code, which may be another one.  The field is not in the JSON.
+    field is needed because a report has only one reason code, which may be a different one.  The field is not in the
+    JSON.
     """
 
     partition: str

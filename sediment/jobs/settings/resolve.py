@@ -421,7 +421,7 @@ def _read_file(path: Path) -> _ConfigFile:
         elif name in TOPIC_KEYS:
             known[name] = text
         elif name in REMOVED_KEYS:
-            _LOGGER.warning("%s: %s is ignored, it changes nothing since Kafka 4.0", path, name)
+            _LOGGER.warning("%s: %s is ignored: it has had no effect since Kafka 4.0", path, name)
         elif not is_other_broker_key(name):
             nearest = _nearest(name, [*BROKER_KEYS, *TOPIC_KEYS])
             _LOGGER.warning("%s: unknown key %s is ignored; the nearest known key is %s", path, shown, nearest)
@@ -486,7 +486,7 @@ def _topic_key(topic: str, name: str, given: str) -> Key:
 
 def _unknown_key(name: str, known: Sequence[str], where: str) -> SettingsError:
     if name in REMOVED_KEYS:
-        return SettingsError(f"key {name} in {where} changes nothing since Kafka 4.0", advice="leave it out")
+        return SettingsError(f"key {name} in {where} has had no effect since Kafka 4.0", advice="leave it out")
     return SettingsError(f"unknown key {name!r} in {where}", advice=f"the nearest known key is {_nearest(name, known)}")
 
 

@@ -43,7 +43,7 @@ class RunStopped(KeyboardInterrupt):
         self.report = report
 
     def __str__(self) -> str:
-        return "the run was stopped; run again to go on"
+        return "the run was stopped; run again to continue"
 
 
 class StoppedError(SedimentError):

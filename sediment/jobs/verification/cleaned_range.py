@@ -203,7 +203,7 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
             yield Difference(
                 "order",
                 segment.base_offset,
-                f"in segment {segment.base_offset} {segment.disorder} batches do not lie above the one before",
+                f"in segment {segment.base_offset}, {segment.disorder} batches do not lie above the batch before",
             )
         if (segment.last_offset or 0) - segment.base_offset > INT32_MAX and segment not in before.segments:
             yield Difference(
@@ -259,7 +259,7 @@ def _checkpoint(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> Ite
         yield Difference(
             "checkpoint",
             new,
-            f"the cleaner checkpoint is {new}, and BEFORE could be cleaned up to {cleaned.first_uncleanable} only",
+            f"the cleaner checkpoint is {new}, but BEFORE could be cleaned only up to {cleaned.first_uncleanable}",
         )
     if old is not None and new < old and old == cleaned.first_dirty and before.first_corrupt is None:
         yield Difference("checkpoint", new, f"the cleaner checkpoint goes back from {old} to {new}")

@@ -143,7 +143,7 @@ def _aborted(source: Source, fs: Fs) -> dict[int, bytes]:
 def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTransaction]) -> Iterator[Difference]:
     name = segment_file_name(base, SegmentFileKind.TRANSACTION_INDEX)
     if content != encode_transaction_index(entries):
-        yield Difference("transaction_index", base, f"{name} has other bytes than its {len(entries)} entries need")
+        yield Difference("transaction_index", base, f"the bytes of {name} are not those of its {len(entries)} entries")
     if any(one.last_offset >= other.last_offset for one, other in pairwise(entries)):
         yield Difference("transaction_index", base, f"{name}: the last offsets of its entries do not ascend")
 

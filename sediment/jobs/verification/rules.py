@@ -299,7 +299,7 @@ def _new() -> _Rules:
         (
             "batches",
             "b_pair is null and a_baseOffset >= legacy_end",
-            "concat('the batch ', a_baseOffset, '–', a_lastOffset, ' has a base offset of no batch in BEFORE')",
+            "concat('the batch ', a_baseOffset, '–', a_lastOffset, ' has a base offset that no batch in BEFORE has')",
         )
     ]
 
@@ -337,7 +337,7 @@ def _header(both: str) -> _Rules:
         (
             "batches",
             f"{full} and (a_size <> b_size or a_crc <> b_crc)",
-            "'it lost no record, and its bytes differ from those in BEFORE'",
+            "'it lost no record, but its bytes differ from those in BEFORE'",
         ),
     ]
 
@@ -346,7 +346,7 @@ def _rebuilt() -> _Rules:
     """Return the rules for a batch of AFTER whose bytes differ from BEFORE: its header must match its records."""
     rebuilt = "a_pair is not null and a_magic = 2 and not coalesce(a_size = b_size and a_crc = b_crc, false)"
     upgraded = f"{rebuilt} and coalesce(b_magic < 2, true)"
-    records = "concat('its records have the offsets ', a_firstRecord, '–', a_lastRecord, ', and it those of ', "
+    records = "concat('its records have the offsets ', a_firstRecord, '–', a_lastRecord, ', its header has ', "
     return [
         ("order", f"{rebuilt} and a_descending", "'the offsets in the batch do not ascend'"),
         (
@@ -437,7 +437,7 @@ def _decision(both: str) -> _Rules:
 
 
 def transaction_index_differences(decided: DataFrame, entries: DataFrame) -> DataFrame:
-    """Return batches of AFTER that its transaction index hides although they are not aborted, or the reverse.
+    """Return batches of AFTER that its transaction index hides but should not, or should hide but does not.
 
     `entries` are rows of the table `transactions` with `pair`.
     """
@@ -603,7 +603,7 @@ def _record_rules() -> _Rules:
                 check,
                 f"is_first and {data} and key is not null and not (b_{name} <=> a_{name} "
                 f"or a_{name} is null and b_{name}.tombstone)",
-                f"concat('under {label} the latest of the key with this offset is ', "
+                f"concat('under {label}, the latest record of the key at this offset is ', "
                 f"coalesce(concat('at ', a_{name}.offset), 'nothing'), ', in BEFORE ', "
                 f"coalesce(concat('at ', b_{name}.offset), 'nothing'))",
             )

@@ -102,4 +102,4 @@ def _wait_until_writable(target: socket.socket, timeout_seconds: float | None) -
     poll = select.poll()
     poll.register(target, select.POLLOUT)
     if not poll.poll(None if timeout_seconds is None else timeout_seconds * 1000):
-        raise TimeoutError(f"the socket took nothing for {timeout_seconds:g} seconds")
+        raise TimeoutError(f"the socket accepted no byte for {timeout_seconds:g} seconds")

@@ -143,7 +143,7 @@ def supported_versions(api_key: int) -> VersionRange:
 def advertised_versions(api_key: int) -> VersionRange:
     """Return the versions of an API that a broker names in its ApiVersions response.
 
-    They are the supported ones, except that Produce begins at LOWEST_OFFERED_PRODUCE_VERSION.
+    They are the supported versions, except that Produce begins at LOWEST_OFFERED_PRODUCE_VERSION.
 
     Raises:
         KeyError: no API has this key.

@@ -1,7 +1,7 @@
 """Messages as JSON, in the form of Kafka's generated JsonConverter classes and its console tools.
 
 Names are camelCase, bytes are base64, a uuid has 22 characters.  A tagged field with its default value is left out.
-Of records only the size appears, under their name with `SizeInBytes`.
+Records appear only as their size, under their name with `SizeInBytes`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Message schemas: the parts of one, and the notation of the files in `schemas/`.
+"""Message schemas: their parts, and the notation of the files in `schemas/`.
 
 A line that is not indented begins a message, and an empty line ends it.  Each indented line is a field; the fields of
 its structure follow with more indentation.
@@ -123,7 +123,7 @@ class MessageLine:
 
 @dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """Message with its fields; `structures` are those of its fields at every depth, by name."""
+    """Message with its fields; `structures` has the structures of its fields, at every depth, by name."""
 
     line: MessageLine
     fields: Sequence[FieldSchema]

@@ -89,7 +89,7 @@ class _MappedIndex:
         """Prepare an index; `entries` is 0 for a new file, and None for a file of entries without zeros after them."""
         if max_bytes < self.entry_bytes:
             raise SettingsError(
-                f"an index of {max_bytes} bytes holds no entry", advice="raise segment.index.bytes to at least 12"
+                f"an index of {max_bytes} bytes cannot hold an entry", advice="raise segment.index.bytes to at least 12"
             )
         self.path = path
         self.base_offset = base_offset

@@ -94,8 +94,8 @@ def _index_batches(
 ) -> int:
     """Index the next batches of a segment until one does not fit it; return the number of log bytes indexed.
 
-    `file_position` is the number of the segment's bytes before them.  `unreadable`, int64[n, 2], are (start, end) of
-    the bytes that are not batches; the last bytes are always a batch.  Pass the same `progress`,
+    `file_position` is the number of the segment's bytes before these batches.  `unreadable`, int64[n, 2], are (start,
+    end) of the bytes that are not batches; the last bytes are always a batch.  Pass the same `progress`,
     int64[PROGRESS_FIELDS], to each call; `start_indexes` precedes the first call of a segment and `end_time_index`
     follows the last.  With `ends_at_full_index`, a batch that needs an entry does not fit if either index is full.
     """
