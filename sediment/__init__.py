@@ -6,7 +6,7 @@
     report.raise_for_status().to_pandas()
 
 The names below are the public interface (docs/reference/python.md).  The import of this package is quick, because each
-name is loaded when it is first used.
+name is loaded at its first use.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ if not TYPE_CHECKING:
         if name not in _LAZY:
             raise AttributeError(f"module 'sediment' has no attribute '{name}'")
         module = importlib.import_module(_LAZY[name])
-        # The name of a public module stands for the module itself.
+        # The name of a public module means the module itself.
         value = module if module.__name__ == f"sediment.{name}" else getattr(module, name)
         globals()[name] = value
         return value

@@ -2,10 +2,10 @@
 
 Names, types, defaults and effects of the keywords are stable.  Every function returns a result and prints nothing;
 warnings and progress go to the loggers under `sediment`.  Errors are `SedimentError` and its subclasses.  A failed
-partition does not raise: look at `failed`, or call `raise_for_status()`.
+partition does not raise an error: look at `failed`, or call `raise_for_status()`.
 """
 
-# The keywords are taken from locals(), so that a signature is the only list of them.
+# The keywords are taken from locals(), so a signature is the only list of them.
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def plan(
     """Explain what compaction and retention would do with log directories now, and write nothing.
 
     Args:
-        log_dirs: entries of a broker's `log.dirs`; none if `config` names them.
-        exact: read every key, so that the figures are exactly what `compact` would produce.
+        log_dirs: entries of a broker's `log.dirs`; not needed if `config` names them.
+        exact: read every key, so the figures are exactly what `compact` would produce.
         force: plan for `compact(force=True)`, which ignores the dirty ratio.
         from_start: plan for `compact(from_start=True)`, which ignores the cleaner checkpoint.
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
@@ -75,7 +75,7 @@ def plan(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -133,7 +133,7 @@ def compact(
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
         on_corruption: quarantine a partition with a corrupt batch, or clean its other batches.
         retry_quarantined: try quarantined partitions again.
-        roll_active: roll the active segment, so that it is cleaned too; for a stopped copy.
+        roll_active: roll the active segment and clean it too; for a stopped copy.
         keep_originals: hard-link the files to be replaced into this directory first.
         keep_before: hard-link all files of changing partitions into this new directory first, as BEFORE of `verify`.
         max_bytes: clean at most this many bytes of log.
@@ -155,7 +155,7 @@ def compact(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -192,8 +192,8 @@ def expire(
 ) -> ExpiryRunReport:
     """Delete the segments of log directories past their retention limits.
 
-    No question is asked, and Spark is used only for `archive`.  Ctrl-C finishes the partitions in
-    progress and releases the locks.
+    The call never asks for confirmation, and uses Spark only for `archive`.  Ctrl-C finishes the partitions in progress
+    and releases the locks.
 
     Args:
         log_dirs: as for `plan`.
@@ -214,7 +214,7 @@ def expire(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -251,7 +251,7 @@ def verify(
 
     Args:
         before: a log directory or the directory of one partition.
-        after: the same one after the compaction.
+        after: the same directory after the compaction.
         since_ms: the clock of the first of several cleanings; default: one cleaning, at `now_ms` if it is given.
         partitions: names or globs of partitions to select, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
@@ -266,7 +266,7 @@ def verify(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -319,7 +319,7 @@ def recover(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -360,8 +360,8 @@ def snapshot(
     Args:
         log_dirs: as for `plan`.
         to: path or URI of the table; it is created if it does not exist.
-        as_of_offset: write the state after `OFFSET` or `TOPIC-N:OFFSET`, to a table of its own.
-        as_of_ms: write the state of the records up to this timestamp, to a table of its own.
+        as_of_offset: write the state after `OFFSET` or `TOPIC-N:OFFSET`, to a separate table.
+        as_of_ms: write the state of the records up to this timestamp, to a separate table.
         from_start: read the selected partitions from their start again.
         enable_deletion_vectors: set `delta.enableDeletionVectors` on a table that this run creates.
         partitions: names or globs of partitions to select, such as `orders-*`.
@@ -377,12 +377,12 @@ def snapshot(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
         UsageError: a directory or an option is wrong, or Delta is missing; nothing was changed.
-        SourceChangedError: the logs changed again and again while they were read.
+        SourceChangedError: the logs changed repeatedly while they were read.
     """
     keywords = locals()
     from sediment.jobs import snapshot as job
@@ -407,11 +407,11 @@ def dump(
     master: str | None = None,
     spark: SparkSession | None = None,
 ) -> TableDump:
-    """Return the contents of segments, or of the files beside them, as a table that is read when it is used.
+    """Return the contents of segments, or of the files beside them, as a table; each use reads the files.
 
     Args:
         paths: log directories, directories of partitions, files of segments, or globs of them.
-        what: `records`, `batches`, `segments` or another table; default: by the kind of `paths`.
+        what: `records`, `batches`, `segments` or another table; default: the kind of `paths` decides.
         offsets: only offsets from A to below B, as `A:B`; either side may be empty.
         timestamps_ms: only timestamps from A to below B, as `A:B`.
         partitions: names or globs of partitions to select.
@@ -448,9 +448,9 @@ def history(
     Args:
         ledger: path or URI of the ledger.
         run: id of the one run to return.
-        partitions: names or globs of partitions; only they are returned.
+        partitions: names or globs of the partitions to return.
         last: return at most this many runs.
-        replay: files with the JSON of runs to add first, unless the ledger has them.
+        replay: files with the JSON of runs, which are added first unless the ledger has them.
 
     Raises:
         UsageError: the ledger or the run does not exist.

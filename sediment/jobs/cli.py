@@ -43,7 +43,7 @@ COMMANDS = {
 
 @contextmanager
 def _one_line_if_stopped() -> Iterator[None]:
-    """Report, in one line, a signal that came before the command started; click would print its own message."""
+    """Report in one line a signal that arrived before the command started; click would print its own message."""
     try:
         yield
     except RunStopped as stopped:
@@ -52,10 +52,10 @@ def _one_line_if_stopped() -> Iterator[None]:
 
 
 class _Commands(click.Group):
-    """Group that loads the module of a command only when it is used, so that help and completion start fast."""
+    """Group that loads the module of a command only when it is used, so help and completion start fast."""
 
     def main(self, args: Sequence[str] | None = None, *positional: Any, **given: Any) -> Any:
-        """Run the command line `args`; without it, run that of this process and end the process."""
+        """Run the command line `args`; by default, run the command line of this process and end the process."""
         if args is None:
             occupy_standard_descriptors()
         try:
@@ -63,7 +63,7 @@ class _Commands(click.Group):
                 return super().main(args, *positional, **given)
         finally:
             if args is None:
-                # The interpreter would print a trace on a late Ctrl-C.
+                # The interpreter would print a traceback after a late Ctrl-C.
                 for number in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(number, signal.SIG_DFL)
 

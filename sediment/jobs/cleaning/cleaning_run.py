@@ -27,7 +27,7 @@ STOPPED = "stopped"
 
 
 class CleaningRun(ABC):
-    """Run of `compact` on the driver; the stack closes locks, tokens, scratch directories and Spark."""
+    """Run of `compact` on the driver; its exit stack closes locks, tokens, scratch directories and Spark."""
 
     def __init__(self, options: CommonOptions, own: CompactOptions, stop: threading.Event, stack: ExitStack) -> None:
         self.run_id = new_run_id()
@@ -58,7 +58,7 @@ class CleaningRun(ABC):
         )
 
     def _why_lost(self, error: Exception | None, state: str) -> tuple[str, str]:
-        """Return the reason code and text for a task without result; `state` is the one that a stop prevented."""
+        """Return the reason code and text for a task without a result; `state` is the state that it did not reach."""
         if self._stop.is_set():
             return STOPPED, f"the run was stopped before this partition was {state}"
         return describe_lost_task(error)
@@ -67,7 +67,7 @@ class CleaningRun(ABC):
 def perform_run(
     run_type: type[CleaningRun], options: CommonOptions, own: CompactOptions, stop: threading.Event
 ) -> CompactionRunReport:
-    """Return the report of a run, once it has released everything that it held."""
+    """Return the report of a run after the run has released its resources."""
     started = time.monotonic()
     with ExitStack() as stack:
         run = run_type(options, own, stop, stack)

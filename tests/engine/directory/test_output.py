@@ -68,7 +68,7 @@ def test_what_attempts_left_that_were_given_up_is_not_in_a_complete_output(publi
 def test_an_output_in_which_somebody_else_writes_is_not_completed(publisher, store, change):
     made = publisher.publish("t-0/x", [b"x"], attempt="1")
     change(store)
-    with pytest.raises(OwnershipError, match="another size than this run wrote"):
+    with pytest.raises(OwnershipError, match="its size is not the one that this run wrote"):
         finish(publisher, [made])
     assert store.read(MANIFEST_FILE) is None
 

@@ -1,4 +1,4 @@
-"""The catalogue of a run that keeps originals: one JSON file, with which the state before the run can be restored.
+"""The catalogue of a run that keeps originals: a JSON file from which the state before the run can be restored.
 
     catalogue         1, the version of this format
     state             planned, or done once the run has ended
@@ -7,9 +7,9 @@
     log_dirs          path, checkpoint_files (those that exist), clean_shutdown
     partitions        partition, log_dir, status (null while planned), checkpoints, leader_epochs, files, new_files
 
-`checkpoints` has the partition's offset in each checkpoint file before the run; null: the file has no entry for it.
-`leader_epochs` is the content of leader-epoch-checkpoint before the run; null: there was none.  A file has name,
-size_bytes, mtime_ns and inode.  `new_files` are segment files that the run made; null while planned: not known.
+`checkpoints` has the partition's offset in each checkpoint file before the run, or null if the file has no entry for
+it.  `leader_epochs` is the content of leader-epoch-checkpoint before the run, or null if it did not exist.  A file has
+name, size_bytes, mtime_ns and inode.  `new_files` are segment files that the run made; they are null while planned.
 
 Invariants: the file is durable as `planned` before the first original is removed.  While `planned`, it lists every file
 that may be removed; a removed file has a link with the same inode in the catalogue's directory.  Once `done`, it lists
@@ -43,7 +43,7 @@ DONE = "done"
 
 @dataclass(frozen=True, slots=True)
 class OriginalFile:
-    """A file as it is before the run; `mtime_ns` counts from the epoch."""
+    """The state of a file before the run; `mtime_ns` counts from the epoch."""
 
     name: str
     size_bytes: int
@@ -62,7 +62,7 @@ class OriginalLogDir:
 
 @dataclass(frozen=True, slots=True)
 class OriginalPartition:
-    """A partition before the run, and the outcome: `status` and `new_files` are None while planned and not known."""
+    """A partition before the run, and the outcome: `status` and `new_files` are None while planned."""
 
     partition: str
     log_dir: str
