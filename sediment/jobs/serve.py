@@ -32,6 +32,7 @@ from sediment.jobs.completion import complete_partition
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.jobs.reporting.run_report import SCHEMA
+from sediment.jobs.settings.directories import configured_log_dirs
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
@@ -290,7 +291,7 @@ def command(
                 advice="give --read-only to serve the directories as they are",
             )
         settings = Settings.load(config, sets)
-        directories = log_dirs or settings.log_dirs()
+        directories = log_dirs or configured_log_dirs(settings)
         if not directories:
             raise UsageError(
                 "no LOG_DIR is given", advice="name a log directory, or give --config FILE with log.dirs in it"

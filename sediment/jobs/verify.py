@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sediment.engine.directory.backup_links import BEFORE_OF_FILE
-from sediment.engine.directory.before_mark import BeforeMark, fingerprint, read_mark
+from sediment.engine.directory.originals.backup_links import BEFORE_OF_FILE
+from sediment.engine.directory.originals.before_mark import BeforeMark, fingerprint, read_mark
 from sediment.jobs.command_line.options import CommonOptions, options_of_two_directories
 from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.reporting.error_text import describe

@@ -24,8 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.engine.kafka_keys import BROKER_KEYS
-from sediment.jobs.settings.directories import SelectedDirectory, open_directory
+from sediment.engine.config_keys import BROKER_KEYS
+from sediment.jobs.settings.directories import SelectedDirectory, configured_metadata_dirs, open_directory
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import SettingsError, UsageError
 from sediment.segment_io.format.checkpoints import MetaProperties
@@ -133,7 +133,7 @@ def _metadata_places(
     for other in directories:
         if _is_same_node(directory.meta, other.meta):
             yield other.path
-    for place in settings.metadata_dirs():
+    for place in configured_metadata_dirs(settings):
         if _holds_metadata(place, fs) and _is_same_node(
             directory.meta, read_meta_properties(fs, place / META_PROPERTIES_FILE)
         ):

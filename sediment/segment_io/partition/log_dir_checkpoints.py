@@ -20,7 +20,8 @@ from sediment.segment_io.format.names import (
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_clean_shutdown, read_offset_checkpoint
+from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
+from sediment.segment_io.partition.clean_shutdown_file import read_clean_shutdown
 
 LOG_DIRECTORY_FILES = frozenset(
     {META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE}

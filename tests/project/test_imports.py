@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent / "sediment"
+ROOT = Path(__file__).parents[2] / "sediment"
 
 
 def modules() -> dict[str, Path]:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.prose import breaches
 
-PACKAGE = Path(__file__).resolve().parents[1] / "sediment"
+PACKAGE = Path(__file__).resolve().parents[2] / "sediment"
 FOLDERS = sorted({str(file.parent.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py")})
 
 

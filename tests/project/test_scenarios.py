@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.scenarios import all_scenarios, counted, scenarios_in
+from tests.project.scenarios import all_scenarios, counted, scenarios_in
 
 OF_THE_ENGINE = ("ix", "cp", "cm", "rt", "ap", "rd", "tr", "rc", "ps", "lm")
 
 
 def names_of_tests() -> set[str]:
     names = set()
-    for path in Path(__file__).parent.rglob("test_*.py"):
+    for path in Path(__file__).parents[1].rglob("test_*.py"):
         source = path.read_text()
         names.update(re.findall(r"def (test_\w+)", source))
         for ids in re.findall(r"ids=\[([^\]]*)\]", source):

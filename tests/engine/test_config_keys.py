@@ -10,7 +10,7 @@ from pathlib import Path
 import javaproperties
 import pytest
 
-from sediment.engine.kafka_keys import BROKER_KEYS, TOPIC_KEYS, Key, Value, ValueType, is_other_broker_key
+from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, Key, Value, ValueType, is_other_broker_key
 from sediment.jobs.settings.resolve import Origin, parse_value
 from sediment.segment_io.errors import SettingsError
 

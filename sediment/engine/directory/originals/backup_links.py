@@ -1,6 +1,6 @@
 """Backups by hard links: to the files that a run replaces or deletes, or to all files of partitions that it changes.
 
-    link_files, BackupLinks                    files that a run removes, with a catalogue (`backup_catalogue`);
+    link_files, BackupLinks                    files that a run removes, with a catalogue (`catalogue`);
                                                options call them originals
     snapshot_log_dir, snapshot_partition       the log directory before a run, for `sediment verify`
 
@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from sediment.compaction.prepared_swap import PreparedSwap
-from sediment.engine.directory.backup_catalogue import (
+from sediment.engine.directory.originals.before_mark import make_mark, read_mark
+from sediment.engine.directory.originals.catalogue import (
     DONE,
     Catalogue,
     OriginalFile,
@@ -27,7 +28,6 @@ from sediment.engine.directory.backup_catalogue import (
     segment_file_names,
     write_catalogue,
 )
-from sediment.engine.directory.before_mark import make_mark, read_mark
 from sediment.engine.directory.swap import replaced_files
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import (

@@ -25,7 +25,7 @@ from sediment.jobs.reporting.run_report import PartitionReport
 from sediment.jobs.snapshot import PartitionSnapshot
 from sediment.jobs.verification.report import PairReport
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 PAGE_NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 # Kafka's own rules are notes with a test of their own, and the architecture's layout is a tree of files.

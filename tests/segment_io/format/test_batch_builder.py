@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch
+from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from tests.twin.batches import Record, RecordHeader, encode_batch, parse_batch
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.archives import unpack
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 IS_CHECKOUT = (ROOT / ".git").exists()
 PACKAGES = ("segment_io", "compaction", "retention", "engine", "jobs")
 STRAY = (

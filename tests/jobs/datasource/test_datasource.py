@@ -37,7 +37,8 @@ from tests.waiting import LIMIT_SECONDS, wait_until
 
 START_MS = 1_700_000_000_000
 
-# What Spark 4.2.0's own Kafka source answers with includeHeaders (asked in tests/conformance/test_spark_schema.py).
+# What Spark 4.2.0's own Kafka source answers with includeHeaders; asked in
+# tests/conformance/formats/test_spark_schema.py.
 KAFKA_SOURCE_SCHEMA = StructType.fromJson(
     json.loads(
         """{"type":"struct","fields":[

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 INTERNALS = ROOT / "docs" / "internals"
 LOG_PAGES = INTERNALS / "kafka-log"
 

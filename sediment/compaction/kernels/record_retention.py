@@ -1,18 +1,11 @@
-"""The rules for batches and records that survive: Kafka's checkBatchRetention and shouldRetainRecord as kernels.
+"""The rules for the records of a batch: Kafka's shouldRetainRecord as kernels.
 
-Rules for a record, in order (kafka-log 02 §6.3):
+In order (kafka-log 02 §6.3):
 1. A record above the map's latest offset survives.
 2. A record without a key is dropped.
 3. A record superseded by a later record with its key is dropped.
-4. A tombstone is dropped once it has expired (`tombstones_expire`).
+4. A tombstone is dropped once it has expired (`delete_horizon`).
 5. Every other record survives.
-
-Rule for headers (kafka-log 02 §6.2): the header of a batch without records stays if the log's last offset or a
-producer's sequence numbers depend on it (`keeps_header`).
-
-Rules for delete horizons (kafka-log 02 §6.4): a cleaning writes a horizon into a batch that needs one and has none
-(`needs_horizon`).  Bit 6 of the attributes says that the batch's base timestamp is its horizon.  Tombstones, and
-markers with nothing left to mark, go once the clock has reached it (`horizon_has_passed`).
 
 Invariant: a rule sees only header fields, batch flags, decoded rows, key hashes, and the map or the bitmap of
 survivors.
@@ -20,12 +13,10 @@ survivors.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels.batches import Header, KeyMap, Rows
+from sediment.compaction.kernels.batch_decoder import Header, KeyMap, Rows
 from sediment.compaction.kernels.offset_map import get_offset, is_held
 from sediment.compaction.kernels.registers import (
     BY_BITMAP,
@@ -36,105 +27,14 @@ from sediment.compaction.kernels.registers import (
     LATEST_OFFSET,
     RECORDS,
 )
-from sediment.compaction.kernels.transactions import (
-    DISCARD,
-    LEAVES_HEADER,
-    MARKS_NOTHING,
-    TOMBSTONES_GO,
-    TOMBSTONES_STAY,
-    UNMAPPED,
-    UNREADABLE,
-)
+from sediment.compaction.kernels.transactions import UNMAPPED, UNREADABLE
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
-from sediment.segment_io.compiled.memory import load_i16, load_i32, load_i64
+from sediment.segment_io.compiled.memory import load_i16, load_i32
 from sediment.segment_io.compiled.status import BAD_VARINT, OK, RECORD_ENDS_EARLY, RECORD_TOO_LONG, RECORDS_REMAIN
 from sediment.segment_io.format.decode import KEY_BYTES, OFFSET_DELTA, VALUE_BYTES, decode_records, read_varint
-from sediment.segment_io.format.layout import (
-    ATTRIBUTES,
-    CONTROL_BIT,
-    INT64_MAX,
-    PRODUCER_EPOCH,
-    PRODUCER_ID,
-    RECORD_COUNT,
-)
+from sediment.segment_io.format.layout import ATTRIBUTES, CONTROL_BIT, INT64_MAX, RECORD_COUNT
 
 
-# ---------------------------------------------------------------------------------------------------- rules for a batch
-@kernel
-def horizon_has_passed(has_horizon: bool, base_timestamp: int, now_ms: int) -> bool:
-    """Return True if a batch has a delete horizon (bit 6), and the clock has reached it."""
-    return has_horizon and base_timestamp <= now_ms
-
-
-@kernel
-def tombstones_expire(flags: int, horizon_passed: bool) -> bool:
-    """Return True if the tombstones of a batch are dropped: by its horizon, or by the age of its segment."""
-    return (horizon_passed or (flags & TOMBSTONES_GO) != 0) and (flags & TOMBSTONES_STAY) == 0
-
-
-@kernel
-def is_discarded(flags: int, is_control: bool, horizon_passed: bool) -> bool:
-    """Return True if a batch is dropped as a whole: aborted data, or a marker whose horizon has passed."""
-    return (flags & DISCARD) != 0 and (not is_control or horizon_passed)
-
-
-@kernel
-def needs_horizon(flags: int, is_control: bool, has_horizon: bool, tombstones: int) -> bool:
-    """Return True if a batch that keeps `tombstones` tombstones is to get a delete horizon.
-
-    A marker gets one if its transaction has no batch left, any other batch if it keeps a tombstone.
-    """
-    return not has_horizon and ((is_control and (flags & MARKS_NOTHING) != 0) or tombstones > 0)
-
-
-class ActiveProducers(NamedTuple):
-    """The last batches of active producers, for kernels: int64[n] each, ascending by producer id.
-
-    `last_offsets` holds the offset of a producer's last data batch, or -1 if only a marker of it is known.
-    """
-
-    producer_ids: npt.NDArray[np.int64]
-    last_offsets: npt.NDArray[np.int64]
-    epochs: npt.NDArray[np.int64]
-
-
-@inlined_kernel
-def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, producers: ActiveProducers) -> bool:
-    """Return True if the header of a batch stays even if none of its records does (kafka-log 02 §6.2).
-
-    The header of the last batch before the bound keeps the log's last offset, that of an active producer's last batch
-    its sequence numbers.
-    """
-    if header.last_offset + 1 == first_uncleanable_offset or (flags & LEAVES_HEADER) != 0:
-        return True
-    producer_id = load_i64(header.address + PRODUCER_ID)
-    if producer_id < 0:
-        return False
-    epoch = load_i16(header.address + PRODUCER_EPOCH)
-    return is_last_of_producer(producers, producer_id, epoch, header.last_offset, header.is_control)
-
-
-@kernel
-def is_last_of_producer(
-    producers: ActiveProducers, producer_id: int, epoch: int, last_offset: int, is_control: bool
-) -> bool:
-    """Return True if a batch is the last known one of an active producer (kafka-log 02 §6.2)."""
-    low = 0
-    high = producers.producer_ids.size
-    while low < high:
-        middle = (low + high) >> 1
-        if producers.producer_ids[middle] < producer_id:
-            low = middle + 1
-        else:
-            high = middle
-    if low == producers.producer_ids.size or producers.producer_ids[low] != producer_id:
-        return False
-    if producers.last_offsets[low] >= 0:
-        return last_offset == producers.last_offsets[low]
-    return is_control and epoch == producers.epochs[low]
-
-
-# --------------------------------------------------------------------------------------------------- rules for a record
 @inlined_kernel
 def filter_records(
     header: Header,

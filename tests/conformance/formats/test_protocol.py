@@ -23,7 +23,7 @@ from sediment.segment_io.protocol.compiler import has_records
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.protocol.json_converter import to_json
 from sediment.segment_io.protocol.schema import FOLDER, message_lines, message_schema
-from tests.conformance.message_schemas import schema_files
+from tests.conformance.formats.message_schemas import schema_files
 from tests.conformance.oracle import KafkaOracle, MessageRead, kafka_jars
 from tests.segment_io.protocol.random_messages import message_versions, random_message, random_messages
 

@@ -6,17 +6,17 @@ from hypothesis import strategies as st
 from sediment.segment_io.errors import CorruptSnapshotError
 from sediment.segment_io.format.layout import SNAPSHOT_ENTRY_STRUCT
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.producer_state import (
-    ProducerEntry,
-    ProducerState,
-)
-from sediment.segment_io.partition.snapshots import (
+from sediment.segment_io.partition.producer_snapshots import (
     choose_snapshot,
     encode_snapshot,
     load_producer_state,
     parse_snapshot,
     snapshots_in_range,
     stray_snapshots,
+)
+from sediment.segment_io.partition.producer_state import (
+    ProducerEntry,
+    ProducerState,
 )
 
 DAY_MS = 86_400_000

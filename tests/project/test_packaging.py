@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributions import (
+from tests.jobs.log_dirs import make_log_dir
+from tests.project.distributions import (
     IS_CHECKOUT,
     PACKAGES,
     ROOT,
@@ -23,7 +24,6 @@ from tests.distributions import (
     git_files,
     install,
 )
-from tests.jobs.log_dirs import make_log_dir
 from tests.segments import NOW_MS, batch_bytes, write_segment
 
 pytestmark = pytest.mark.skipif(not IS_CHECKOUT, reason="only a checkout says which files there are")

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from sediment.engine.directory.backup_links import BEFORE_OF_FILE, snapshot_log_dir, snapshot_partition
+from sediment.engine.directory.originals.backup_links import BEFORE_OF_FILE, snapshot_log_dir, snapshot_partition
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs

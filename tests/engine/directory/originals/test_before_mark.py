@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from sediment.engine.directory.before_mark import BeforeMark, fingerprint, make_mark, read_mark
+from sediment.engine.directory.originals.before_mark import BeforeMark, fingerprint, make_mark, read_mark
 from sediment.segment_io.fs import Fs
 
 LOG = f"{0:020d}.log"
