@@ -251,10 +251,12 @@ def test_random_commits_and_removals_leave_what_a_plain_list_of_them_leaves(seed
     for offset in range(400):
         group, topic, partition = f"g{dice.randrange(3)}", f"t{dice.randrange(2)}", dice.randrange(3)
         act = dice.random()
-        legacy = versioned(0, m.LegacyOffsetCommitKey(group=group, topic=topic, partition=partition))
-        key = offset_key(group, topic, partition) if act < 0.97 else legacy
+        key, value = offset_key(group, topic, partition), offset_value(offset)
+        if act > 0.97:
+            key = versioned(0, m.LegacyOffsetCommitKey(group=group, topic=topic, partition=partition))
+            value = versioned(0, m.LegacyOffsetCommitValue(offset=offset, metadata="", commit_timestamp=NOW_MS))
         if act < 0.8 or act > 0.985:
-            log.add(key, offset_value(offset, 3 if key is not legacy else 1))
+            log.add(key, value)
             offsets[group, topic, partition] = offset
             groups.add(group)
         elif act < 0.9 or act > 0.97:
