@@ -18,8 +18,10 @@ from sediment.version import __version__
 
 if TYPE_CHECKING:
     from sediment import records
-    from sediment.api import compact, dump, expire, history, plan, recover, snapshot, verify
+    from sediment.api import compact, dump, erase, expire, history, plan, recover, snapshot, verify
     from sediment.jobs.dump import TableDump
+    from sediment.jobs.erasing.check_evidence import CheckReport
+    from sediment.jobs.erasing.report import EraseRunReport
     from sediment.jobs.expire import ExpiryRunReport
     from sediment.jobs.history import HistoryReport
     from sediment.jobs.plan import PlanReport
@@ -40,9 +42,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "CheckReport",
     "CompactionRunReport",
     "CorruptDataError",
     "DirectoryInUseError",
+    "EraseRunReport",
     "ExpiryRunReport",
     "HistoryReport",
     "OwnershipError",
@@ -61,6 +65,7 @@ __all__ = [
     "__version__",
     "compact",
     "dump",
+    "erase",
     "expire",
     "history",
     "plan",
@@ -72,8 +77,10 @@ __all__ = [
 
 if not TYPE_CHECKING:
     _MODULES = {
-        "sediment.api": ("compact", "dump", "expire", "history", "plan", "recover", "snapshot", "verify"),
+        "sediment.api": ("compact", "dump", "erase", "expire", "history", "plan", "recover", "snapshot", "verify"),
         "sediment.jobs.dump": ("TableDump",),
+        "sediment.jobs.erasing.check_evidence": ("CheckReport",),
+        "sediment.jobs.erasing.report": ("EraseRunReport",),
         "sediment.jobs.expire": ("ExpiryRunReport",),
         "sediment.jobs.history": ("HistoryReport",),
         "sediment.jobs.plan": ("PlanReport",),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sediment.jobs.dump import TableDump
+    from sediment.jobs.erasing.check_evidence import CheckReport
+    from sediment.jobs.erasing.report import EraseRunReport
     from sediment.jobs.expire import ExpiryRunReport
     from sediment.jobs.history import HistoryReport
     from sediment.jobs.plan import PlanReport
@@ -165,6 +167,91 @@ def compact(
     """
     keywords = locals()
     from sediment.jobs import compact as job
+
+    return call_until_stopped(job.command, job.perform, keywords)
+
+
+def erase(
+    log_dirs: Paths = (),
+    *,
+    keys_file: Path | None = None,
+    key_format: Literal["text", "hex", "base64"] = "text",
+    where: str | None = None,
+    verdicts: Path | None = None,
+    action: Literal["drop", "tombstone", "replace"] | None = None,
+    replacement: Path | None = None,
+    all_versions: bool = False,
+    tombstones_out: Path | None = None,
+    evidence: Path | None = None,
+    secret_file: Path | None = None,
+    signing_key: Path | None = None,
+    check: Path | None = None,
+    public_key: Path | None = None,
+    dry_run: bool = False,
+    keep_originals: Path | None = None,
+    allow_network_fs: bool = False,
+    partitions: Texts = (),
+    allow_empty_selection: bool = False,
+    settings: Settings = (),
+    config: Path | None = None,
+    metadata: Path | None = None,
+    broker_defaults: bool = False,
+    fail_on_unknown: bool = False,
+    now_ms: int | None = None,
+    master: str | None = None,
+    ledger: Path | None = None,
+    report: Path | None = None,
+    metrics: Path | None = None,
+    spark: SparkSession | None = None,
+) -> EraseRunReport | CheckReport:
+    """Erase records from log directories, whose broker must be stopped; or check the evidence of that.
+
+    No question is asked.  Ctrl-C finishes the current group of segments, commits it and releases the locks.
+
+    Args:
+        log_dirs: as for `plan`.
+        keys_file: erase the records with the keys in this file, one key a line.
+        key_format: format of the keys in `keys_file`.
+        where: erase the records for which this condition of Spark SQL on the table `records` is true; `@FILE` reads it.
+        verdicts: erase the records in this Parquet, Delta or CSV table of topic, partition, offset and optionally
+            action, key and value.
+        action: drop the record, make its value null, or replace its value; default: tombstone in compacted topics,
+            drop in others.
+        replacement: file with the bytes of the new value.
+        all_versions: drop older records of a dropped record's key in compacted topics too.
+        tombstones_out: write the keys that got a tombstone to this file.
+        evidence: scan everything again after the run, and write signed evidence to this file.
+        secret_file: secret of the HMACs that stand for the subjects in the evidence.
+        signing_key: private Ed25519 key in PEM that signs the evidence.
+        check: erase nothing; check the signature of the evidence in this file, and `log_dirs`, if given, against it.
+        public_key: with `check`, the public key in PEM.
+        dry_run: change nothing; report what would be erased.
+        keep_originals: hard-link the files to be replaced into this directory first.
+        allow_network_fs: allow network filesystems.
+        partitions: names or globs of partitions to select, such as `orders-*`.
+        allow_empty_selection: accept a name or glob that matches nothing.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
+            one topic.
+        config: the broker's `server.properties`.
+        metadata: the log directory that holds `__cluster_metadata-0`.
+        broker_defaults: use Kafka's default for every setting that is not stated.
+        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        now_ms: the clock of every rule; default: now.
+        master: URL of a Spark master, for a session that this call starts.
+        ledger: append this run to the ledger at this path or URI.
+        report: write an HTML report of this run to this file.
+        metrics: write Prometheus metrics of this run to this file.
+        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+            SparkContext, or one that this call starts and stops.
+
+    Raises:
+        UsageError: a directory, a setting or an option is wrong; nothing was changed.
+        DirectoryInUseError: a broker or another run holds a directory.
+        SedimentError: the broker did not stop cleanly; nothing was changed.
+        RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
+    """
+    keywords = locals()
+    from sediment.jobs import erase as job
 
     return call_until_stopped(job.command, job.perform, keywords)
 

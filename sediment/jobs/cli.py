@@ -30,6 +30,7 @@ COMMANDS = {
     "completion": ("sediment.jobs.completion", "Print the completion script for bash, zsh or fish."),
     "delta-jars": ("sediment.jobs.delta_jars", "Fetch the JARs for Delta tables, once per machine."),
     "dump": ("sediment.jobs.dump", "Show the contents of segments and of their indexes and checkpoints."),
+    "erase": ("sediment.jobs.erase", "Erase records from any log, with evidence."),
     "expire": ("sediment.jobs.expire", "Delete segments past their retention limits."),
     "history": ("sediment.jobs.history", "Show the runs in a ledger."),
     "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
