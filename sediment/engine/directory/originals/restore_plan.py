@@ -259,10 +259,11 @@ class _Planner:
     def _is_as_before(self, found: OriginalFile | None) -> bool:
         """Return True if a present file is as before the run; all but closed logs are put back as copies."""
         before = None if found is None else self._removed_by_run.get(found.name)
-        if found is None or before is None:
-            return False
+        if found is None or before is None or found == before:
+            return before is not None and found is not None
+        # The files of a cleaned segment have the modification time of their source, and may have its size too.
         is_closed_log = found.name.endswith(_LOG) and _base_of(found.name) != max(self._before)
-        return (_is_same if is_closed_log else _is_copy)(found, before)
+        return found != self._new.get(found.name) and not is_closed_log and _is_copy(found, before)
 
     def _is_made(self, name: str, file: OriginalFile) -> bool:
         """Return True if a file is as the run made it, and not as before the run."""
