@@ -33,10 +33,13 @@ COMMANDS = {
     "erase": ("sediment.jobs.erase", "Erase records from any log, with evidence."),
     "expire": ("sediment.jobs.expire", "Delete segments past their retention limits."),
     "history": ("sediment.jobs.history", "Show the runs in a ledger."),
+    "originals": ("sediment.jobs.originals", "List the runs that kept originals, and which can be undone."),
     "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
+    "restore": ("sediment.jobs.restore", "Put partitions back as they were before a run that kept its originals."),
     "serve": ("sediment.jobs.serve", "Let Kafka clients read a log directory, without a broker."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
     "recover": ("sediment.jobs.recover", "Load partitions as a broker does at its start, and repair them."),
+    "vacuum": ("sediment.jobs.vacuum", "Remove the originals of old runs, which can then not be undone."),
     "warm-up": ("sediment.jobs.warm_up", "Compile kernels and archive Spark's classes, so the first run starts fast."),
     "verify": ("sediment.jobs.verify", "Check that one directory is a correct compaction of another."),
 }

@@ -59,8 +59,13 @@ def catalogue_of_run(
     run_id: str,
     checkpoints: Mapping[Path, LogDirCheckpoints],
     partitions: Iterable[OriginalPartition],
+    *,
+    restores: str | None = None,
 ) -> Catalogue:
-    """Return the catalogue of a run of `command` before it removes files; `checkpoints` has a key per log directory."""
+    """Return the catalogue of a run of `command` before it removes files; `checkpoints` has a key per log directory.
+
+    `restores` is the run that a run of `restore` undoes.
+    """
     return Catalogue(
         run_id=run_id,
         command=command,
@@ -69,6 +74,7 @@ def catalogue_of_run(
         started_ms=time.time_ns() // 1_000_000,
         log_dirs=tuple(log_dir_before(path, found) for path, found in checkpoints.items()),
         partitions=tuple(partitions),
+        restores=restores,
     )
 
 

@@ -28,7 +28,7 @@ from sediment.segment_io.errors import UsageError
 TERMINAL_OPTIONS = frozenset({"json", "quiet", "log_format", "yes"})
 """Options of the terminal, which Python functions do not have."""
 
-_RENAMED = {"partition": "partitions", "set": "settings"}
+_RENAMED = {"partition": "partitions", "set": "settings", "from": "originals"}
 
 _Report = TypeVar("_Report", bound=RunReport[Any])
 _Outcome = TypeVar("_Outcome")
