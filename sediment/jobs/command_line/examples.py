@@ -56,6 +56,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
             ("show the last five runs", "sediment history /var/lib/sediment/ledger --last 5"),
             ("show one partition in all runs", "sediment history /var/lib/sediment/ledger --partition orders-0"),
         ),
+        "originals": (("list what can be undone", "sediment originals /var/lib/kafka-originals"),),
         "plan": (
             (
                 "explain why nothing is compacted",
@@ -80,6 +81,16 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "sediment reencode /var/lib/kafka/data --codec zstd --level 9 --batch-bytes 64k --keep-originals /keep",
             ),
         ),
+        "restore": (
+            (
+                "show what the undoing of a run would change",
+                "sediment restore /var/lib/kafka/data --from /var/lib/kafka-originals --run 8e92ab2e1b9f --dry-run",
+            ),
+            (
+                "undo all runs since a time",
+                "sediment restore /var/lib/kafka/data --from /var/lib/kafka-originals --as-of 2026-11-22T18:00:00Z",
+            ),
+        ),
         "serve": (
             ("let clients on this machine read a backup", "sediment serve /backup/data --read-only"),
             (
@@ -97,6 +108,13 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "write the latest value of each key",
                 "sediment snapshot /var/lib/kafka/data --partition 'orders-*' --to /tables/orders",
             ),
+        ),
+        "vacuum": (
+            (
+                "remove the originals of runs that ended more than a week ago",
+                "sediment vacuum originals --older-than 7d",
+            ),
+            ("keep those of one run", "sediment vacuum originals --run 8e92ab2e1b9f --pin audit"),
         ),
         "verify": (("compare a compacted copy with its source", "sediment verify /backup/before /backup/after"),),
         "warm-up": (("compile after an installation or an update", "sediment warm-up"),),
