@@ -18,15 +18,33 @@ from sediment.version import __version__
 
 if TYPE_CHECKING:
     from sediment import records
-    from sediment.api import compact, dump, expire, history, plan, recover, snapshot, verify
+    from sediment.api import (
+        compact,
+        dump,
+        erase,
+        expire,
+        history,
+        originals,
+        plan,
+        recover,
+        restore,
+        snapshot,
+        vacuum,
+        verify,
+    )
     from sediment.jobs.dump import TableDump
+    from sediment.jobs.erasing.check_evidence import CheckReport
+    from sediment.jobs.erasing.report import EraseRunReport
     from sediment.jobs.expire import ExpiryRunReport
     from sediment.jobs.history import HistoryReport
+    from sediment.jobs.originals import OriginalsRunReport
     from sediment.jobs.plan import PlanReport
     from sediment.jobs.recover import RecoveryRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport, RunReport
+    from sediment.jobs.restore import RestoreRunReport
     from sediment.jobs.snapshot import SnapshotReport
     from sediment.jobs.spark.cancellation import RunStopped
+    from sediment.jobs.vacuum import VacuumRunReport
     from sediment.jobs.verification.report import VerificationReport
     from sediment.segment_io.errors import (
         CorruptDataError,
@@ -40,15 +58,19 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "CheckReport",
     "CompactionRunReport",
     "CorruptDataError",
     "DirectoryInUseError",
+    "EraseRunReport",
     "ExpiryRunReport",
     "HistoryReport",
+    "OriginalsRunReport",
     "OwnershipError",
     "PartitionFailure",
     "PlanReport",
     "RecoveryRunReport",
+    "RestoreRunReport",
     "RunFailedError",
     "RunReport",
     "RunStopped",
@@ -57,31 +79,54 @@ __all__ = [
     "SourceChangedError",
     "TableDump",
     "UsageError",
+    "VacuumRunReport",
     "VerificationReport",
     "__version__",
     "compact",
     "dump",
+    "erase",
     "expire",
     "history",
+    "originals",
     "plan",
     "records",
     "recover",
+    "restore",
     "snapshot",
+    "vacuum",
     "verify",
 ]
 
 if not TYPE_CHECKING:
     _MODULES = {
-        "sediment.api": ("compact", "dump", "expire", "history", "plan", "recover", "snapshot", "verify"),
+        "sediment.api": (
+            "compact",
+            "dump",
+            "erase",
+            "expire",
+            "history",
+            "originals",
+            "plan",
+            "recover",
+            "restore",
+            "snapshot",
+            "vacuum",
+            "verify",
+        ),
         "sediment.jobs.dump": ("TableDump",),
+        "sediment.jobs.erasing.check_evidence": ("CheckReport",),
+        "sediment.jobs.erasing.report": ("EraseRunReport",),
         "sediment.jobs.expire": ("ExpiryRunReport",),
         "sediment.jobs.history": ("HistoryReport",),
+        "sediment.jobs.originals": ("OriginalsRunReport",),
         "sediment.jobs.plan": ("PlanReport",),
         "sediment.jobs.recover": ("RecoveryRunReport",),
         "sediment.jobs.reporting.run_report": ("CompactionRunReport", "RunReport"),
+        "sediment.jobs.restore": ("RestoreRunReport",),
         "sediment.jobs.snapshot": ("SnapshotReport",),
         "sediment.jobs.spark.cancellation": ("RunStopped",),
         "sediment.jobs.verification.report": ("VerificationReport",),
+        "sediment.jobs.vacuum": ("VacuumRunReport",),
         "sediment.records": ("records",),
         "sediment.segment_io.errors": (
             "CorruptDataError",

@@ -37,12 +37,11 @@ from sediment.engine.directory.originals.backup_links import (
     snapshot_log_dir,
     snapshot_partition,
 )
-from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
 from sediment.engine.directory.spool import check_announced, spool_swap
 from sediment.engine.directory.swap import commit, discard_parts, make_durable
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
-from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
-from sediment.jobs.cleaning.cleaning_run import STOPPED, CleaningRun, perform_run
+from sediment.jobs.cleaning.backup_links import begin_originals, end_originals
+from sediment.jobs.cleaning.cleaning_run import STOPPED, CleaningRun, perform_run, update_cleaner_checkpoint
 from sediment.jobs.cleaning.estimates import find_resources
 from sediment.jobs.cleaning.options import FAIL, KEEP, CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import quarantined, settled, uncommitted, untouched
@@ -68,16 +67,11 @@ from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_n
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when, stop_on_signals
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import TaskResult, run_on_executors, run_pending
-from sediment.segment_io.errors import (
-    CorruptCheckpointError,
-    SedimentError,
-)
+from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.format.names import CLEANER_FILE, LOCK_FILE, TopicPartition, parse_segment_file
+from sediment.segment_io.format.names import TopicPartition, parse_segment_file
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import update_offset_checkpoint, write_offset_checkpoint
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
 
 if TYPE_CHECKING:
     from sediment.compaction.policy import CleanableRange
@@ -161,24 +155,20 @@ class _CompactionRun(CleaningRun):
         """
         if self._own.keep_originals is None or self._own.dry_run:
             return list(tasks), []
-        listed: list[CleaningTask] = []
-        failed: list[PartitionReport] = []
-        before: list[OriginalPartition] = []
-        checkpoints = {path: read_checkpoints(path, self._fs) for path in self._locks}
-        for task in tasks:
-            partition, directory = task.listing.partition, task.listing.path
-            try:
-                names = segment_file_names(directory, self._fs)
-                before.append(
-                    partition_before(partition, directory, checkpoints[directory.parent], names, None, self._fs)
-                )
-                listed.append(task)
-            except (SedimentError, OSError) as error:
-                failed.append(PartitionReport(str(partition), str(directory.parent), FAILED, *describe(error)))
-        header = catalogue_of_run(self._options, "compact", self.run_id, checkpoints, before)
-        self._originals = BackupLinks(self._own.keep_originals, header, self._fs)
-        self._originals.begin()
-        return listed, failed
+        self._originals, failed = begin_originals(
+            self._options,
+            "compact",
+            self.run_id,
+            self._own.keep_originals,
+            [task.listing for task in tasks],
+            self._fs,
+        )
+        unlisted = {listing.path for listing, _, _ in failed}
+        reports = [
+            PartitionReport(str(listing.partition), str(listing.path.parent), FAILED, code, text)
+            for listing, code, text in failed
+        ]
+        return [task for task in tasks if task.listing.path not in unlisted], reports
 
     def _open_directories(self) -> list[SelectedDirectory]:
         """Check every directory and the selection before any change; read them again under their locks."""
@@ -411,7 +401,7 @@ class _CompactionRun(CleaningRun):
                 )
         for log_dir, offsets in checkpoints.items():
             try:
-                _update_checkpoint(self._fs, log_dir / CLEANER_FILE, offsets)
+                update_cleaner_checkpoint(self._fs, log_dir, offsets)
             except (SedimentError, OSError) as error:
                 late = f"its segments are clean, but the checkpoint was not written: {describe(error)[1]}"
                 reports = [
@@ -475,15 +465,6 @@ class _CompactionRun(CleaningRun):
         """Link a partition before this run changes it, even if an interrupted run has already changed it."""
         if self._own.keep_before is not None:
             snapshot_partition(partition, log_dir, self._own.keep_before, self._fs)
-
-
-def _update_checkpoint(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set `offsets` in a checkpoint file; a malformed file counts as empty, as for a broker, and is replaced."""
-    like = path.with_name(LOCK_FILE)
-    try:
-        update_offset_checkpoint(fs, path, offsets, like=like)
-    except CorruptCheckpointError:
-        write_offset_checkpoint(fs, path, offsets, like=like)
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:

@@ -619,7 +619,7 @@ def delete_group(
         try:
             lock.check()
             if originals is not None:
-                originals.keep(each.partition, each.view.listing.path, each.files)
+                originals.keep(each.view.listing.path, each.files)
         except (SedimentError, OSError) as error:
             reports.append(_left_alone(each, *describe(error), fs))
             continue

@@ -64,7 +64,8 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
 
     * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still hold its
       records.  Otherwise the replacement is refused, unless no old log is left and the new logs are framed.
-    * A replacement that a `.cleaned` file requires to be undone is refused if a new segment has no old segment.
+    * A replacement that a `.cleaned` file requires to be undone is refused if a new segment has no old segment.  A new
+      segment with a second link is deleted nevertheless: a restore linked it, and the original keeps its bytes.
     * An index with offsets or positions past the end of its log is deleted; a log without an offset index is recovered.
     * If there are several new segments, an old log that lies between two of them and ends before the next one stays.
     * An index of the old segment is deleted if the new segment of the same base has none of that kind, even if the new
@@ -148,7 +149,9 @@ def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: 
     """Refuse to delete a new log without an old one; while a `.cleaned` exists, all old logs should exist."""
     for name in undone:
         entry = fs.entry(directory / name) if name.endswith(_LOG + SWAP_SUFFIX) else None
-        if entry is not None and entry.size_bytes and not old.reach(_offset_of(directory, name)):
+        if entry is None or not entry.size_bytes or (directory / name).stat().st_nlink > 1:
+            continue
+        if not old.reach(_offset_of(directory, name)):
             raise CorruptDataError(
                 "a new segment of an interrupted, incomplete replacement has no old segment beside it",
                 partition=directory.name,

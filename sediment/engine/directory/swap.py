@@ -22,7 +22,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from sediment.compaction.prepared_swap import CleanedGroup, PartFile, PreparedSwap
+from sediment.compaction.prepared_swap import CleanedGroup, PartFile, PartSegment, PreparedSwap
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
     SourceChangedError,
@@ -287,6 +287,58 @@ def _file_names(source: SegmentRef) -> Iterator[str]:
     for kind, size_bytes in zip(_INDEX_KINDS, sizes, strict=True):
         if size_bytes is not None:
             yield segment_file_name(source.base_offset, kind)
+
+
+# ------------------------------------------------------------------------------------------------------------ insertion
+def insert(
+    partition: TopicPartition,
+    directory: Path,
+    segments: Iterable[PartSegment],
+    fs: Fs,
+    *,
+    before_segment: Callable[[], None] | None = None,
+) -> None:
+    """Give prepared segments their final names before the first segment of a log, or after its last one.
+
+    Pass segments before the first one descending and those after the last one ascending, so that a crash leaves no gap.
+    The directory's lock must be held.  All parts are made durable first.  Then, for each segment, `before_segment` is
+    called, which can raise to end the insertion, and:
+
+    1. The indexes get their final names.
+       Start: they are orphans without their log, which it removes.
+    2. Sync the directory.
+       Start: as right after 1.
+    3. The log gets its final name.
+       Start: the segment is part of the log.
+    4. Sync the directory.
+
+    Raises:
+        SourceChangedError: a file of that name exists, or a part is missing or has another size; the segments before it
+            are inserted, this one and the rest are not.
+        OSError: an operation failed; the segments before this one are inserted.
+
+    Source: kafka-log 05 §2 pass 4 (orphans).
+    """
+    wanted = list(segments)
+    for part in (part for segment in wanted for part in segment.files):
+        fs.sync_file(directory / part.part_name)
+    if wanted:
+        fs.sync_directory(directory)
+    for segment in wanted:
+        if before_segment is not None:
+            before_segment()
+        for part in segment.files:
+            found = fs.entry(directory / part.part_name)
+            if found is None or found.size_bytes != part.size_bytes:
+                raise _changed(partition, directory / part.part_name, "a prepared file is missing or has another size")
+            if fs.exists(directory / part.final_name):
+                raise _changed(partition, directory / part.final_name, "a segment of this base offset exists")
+        log, *indexes = segment.files
+        for part in indexes:
+            fs.rename(directory / part.part_name, directory / part.final_name)
+        fs.sync_directory(directory)
+        fs.rename(directory / log.part_name, directory / log.final_name)
+        fs.sync_directory(directory)
 
 
 # ------------------------------------------------------------------------------------------------------------- deletion

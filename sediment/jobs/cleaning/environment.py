@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from sediment.engine.directory.lock import check_run_token
 from sediment.engine.directory.throttle import Throttle
-from sediment.jobs.cleaning.options import CleaningTask, RateLimit
+from sediment.jobs.cleaning.options import RateLimit
 from sediment.segment_io.buffers import Buffer, counted
 from sediment.segment_io.errors import LimitReachedError
 from sediment.segment_io.fs import DryRunFs, Fs
@@ -25,8 +26,32 @@ OnBytes = Callable[[int], None]
 _WRITE_BYTES = 8 << 20  # between two calls of the throttle
 
 
+class TaskOfRun(Protocol):
+    """A task that writes in a log directory for a run."""
+
+    @property
+    def log_dir(self) -> Path:
+        """Log directory."""
+        ...
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run."""
+        ...
+
+    @property
+    def dry_run(self) -> bool:
+        """True if nothing is written."""
+        ...
+
+    @property
+    def rate_limit(self) -> RateLimit:
+        """Limits on speed and time."""
+        ...
+
+
 @contextmanager
-def task_environment(task: CleaningTask) -> Iterator[tuple[Fs, OnBytes]]:
+def task_environment(task: TaskOfRun) -> Iterator[tuple[Fs, OnBytes]]:
     """Yield the file operations of a task, and the callback for the bytes that it reads.
 
     Raises:
@@ -34,10 +59,10 @@ def task_environment(task: CleaningTask) -> Iterator[tuple[Fs, OnBytes]]:
         LimitReachedError: the time of the run is over.
     """
     with throttled(task.rate_limit) as on_bytes:
-        if task.options.dry_run:
+        if task.dry_run:
             yield DryRunFs(), on_bytes
             return
-        check_token = partial(check_run_token, task.listing.path.parent, task.run_id)
+        check_token = partial(check_run_token, task.log_dir, task.run_id)
         check_token()
         yield _RunFs(check_token, on_bytes), on_bytes
 

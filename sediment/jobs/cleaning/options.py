@@ -148,6 +148,16 @@ class CleaningTask:
     rate_limit: RateLimit = RateLimit()
     resources: Resources = WHOLE_RUN
 
+    @property
+    def log_dir(self) -> Path:
+        """Log directory."""
+        return self.listing.path.parent
+
+    @property
+    def dry_run(self) -> bool:
+        """True if nothing is written."""
+        return self.options.dry_run
+
     def weight(self) -> int:
         """Return the `.log` bytes of the partition."""
         return self.listing.log_bytes()

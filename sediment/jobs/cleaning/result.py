@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sediment.engine.directory.uncleanable import Uncleanable, uncleanable_after
 from sediment.jobs.reporting.error_text import describe
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sediment.compaction.grouping import CleaningPlan
     from sediment.compaction.policy import CleanableRange
     from sediment.compaction.prepared_swap import PreparedSwap
-    from sediment.jobs.cleaning.options import CleaningTask
+    from sediment.segment_io.partition.listing import LogListing
 
 MAX_SECONDS = "max-seconds"
 TASK_ERRORS = (SedimentError, OSError)
@@ -69,7 +69,21 @@ def failure(code: str, reason: str) -> CleaningResult:
     return CleaningResult(reason_code=code, reason=reason, failed=True)
 
 
-def failed_task(task: CleaningTask, error: SedimentError | OSError) -> CleaningResult:
+class PartitionTask(Protocol):
+    """A task on one partition."""
+
+    @property
+    def listing(self) -> LogListing:
+        """Listing of the partition."""
+        ...
+
+    @property
+    def now_ms(self) -> int:
+        """Clock of the run."""
+        ...
+
+
+def failed_task(task: PartitionTask, error: SedimentError | OSError) -> CleaningResult:
     """Return the result of a task that ended with `error`; corrupt data marks the partition as uncleanable."""
     if isinstance(error, LimitReachedError):
         return CleaningResult(reason_code=MAX_SECONDS, reason=str(error))

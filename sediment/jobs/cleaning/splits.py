@@ -135,7 +135,7 @@ def _in_one_task(sc: Any, task: CleaningTask, work: Callable[[Iterable[int]], It
 
 def _discard(task: CleaningTask) -> None:
     """Remove the parts of splits that will not be committed."""
-    if not task.options.dry_run:
+    if not task.dry_run:
         discard_parts(task.listing.path, task.run_id, Fs())
 
 

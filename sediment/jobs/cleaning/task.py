@@ -124,7 +124,7 @@ def start_cleaning(
         return replace(result, swap=swap, strategy=strategy.value, seconds_by_stage=timer.seconds())
 
     # A dry run writes nothing, but it must compare the segments as soon as it has read them.
-    return completed(finish()) if task.options.dry_run else Pending(finish)
+    return completed(finish()) if task.dry_run else Pending(finish)
 
 
 def _start_sweep(
@@ -134,7 +134,7 @@ def _start_sweep(
     from sediment.compaction.cleaner import sweep_log
 
     def discard() -> None:
-        if not task.options.dry_run:
+        if not task.dry_run:
             discard_parts(task.listing.path, task.run_id, fs, attempt=attempt)
 
     try:
@@ -246,7 +246,7 @@ def roll_active(task: CleaningTask, fs: Fs) -> CleaningTask:
     rolled = replace(task, listing=roll.listing, on_disk=listing.segments)
     if open_and_select(rolled, fs)[1].blocked_by is not None:
         return task
-    if task.options.dry_run:
+    if task.dry_run:
         return rolled
     perform_roll(roll, fs)
     return replace(task, listing=list_log(listing.partition, listing.path, fs))
@@ -260,7 +260,7 @@ def check_undisturbed(task: CleaningTask, fs: Fs) -> None:
     """
     listing = task.listing
     before = (task.on_disk or listing.segments)[:-1]
-    if task.options.dry_run and list_log(listing.partition, listing.path, fs).segments[:-1] != before:
+    if task.dry_run and list_log(listing.partition, listing.path, fs).segments[:-1] != before:
         raise SourceChangedError(
             "the segments changed while they were read",
             partition=str(listing.partition),

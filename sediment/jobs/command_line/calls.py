@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import click
 
-from sediment.jobs.command_line.options import CommonOptions, GivenOptions, shown_option
+from sediment.jobs.command_line.options import CHECK, CommonOptions, GivenOptions, shown_option
 from sediment.jobs.reporting.run_report import RunReport
 from sediment.jobs.spark.cancellation import RunStopped
 from sediment.jobs.spark.session import check_session, finish_stopping
@@ -28,7 +28,7 @@ from sediment.segment_io.errors import UsageError
 TERMINAL_OPTIONS = frozenset({"json", "quiet", "log_format", "yes"})
 """Options of the terminal, which Python functions do not have."""
 
-_RENAMED = {"partition": "partitions", "set": "settings"}
+_RENAMED = {"partition": "partitions", "set": "settings", "from": "originals"}
 
 _Report = TypeVar("_Report", bound=RunReport[Any])
 _Outcome = TypeVar("_Outcome")
@@ -155,7 +155,8 @@ def _options(
 ) -> tuple[GivenOptions, dict[str, Any], dict[str, Any]]:
     values, given = option_values(command, keywords)
     common, own = GivenOptions.split(values)
-    return common, own, {"spark": _checked(keywords["spark"]), "from_python": True, "given": given}
+    caller = {"spark": _checked(keywords["spark"]), "from_python": True, "given": given}
+    return common, own, {"needs_log_dir": not own.get(CHECK), **caller}
 
 
 def _checked(spark: Any) -> Any:

@@ -38,6 +38,11 @@ from sediment.segment_io.fs import Fs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CHECK = "check_file"
+"""Parameter of commands that can check an earlier result in place of a run; the check needs no log directory."""
+
+_HIDDEN = "(hidden)"
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Report = TypeVar("_Report", bound=RunReport[Any])
 _Outcome = TypeVar("_Outcome")
@@ -247,8 +252,12 @@ class GivenOptions:
         own = {name: value for name, value in values.items() if name not in names}
         return GivenOptions(**{name: values[name] for name in names}), own
 
-    def perform(self, command: str, work: Callable[[CommonOptions], _Outcome], **caller: Any) -> _Outcome:
+    def perform(
+        self, command: str, work: Callable[[CommonOptions], _Outcome], *, needs_log_dir: bool = True, **caller: Any
+    ) -> _Outcome:
         """Call `work` with the options of a run of `command`; `caller` are fields of `CommonOptions`.
+
+        Unless the run `needs_log_dir`, no log directory has to be given.
 
         If the settings or `work` raise an error, the requested HTML report and metrics show it.
 
@@ -264,7 +273,8 @@ class GivenOptions:
                 broker_defaults=self.broker_defaults,
                 metadata_dir=_log_dir_of_metadata(self.metadata_dir),
             )
-            options = options.with_settings(settings)
+            if needs_log_dir or self.log_dirs:
+                options = options.with_settings(settings)
             if not self.log_dirs:
                 options.check_outputs()
             return work(options)
@@ -325,6 +335,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             return common.perform(
                 context.command.name or "",
                 lambda options: command(options=options, **own),
+                needs_log_dir=not own.get(CHECK),
                 as_json=as_json,
                 quiet=quiet,
                 given=_given_options(context),
@@ -426,9 +437,15 @@ def _given_options(context: click.Context) -> tuple[tuple[str, str], ...]:
     return tuple(given)
 
 
+class HiddenValueOption(click.Option):
+    """Option with a value that no report, page or catalogue may show."""
+
+
 def shown_option(option: click.Option, value: Any) -> list[tuple[str, str]]:
-    """Return the name and each value of a given option; a flag has an empty value."""
+    """Return the name and each value of a given option; a flag has an empty value, and a hidden value is not shown."""
     values = value if isinstance(value, tuple) else (value,)
+    if isinstance(option, HiddenValueOption):
+        values = (_HIDDEN,)
     return [(max(option.opts, key=len), "" if option.is_flag else str(each)) for each in values]
 
 

@@ -30,7 +30,8 @@ SKIPPED = "skipped"
 FAILED = "failed"
 QUARANTINED = "quarantined"
 WRONG = "wrong"
-BAD_STATUSES = frozenset({FAILED, QUARANTINED, WRONG})
+REFUSED = "refused"
+BAD_STATUSES = frozenset({FAILED, QUARANTINED, WRONG, REFUSED})
 """Statuses of a partition that make the exit status 1."""
 
 POLICY_UNKNOWN = "policy-unknown"

@@ -59,6 +59,7 @@ _APPLIED = _TRANSACTION_STEPS | {
     "TopicRecord",
     "RemoveTopicRecord",
     "PartitionRecord",
+    "PartitionChangeRecord",
     "ConfigRecord",
     "FeatureLevelRecord",
     "UserScramCredentialRecord",
@@ -76,17 +77,22 @@ class ClusterMetadata:
     """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last record that counts.
 
     A topic without its own configs has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text; the
-    configs of all brokers are under ALL_BROKERS.  `partitions` are the numbers of each topic's partitions, `features`
-    the finalized levels, and `scram_credentials` the records by mechanism number and user.
+    configs of all brokers are under ALL_BROKERS.  `replicas` are the node ids of each partition by topic and number,
+    `features` the finalized levels, and `scram_credentials` the records by mechanism number and user.
     """
 
     topic_ids: Mapping[str, str]
     topic_configs: Mapping[str, Mapping[str, str]]
     broker_configs: Mapping[str, Mapping[str, str]]
     end_offset: int
-    partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    replicas: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
     scram_credentials: Mapping[tuple[int, str], Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def partitions(self) -> Mapping[str, frozenset[int]]:
+        """The numbers of each topic's partitions."""
+        return {topic: frozenset(found) for topic, found in self.replicas.items()}
 
     def configs_of_broker(self, node_id: int | None) -> dict[str, str]:
         """Return the dynamic configs of all brokers, overridden by those of the broker unless `node_id` is None."""
@@ -281,7 +287,7 @@ class _State:
     def __init__(self) -> None:
         self._topic_ids: dict[str, str] = {}
         self._topic_names: dict[str, str] = {}
-        self._partitions: dict[str, set[int]] = {}
+        self._replicas: dict[str, dict[int, tuple[int, ...]]] = {}
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._features: dict[str, int] = {}
         self._scram_credentials: dict[tuple[int, str], Any] = {}
@@ -316,9 +322,7 @@ class _State:
             topic_configs=self._of(ResourceType.TOPIC),
             broker_configs=self._of(ResourceType.BROKER),
             end_offset=end_offset,
-            partitions={
-                name: frozenset(self._partitions.get(topic_id, ())) for name, topic_id in self._topic_ids.items()
-            },
+            replicas={name: self._replicas.get(topic_id, {}) for name, topic_id in self._topic_ids.items()},
             features=self._features,
             scram_credentials=self._scram_credentials,
         )
@@ -337,15 +341,17 @@ class _State:
                 if topic_id not in self._topic_names:
                     raise CorruptBatchError(f"topic id {topic_id} is deleted but was never created")
                 deleted = self._topic_names.pop(topic_id)
-                self._partitions.pop(topic_id, None)
+                self._replicas.pop(topic_id, None)
                 self._topic_ids.pop(deleted, None)
                 self._configs.pop((ResourceType.TOPIC, deleted), None)
             case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=None):
                 self._configs.get((kind, resource), {}).pop(key, None)
             case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=str(value)):
                 self._configs.setdefault((kind, resource), {})[key] = value
-            case m.PartitionRecord(topic_id=uuid, partition_id=number):
-                self._partitions.setdefault(format_uuid(uuid.bytes), set()).add(number)
+            case m.PartitionRecord(topic_id=uuid, partition_id=number, replicas=nodes):
+                self._replicas.setdefault(format_uuid(uuid.bytes), {})[number] = tuple(nodes)
+            case m.PartitionChangeRecord(topic_id=uuid, partition_id=number, replicas=tuple(nodes)):
+                self._replicas.setdefault(format_uuid(uuid.bytes), {})[number] = tuple(nodes)
             case m.FeatureLevelRecord(name=name, feature_level=level):
                 self._features[name] = level
                 if not level:

@@ -78,9 +78,9 @@ def test_a_run_whose_output_another_run_took_writes_nothing_more(publisher, stor
     check_output_path(store, [])
     assert Publisher(store, "other").begin() == "run"
     assert set(store.files()) == {CLAIM_FILE}
-    with pytest.raises(OwnershipError, match="does not belong to this run"):
+    with pytest.raises(OwnershipError, match="no longer belongs to this run"):
         publisher.publish("t-0/y", [b"y"], attempt="1")
-    with pytest.raises(OwnershipError, match="does not belong to this run"):
+    with pytest.raises(OwnershipError, match="no longer belongs to this run"):
         finish(publisher, [made])
     assert set(store.files()) == {CLAIM_FILE}
 
