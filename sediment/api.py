@@ -222,7 +222,7 @@ def erase(
         action: drop the record, make its value null, or replace its value; default: tombstone in compacted topics,
             drop in others.
         replacement: file with the bytes of the new value.
-        all_versions: drop older records of a dropped record's key in compacted topics too.
+        all_versions: in compacted topics, also drop older records with the key of a dropped record.
         tombstones_out: write the keys that got a tombstone to this file.
         evidence: scan everything again after the run, and write signed evidence to this file.
         secret_file: secret of the HMACs that stand for the subjects in the evidence.

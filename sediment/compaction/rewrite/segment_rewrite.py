@@ -14,7 +14,7 @@ index.
 
 Memory is one chunk, the largest decompressed batch, and columns for the batches with verdicts.
 
-Invariant: the checksum of every byte copied was checked; a segment without a change gets no parts.
+Invariant: the checksums of all copied bytes were checked; a segment without a change gets no parts.
 """
 
 from __future__ import annotations
