@@ -3,7 +3,7 @@
     driver    lock · list · finish_interrupted            commit (one group at a time, ascending) · checkpoint · report
     tasks                                       view · plan · clean
 
-Invariants: only the driver renames.  A partition is committed after its task has finished, and its checkpoint is
+Invariants: only the driver renames files.  A partition is committed after its task has finished, and its checkpoint is
 written after its last group.  A partition that fails stays unchanged, and the others continue.  If the run has a limit,
 all partitions are surveyed first and cleaned filthiest first; partitions beyond the limit stay unchanged.
 """
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-_WORTH_SYNCING_TOGETHER = 8  # swaps; if there are fewer, syncing them one by one is as fast
+_WORTH_SYNCING_TOGETHER = 8  # swaps; fewer are synced one by one, which is as fast
 _SYNCS_AT_ONCE = 8
 _WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition finishes before its progress is worth showing
 
@@ -151,7 +151,7 @@ class _CompactionRun(CleaningRun):
     def _begin_originals(self, tasks: Sequence[CleaningTask]) -> tuple[list[CleaningTask], list[PartitionReport]]:
         """Write the catalogue of the files that the tasks may replace, before any of them is replaced.
 
-        Returns the tasks in the catalogue, and reports of the tasks whose files cannot be read.
+        Returns the tasks in the catalogue, and reports for the tasks whose files cannot be read.
         """
         if self._own.keep_originals is None or self._own.dry_run:
             return list(tasks), []
@@ -285,7 +285,8 @@ class _CompactionRun(CleaningRun):
                 reports.append(self._logged(report))
                 progress.advance(report.bytes_before)
         if not self._own.dry_run:
-            # The tokens are removed first: a lost attempt on a host that was frozen for a while may still try to write.
+            # The tokens are removed first, because a lost attempt on a host that was frozen for a while may still try
+            # to write.
             for path in self._options.log_dirs:
                 remove_run_token(path)
             for task in tasks:
@@ -296,7 +297,7 @@ class _CompactionRun(CleaningRun):
     def _cleaned(
         self, sc: Any, tasks: Sequence[CleaningTask], *, in_order: bool
     ) -> Iterator[list[TaskResult[CleaningTask, CleaningResult]]]:
-        """Yield the results of all tasks; partitions to split come last, one at a time, and each uses all slots."""
+        """Yield the results of all tasks; split partitions come last, one at a time, and each uses all slots."""
         to_split: list[tuple[CleaningTask, CleaningResult]] = []
         for results in run_pending(
             sc,
@@ -320,7 +321,7 @@ class _CompactionRun(CleaningRun):
     def _cleaned_in_splits(
         self, sc: Any, task: CleaningTask, asked: CleaningResult
     ) -> TaskResult[CleaningTask, CleaningResult]:
-        # Imported late: it compiles kernels that the driver needs only for splits.
+        # Imported late, because it compiles kernels that the driver needs only for splits.
         from sediment.jobs.cleaning.splits import clean_partition_in_splits
 
         if self._stop.is_set():
@@ -363,8 +364,8 @@ class _CompactionRun(CleaningRun):
                 left_bytes -= needed_bytes
                 continue
             reason = (
-                f"its cleaning reads {needed_bytes} bytes, and of --max-bytes {self._own.max_bytes} only {left_bytes} "
-                "are left; run again to go on"
+                f"its cleaning reads {needed_bytes} bytes, and only {left_bytes} of --max-bytes {self._own.max_bytes} "
+                "are left; run again to continue"
             )
             reports.append(untouched(task.listing, SKIPPED, MAX_BYTES, reason))
         return chosen, reports
@@ -415,7 +416,7 @@ class _CompactionRun(CleaningRun):
         return failure(*self._why_lost(error, "clean"))
 
     def _sync_together(self, swaps: Sequence[PreparedSwap]) -> None:
-        """Make many small swaps durable together, before the first commit, so their flushes overlap."""
+        """Make many small swaps durable together before the first commit, so their flushes overlap."""
         self._synced = {}
         if self._own.dry_run or self._own.hand_off is not None or len(swaps) < _WORTH_SYNCING_TOGETHER:
             return
@@ -467,7 +468,7 @@ class _CompactionRun(CleaningRun):
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
-    """Estimate the bytes of a partition that were swept, from its parts: a sweep begins at the end."""
+    """Estimate the swept bytes of a partition from its parts; a sweep begins at the end of the log."""
     if task.weight() < _WORTH_WATCHING_BYTES:
         return 0
     try:
@@ -498,7 +499,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     type=click.Choice([FAIL, KEEP]),
     default=FAIL,
     show_default=True,
-    help="fail: skip and quarantine a partition with a corrupt batch; keep: clean its other batches.",
+    help="fail: skip and quarantine a partition with a corrupt batch. keep: clean its other batches.",
 )
 @click.option("--retry-quarantined", is_flag=True, help="Try quarantined partitions again.")
 @click.option(
@@ -553,7 +554,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
 def command(options: CommonOptions, **own: Any) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy includes compact.
 
-    SIGINT or SIGTERM finishes the current group, commits, reports and exits 1.
+    After SIGINT or SIGTERM, finish and commit the current group, report, and exit with status 1.
     """
     with stop_on_signals() as stop:
         report = perform(options, stop=stop, **own)

@@ -1,4 +1,4 @@
-"""Catalogue of the original files that a run keeps: its header, and its end."""
+"""Catalogue of the original files that a run keeps: how a run begins and completes it."""
 
 from __future__ import annotations
 
@@ -59,8 +59,13 @@ def catalogue_of_run(
     run_id: str,
     checkpoints: Mapping[Path, LogDirCheckpoints],
     partitions: Iterable[OriginalPartition],
+    *,
+    restores: str | None = None,
 ) -> Catalogue:
-    """Return the catalogue of a run of `command` before any file is removed; `checkpoints` are by log directory."""
+    """Return the catalogue of a run of `command` before it removes files; `checkpoints` has a key per log directory.
+
+    `restores` is the run that a run of `restore` undoes.
+    """
     return Catalogue(
         run_id=run_id,
         command=command,
@@ -69,6 +74,7 @@ def catalogue_of_run(
         started_ms=time.time_ns() // 1_000_000,
         log_dirs=tuple(log_dir_before(path, found) for path, found in checkpoints.items()),
         partitions=tuple(partitions),
+        restores=restores,
     )
 
 
@@ -108,7 +114,7 @@ def end_originals(originals: BackupLinks, reports: Iterable[Reported]) -> Path |
         return originals.end(statuses, time.time_ns() // 1_000_000)
     except (SedimentError, OSError) as error:
         _LOGGER.warning(
-            "%s: the catalogue cannot be completed and stays as planned: %s", originals.path, describe(error)[1]
+            "%s: the catalogue cannot be completed and keeps the state planned: %s", originals.path, describe(error)[1]
         )
         return originals.path
 

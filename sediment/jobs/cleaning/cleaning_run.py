@@ -31,7 +31,7 @@ STOPPED = "stopped"
 
 
 class CleaningRun(ABC):
-    """Run of `compact` on the driver; the stack closes locks, tokens, scratch directories and Spark."""
+    """Run of `compact` on the driver; its exit stack closes locks, tokens, scratch directories and Spark."""
 
     def __init__(self, options: CommonOptions, own: CompactOptions, stop: threading.Event, stack: ExitStack) -> None:
         self.run_id = new_run_id()
@@ -57,12 +57,12 @@ class CleaningRun(ABC):
         return rate_limit(sc, self.run_id, directories, deadline_s=deadline_s)
 
     def _why_lost(self, error: Exception | None, state: str) -> tuple[str, str]:
-        """Return the reason code and text for a task without result; `state` is the one that a stop prevented."""
+        """Return the reason code and text for a task without a result; `state` is the state that it did not reach."""
         return why_lost(self._stop, error, state)
 
 
 def why_lost(stop: threading.Event, error: Exception | None, state: str) -> tuple[str, str]:
-    """Return the reason code and text for a task without result; `state` is the one that a stop prevented."""
+    """Return the reason code and text for a task without a result; `state` is the state that it did not reach."""
     if stop.is_set():
         return STOPPED, f"the run was stopped before this partition was {state}"
     return describe_lost_task(error)
@@ -82,7 +82,7 @@ def rate_limit(
 
 
 def update_cleaner_checkpoint(fs: Fs, log_dir: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set `offsets` in the cleaner checkpoint; a malformed file counts as empty, as in a broker, and is replaced."""
+    """Set `offsets` in the cleaner checkpoint; a malformed file counts as empty, as for a broker, and is replaced."""
     path, like = log_dir / CLEANER_FILE, log_dir / LOCK_FILE
     try:
         update_offset_checkpoint(fs, path, offsets, like=like)
@@ -93,7 +93,7 @@ def update_cleaner_checkpoint(fs: Fs, log_dir: Path, offsets: Mapping[TopicParti
 def perform_run(
     run_type: type[CleaningRun], options: CommonOptions, own: CompactOptions, stop: threading.Event
 ) -> CompactionRunReport:
-    """Return the report of a run, once it has released everything that it held."""
+    """Return the report of a run after the run has released its resources."""
     started = time.monotonic()
     with ExitStack() as stack:
         run = run_type(options, own, stop, stack)

@@ -4,8 +4,9 @@
     batches from that offset on ─────────────> the changes since
 
 Every complete batch with a valid CRC counts, up to the log's end.  No file shows how far the quorum had committed when
-the node stopped.  With one controller, every batch on disk is committed.  With several, the last batches may never have
-been committed; such changes were not acknowledged to any client.  A metadata transaction that was aborted, or is open
+the node stopped.  With one controller, every batch on disk is committed.  With several controllers, the last batches
+may not have been committed; no client got an acknowledgement for such changes.  A metadata transaction that was
+aborted, or is open
 at the end, is not applied (KIP-868).  Records that concern neither topic names nor configs are ignored.
 
 Invariants: nothing is written, and no data is left out silently.  These are errors:
@@ -75,9 +76,9 @@ _ADVICE = (
 class ClusterMetadata:
     """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last record that counts.
 
-    A topic without configs of its own has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
-    the configs of all brokers are under ALL_BROKERS.  `replicas` are the node ids of each partition by topic and
-    number, `features` the finalized levels, and `scram_credentials` the records by mechanism number and user.
+    A topic without its own configs has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text; the
+    configs of all brokers are under ALL_BROKERS.  `replicas` are the node ids of each partition by topic and number,
+    `features` the finalized levels, and `scram_credentials` the records by mechanism number and user.
     """
 
     topic_ids: Mapping[str, str]
@@ -106,7 +107,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
         CorruptBatchError: a part of it is corrupt or missing.
         CorruptCheckpointError: its leader epochs cannot be read.
         UnsupportedDataError: a newer Kafka wrote it.
-        SourceChangedError: a running node replaces its files faster than they can be read.
+        SourceChangedError: a running node replaces the files faster than they can be read.
 
     Source: KIP-595, KIP-630, KIP-868; Kafka 4.2.0.
     """
@@ -141,7 +142,7 @@ def latest_snapshot(names: Iterable[str]) -> tuple[int, int, str] | None:
 
 
 def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> ClusterMetadata | None:
-    reached = _offsets_reached(directory, fs)  # before the log is read, because a running node appends to it
+    reached = _offsets_reached(directory, fs)  # listed before the log is read, because a running node appends to it
     state = _State()
     end_offset = 0
     if snapshot is not None:
@@ -163,14 +164,15 @@ def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> Clu
     farthest, witness = max(reached, default=(0, ""))
     if farthest > end_offset:
         raise CorruptBatchError(
-            f"the metadata log ends at offset {end_offset}, although {witness} shows that it reached offset {farthest}",
+            f"the metadata log ends at offset {end_offset}, although {witness} shows that it once reached offset "
+            f"{farthest}",
             path=str(directory),
         )
     return state.metadata(end_offset) if end_offset else None
 
 
 def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
-    """Return end offsets that the log once had, each with the name of the file that shows it.
+    """Return log end offsets that the log once had, each with the name of the file that shows it.
 
     A clean stop leaves a producer snapshot named after the log end, and a leader epoch begins at a log end.  Both are
     written after every record below them, so a log that ends below them is a truncated copy.
