@@ -6,7 +6,7 @@
     report.raise_for_status().to_pandas()
 
 The names below are the public interface (docs/reference/python.md).  The import of this package is quick, because each
-name is loaded when it is first used.
+name is loaded at its first use.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sediment.api import (
         compact,
         dump,
+        erase,
         expire,
         history,
         originals,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
         verify,
     )
     from sediment.jobs.dump import TableDump
+    from sediment.jobs.erasing.check_evidence import CheckReport
+    from sediment.jobs.erasing.report import EraseRunReport
     from sediment.jobs.expire import ExpiryRunReport
     from sediment.jobs.history import HistoryReport
     from sediment.jobs.originals import OriginalsRunReport
@@ -55,9 +58,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "CheckReport",
     "CompactionRunReport",
     "CorruptDataError",
     "DirectoryInUseError",
+    "EraseRunReport",
     "ExpiryRunReport",
     "HistoryReport",
     "OriginalsRunReport",
@@ -79,6 +84,7 @@ __all__ = [
     "__version__",
     "compact",
     "dump",
+    "erase",
     "expire",
     "history",
     "originals",
@@ -96,6 +102,7 @@ if not TYPE_CHECKING:
         "sediment.api": (
             "compact",
             "dump",
+            "erase",
             "expire",
             "history",
             "originals",
@@ -107,6 +114,8 @@ if not TYPE_CHECKING:
             "verify",
         ),
         "sediment.jobs.dump": ("TableDump",),
+        "sediment.jobs.erasing.check_evidence": ("CheckReport",),
+        "sediment.jobs.erasing.report": ("EraseRunReport",),
         "sediment.jobs.expire": ("ExpiryRunReport",),
         "sediment.jobs.history": ("HistoryReport",),
         "sediment.jobs.originals": ("OriginalsRunReport",),
@@ -136,7 +145,7 @@ if not TYPE_CHECKING:
         if name not in _LAZY:
             raise AttributeError(f"module 'sediment' has no attribute '{name}'")
         module = importlib.import_module(_LAZY[name])
-        # The name of a public module stands for the module itself.
+        # The name of a public module means the module itself.
         value = module if module.__name__ == f"sediment.{name}" else getattr(module, name)
         globals()[name] = value
         return value

@@ -6,6 +6,7 @@ A `CrashScenario` lays out a directory, runs a command in it, and checks the fil
     compact, rolled    no record lost or invented
     --keep-originals   every replaced file is kept
     --output           the source unchanged; with a manifest the output is complete, without one it is started over
+    erase              our start finds each segment as before or after the erasure, and the same log end
     expire             every record from the log start on exists
     expire --archive   every record is in the log or in the archive, and in the archive once
     recover            the marker of a clean stop exists only after a finished repair
@@ -148,7 +149,7 @@ class CrashScenario:
     @property
     def interval_bytes(self) -> int:
         """The topic's `index.interval.bytes`."""
-        return _INTERVAL_BYTES if "compact" in self.name else 4096
+        return _INTERVAL_BYTES if "compact" in self.name or self.command == "erase" else 4096
 
     @property
     def is_trusted_more_by_us(self) -> bool:
@@ -295,8 +296,13 @@ def _originals_of(scenario: CrashScenario, tree: Tree, directory: Path) -> list[
 
 
 def _check_kept(scenario: CrashScenario, tree: Tree) -> None:
-    """Check that every log is in its place or, with its content, among the originals."""
+    """Check the groups, and that every log is in its place or, with its content, among the originals."""
     _check_groups(scenario, tree)
+    _check_logs_kept(scenario, tree)
+
+
+def _check_logs_kept(scenario: CrashScenario, tree: Tree) -> None:
+    """Check that every log is in its place or among the originals, in a state after a crash and in the one now."""
     (directory,) = scenario.partitions()
     for state in (tree, read_tree(scenario.root)):
         live = scenario.of(state, directory)
@@ -329,6 +335,44 @@ def _check_output(scenario: CrashScenario, tree: Tree) -> None:
     again = read_tree(scenario.root)
     assert output(again) == output(scenario.after)
     assert manifest in again
+
+
+# ---------------------------------------------------------------------------------------------------------------- erase
+def _lay_out_for_erase(root: Path) -> None:
+    _lay_out_for_compact(root)
+    (root / "keys").write_text("key-0\nkey-1\nkey-2\n")
+
+
+_ERASE = (
+    "--yes",
+    "--keys-file=@/keys",
+    f"--now-ms={START_MS + 1_000_000}",
+    "--set=cleanup.policy=delete",
+    f"--set=index.interval.bytes={_INTERVAL_BYTES}",
+)
+
+
+def _check_erased(scenario: CrashScenario, tree: Tree) -> None:
+    (directory,) = scenario.partitions()
+    old, new = (scenario.of(state, directory) for state in (scenario.before, scenario.after))
+    assert any(old[name] != new[name] for name in old if name.endswith(".log"))
+    scenario.restore(scenario.before)
+    log_end_offset = scenario.load(directory).log_end_offset
+    scenario.restore(tree)
+    log = scenario.load(directory)
+    assert not log.damage
+    assert log.log_end_offset == log_end_offset
+    found = {path.name: path.read_bytes() for path in directory.glob("*.log")}
+    assert found.keys() == {name for name in old if name.endswith(".log")}
+    assert all(data in (old[name], new[name]) for name, data in found.items())
+    scenario.restore(tree)
+    scenario.assert_repeats()
+    assert _segments(scenario.of(read_tree(scenario.root), directory)) == _segments(new)
+
+
+def _check_erased_and_kept(scenario: CrashScenario, tree: Tree) -> None:
+    _check_erased(scenario, tree)
+    _check_logs_kept(scenario, tree)
 
 
 # --------------------------------------------------------------------------------------------------------------- expire
@@ -615,6 +659,15 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
             (*_COMPACT, f"--output=@/{ELSEWHERE}"),
             _lay_out_for_compact,
             _check_output,
+        ),
+        CrashScenario("erase", "erase", _ERASE, _lay_out_for_erase, _check_erased),
+        CrashScenario(
+            "erase, originals kept",
+            "erase",
+            (*_ERASE, f"--keep-originals=@/{ELSEWHERE}"),
+            _lay_out_for_erase,
+            _check_erased_and_kept,
+            again=(*_ERASE, f"--keep-originals=@/{ELSEWHERE}-again"),
         ),
         CrashScenario(
             "expire, some segments",

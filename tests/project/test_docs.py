@@ -18,6 +18,8 @@ import pytest
 
 from sediment.compaction.policy import BlockingRule
 from sediment.jobs.cli import COMMANDS, main
+from sediment.jobs.erasing.check_evidence import CheckedPartition
+from sediment.jobs.erasing.report import EraseReport
 from sediment.jobs.expire import ExpiryReport
 from sediment.jobs.originals import OriginalsReport
 from sediment.jobs.plan import PartitionPlan
@@ -157,6 +159,8 @@ def test_every_option_that_the_page_of_commands_tells_exists() -> None:
     ("page", "report"),
     [
         ("reference/commands.md", PartitionReport),
+        ("reference/commands.md", EraseReport),
+        ("reference/commands.md", CheckedPartition),
         ("reference/commands.md", ExpiryReport),
         ("reference/commands.md", PairReport),
         ("reference/commands.md", RecoveryReport),

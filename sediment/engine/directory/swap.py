@@ -1,12 +1,12 @@
-"""Replacing segments by cleaned ones; after a crash at any step, Sediment and a broker can load the log.
+"""Replacement of segments with cleaned ones; after a crash at any step, Sediment and a broker can load the log.
 
 Kafka's loader decides by names alone (kafka-log 05 §2):
 
 * `.deleted` files are deleted.
 * If there is a `.cleaned`, every `.swap` at or above the lowest one is deleted too, which undoes the replacement.
-* Otherwise the `.swap` files replace every file numbered between the lowest and the end of the highest.
+* Otherwise the `.swap` files replace every file numbered between the lowest `.swap` and the end of the highest.
 
-So the names of one group decide about the whole group, and such names of two groups must never exist at once.
+So the names of one group decide about the whole group, and two groups must never have such names at once.
 
 Invariants of `commit`: one group at a time, ascending.  A group's old files keep their names until all of its new files
 are durably `.swap`.  They are removed after the new files durably have their final names.  Only then does the next
@@ -57,8 +57,8 @@ def commit(
 ) -> bool:
     """Replace the source segments of each group by its parts; the directory's lock must be held.
 
-    All parts are made durable first, unless `make_durable` has just done that.  Then, for each group, `before_group` is
-    called, which can raise to end the commit (for example `DirectoryLock.check`).  The sources are compared with the
+    All parts are made durable first, unless `make_durable` has just done that.  Then `before_group` is called for each
+    group; it can raise an error to end the commit, like `DirectoryLock.check`.  The sources are compared with the
     existing files.  Then:
 
     1. `.part` -> `.cleaned`, ascending.
@@ -69,14 +69,15 @@ def commit(
        in the range of the new segments are deleted and `.swap` becomes final.  A source that begins at or after the
        last new offset survives too, with records that the next cleaning drops again.
     3. Sync the directory.
-       Start: as right after 2, now also if power was lost.
+       Start: as right after 2, now even if power was lost.
     4. Sources -> `.deleted`, ascending, of each log, index, timeindex, txnindex.
-       Start: `.deleted` is removed, the remaining sources are deleted by their number or as an index without a log,
-       and `.swap` becomes final.
+       Start: `.deleted` is removed, the remaining sources are deleted by their numbers or as indexes without a log, and
+       `.swap` becomes final.
     5. Sync the directory.
        Start: as right after 4; no old file has its own name any more.
     6. `.swap` -> final names, ascending, of each log, index, timeindex, txnindex.
-       Start: the remaining `.swap` becomes final; no `.log.swap` is left below a finished segment to claim its number.
+       Start: the remaining `.swap` becomes final; no `.log.swap` below a finished segment is left whose range could
+       cover that segment.
     7. Sync the directory.
        Start: `.deleted` is removed.
     8. Snapshots of old bases that are not new bases -> `.snapshot.deleted`; `.deleted` is unlinked.
@@ -91,11 +92,10 @@ def commit(
 
     Raises:
         UsageError: the swap is malformed; nothing changed.
-        SourceChangedError: sources or parts are not those of `swap`, or files of another replacement are present;
-            the groups before it are done, this one and the rest are unchanged.
+        SourceChangedError: sources or parts are not those of `swap`, or files of another replacement are present; the
+            groups before this one are done, and all others are unchanged.
         CommitStateUnknownError: a group broke off after its first rename; the next start completes or undoes it.
-        OSError: a group failed before its first rename; the groups before it are done, this one and the rest are
-            unchanged.
+        OSError: a group failed before its first rename; the groups before it are done, and all others are unchanged.
 
     Source: kafka-log 02 §8.1, 05 §7.1.
     """
@@ -166,7 +166,7 @@ def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> None:
 
 
 def replaced_files(directory: Path, group: CleanedGroup, fs: Fs) -> tuple[str, ...]:
-    """Return the names of the files in `directory` that the replacement of `group` removes; none if it has no parts."""
+    """Return the names of the files in `directory` that the replacement of `group` removes."""
     if not group.parts:
         return ()
     old = [name for source in group.sources for name in _file_names(source)]
@@ -190,7 +190,7 @@ def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
 
 
 def _check_shape(partition: TopicPartition, groups: Sequence[CleanedGroup]) -> None:
-    """Check that groups and segments ascend, that a group keeps its first base, and that a log precedes its indexes."""
+    """Check that groups and segments ascend, that a group keeps its first base, and that logs precede their indexes."""
     for group in groups:
         sources = [source.base_offset for source in group.sources]
         bases = [segment.base_offset for segment in group.parts]
@@ -246,7 +246,7 @@ def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[
 
 
 def _check_files(partition: TopicPartition, directory: Path, group: CleanedGroup, fs: Fs) -> None:
-    """Check again that the group's sources and parts are those of the swap; committing earlier groups took time."""
+    """Check again that the group's sources and parts are those of the swap: earlier groups took time to commit."""
     for source in group.sources:
         if stat_segment(directory, source.base_offset, fs) != source:
             raise _source_changed(partition, directory, source)
@@ -347,9 +347,9 @@ def mark_deleted(
 ) -> tuple[str, ...]:
     """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
 
-    Pass segments at the start of a log ascending and those at its end descending, so that a crash leaves no gap.  A
-    segment's log is renamed first: the next start removes an index without a log, but would rebuild the index of a log
-    without one.  The next start also removes every `.deleted` file.
+    Pass segments at the start of a log ascending and those at its end descending, because a crash then leaves no gap.
+    A segment's log is renamed before its indexes: the next start removes an index without a log, but it would rebuild a
+    missing index of a log.  The next start also removes every `.deleted` file.
 
     Returns:
         The new names of the files that existed.
@@ -369,7 +369,7 @@ def mark_deleted(
 
 
 def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
-    """Unlink files that `mark_deleted` renamed; the next start removes those that are left."""
+    """Unlink files that `mark_deleted` renamed; the next start removes any that remain."""
     for name in names:
         fs.unlink(directory / name, missing_ok=True)
 
@@ -386,8 +386,9 @@ def discard_parts(
 ) -> tuple[str, ...]:
     """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of it; return their names.
 
-    Files named in `keep` stay, for another process to commit.  Parts of other runs stay too: only `finish_interrupted`,
-    under the lock and before the tasks of this run began, can know that no other run will commit them.
+    Files named in `keep` stay, so another process can commit them.  Parts of other runs stay too.  Only
+    `finish_interrupted`, which runs under the lock before any task of this run, knows that no other run will commit
+    them.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

@@ -30,6 +30,21 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "sediment dump /var/lib/kafka/data/orders-0 --what records --offsets 100:200 --keys --json",
             ),
         ),
+        "erase": (
+            (
+                "count the records with the keys in a file",
+                "sediment erase --config /etc/kafka/server.properties --keys-file keys.txt --dry-run",
+            ),
+            (
+                "erase them, and write signed evidence",
+                "sediment erase --config /etc/kafka/server.properties --keys-file keys.txt --evidence erased.json "
+                "--secret-file secret --signing-key key.pem",
+            ),
+            (
+                "check the evidence",
+                "sediment erase /var/lib/kafka/data --check erased.json --public-key key.pub",
+            ),
+        ),
         "expire": (
             ("show what retention would delete", "sediment expire --config /etc/kafka/server.properties --dry-run"),
             (

@@ -1,4 +1,4 @@
-"""Backups by hard links: to the files that a run replaces or deletes, or to all files of partitions that it changes.
+"""Backups by hard links: to the files that a run replaces or deletes, or to all files of the partitions it changes.
 
     link_files, BackupLinks                    files that a run removes, with a catalogue (`catalogue`);
                                                options call them originals
@@ -6,8 +6,8 @@
 
 Invariants: links are durable before the first rename.  A link shares its inode with the file that is removed, and no
 command changes an existing inode, so backups stay unchanged.  Earlier backups are never replaced, and no byte is
-copied.  Each run keeps its originals in a folder of its own.  If several runs snapshot a partition into one directory,
-the links show its state before the first run.
+copied.  Each run keeps its originals in a folder of its own.  If several runs link a partition into one directory for
+`--keep-before`, the links show the partition before the first run.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def check_backup_path(target: Path, log_dir: Path, fs: Fs) -> None:
         _make_directories(target, fs)
     except OSError as error:
         raise UsageError(
-            f"the directory for the originals cannot be made: {error.strerror}",
+            f"the directory for the originals cannot be created: {error.strerror}",
             path=str(target),
             advice=_OTHER_DIRECTORY,
         ) from error
@@ -94,7 +94,7 @@ def check_originals_path(target: Path, log_dir: Path, fs: Fs) -> None:
         found = next((name for name in _MARKS if fs.exists(above / name)), None)
         if found is not None:
             raise UsageError(
-                f"originals cannot be kept here; {above} is a log directory or shows one, it holds {found}",
+                f"originals cannot be kept here; {above} is a log directory or a link to one, because it holds {found}",
                 path=str(target),
                 advice="name a directory outside all log directories",
             )
@@ -204,7 +204,7 @@ class BackupLinks:
     def end(self, statuses: Mapping[tuple[str, str], str], finished_ms: int) -> Path | None:
         """Write the catalogue as `done` and return its path; if no file was removed, delete it and return None.
 
-        `statuses` are by log directory and partition.  A file that is still in place loses its link, unless its
+        `statuses` are keyed by log directory and partition.  A file that is still in place loses its link, unless its
         directory holds an interrupted replacement: the next start completes that and removes the file.
 
         Raises:
@@ -289,7 +289,7 @@ def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
     files = [entry.name for entry in fs.scan(log_dir) if not entry.is_directory and entry.name not in _NOT_LINKED]
     if any(entry.name not in files for entry in fs.scan(target)):
         raise UsageError("the directory is not empty", path=str(target), advice="name an empty directory, or a new one")
-    # A run that was killed here had changed nothing yet, but its links may be outdated by now.
+    # A run that was killed at this point had changed nothing yet, but its links may be outdated by now.
     for entry in fs.scan(target):
         fs.unlink(target / entry.name)
     _link_all(files, log_dir, target, fs)

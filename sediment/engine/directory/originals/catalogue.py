@@ -1,4 +1,4 @@
-"""The catalogue of a run that keeps originals: one JSON file, with which the state before the run can be restored.
+"""The catalogue of a run that keeps originals: a JSON file from which the state before the run can be restored.
 
     DIR/catalogue-RUN.json     the catalogue
     DIR/RUN/TOPIC-N/FILE       the originals of that run
@@ -13,11 +13,11 @@
     partitions        partition, log_dir, status (null while planned), checkpoints, leader_epochs, files, new_files,
                       unchanged
 
-`checkpoints` has the partition's offset in each checkpoint file before the run; null: the file has no entry for it.
-`leader_epochs` is the content of leader-epoch-checkpoint before the run; null: there was none.  A file has name,
-size_bytes, mtime_ns and inode.  `files` were replaced or deleted, `new_files` are segment files that the run made; null
-while planned: not known.  `unchanged` are the other logs.  So the logs were `files` and `unchanged` before the run, and
-`new_files` and `unchanged` after it.
+`checkpoints` has the partition's offset in each checkpoint file before the run, or null if the file has no entry for
+it.  `leader_epochs` is the content of leader-epoch-checkpoint before the run, or null if it did not exist.  A file has
+name, size_bytes, mtime_ns and inode.  `files` were replaced or deleted.  `new_files` are segment files that the run
+made; they are null while planned.  `unchanged` are the other logs.  So the logs were `files` and `unchanged` before the
+run, and `new_files` and `unchanged` after it.
 
 Invariants: the file is durable as `planned` before the first original is removed.  While `planned`, it lists every file
 that may be removed; a removed file has a link with the same inode in the run's folder, and files that replace it are
@@ -81,7 +81,7 @@ class OriginalLogDir:
 
 @dataclass(frozen=True, slots=True)
 class OriginalPartition:
-    """A partition before the run, and the outcome: `status` and `new_files` are None while planned and not known."""
+    """A partition before the run, and the outcome: `status` and `new_files` are None while planned."""
 
     partition: str
     log_dir: str
