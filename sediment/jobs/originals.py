@@ -1,4 +1,4 @@
-"""`sediment originals DIR`: the runs that kept their originals in DIR, what these hold, and which can be undone.
+"""`sediment originals DIR`: the runs that kept their originals in DIR, their sizes, and which runs can be undone.
 
 Nothing is changed and no lock is taken.  A run counts as restorable if `restore` would accept it now, alone or after
 the newer runs of the same partition.
@@ -57,8 +57,8 @@ OF_EARLIER_VERSION = "an earlier version kept these files without a catalogue; p
 class OriginalsReport:
     """Originals of one partition that one run kept.
 
-    `bytes` are those of the files, `only_here_bytes` those of files without another link, which removing them frees.
-    Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
+    `bytes` is the size of the files; `only_here_bytes` is the size of files without another link, which a removal
+    frees. Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
     """
 
     partition: str
@@ -242,7 +242,7 @@ Row = TypeVar("Row", bound=OfRun)
 
 
 def by_run(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return the rows of each run in a list of their own; so is each partition without a catalogue."""
+    """Return a list of rows for each run, and one for each partition without a catalogue."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.run or f"{NO_CATALOGUE} {row.partition}", []).append(row)

@@ -4,10 +4,9 @@
     per partition     list · finish_interrupted · a plan for each run; refused unless every run can be undone
     per run           catalogue planned · log starts · originals kept, segments put back · checkpoint entries · done
 
-Invariants: a partition is changed only if the whole chain of its runs can be undone.  What a restore removes is kept
-like the originals of every other run, so it can be undone too.  Entries of the cleaner checkpoint are lowered before
-the segments change and raised after it, so they are never ahead of the segments.  The same command finishes a killed
-restore.
+Invariants: a partition is changed only if the whole chain of its runs can be undone.  A restore keeps the files that it
+removes, like any other run, so it can be undone too.  Entries of the cleaner checkpoint are lowered before the segments
+change and raised after it, so they are never ahead of the segments.  The same command finishes a killed restore.
 """
 
 from __future__ import annotations
@@ -168,7 +167,7 @@ class RestoreOptions:
 
 
 def parse_time(text: str) -> int:
-    """Return a time in milliseconds since the epoch: a number of them, or an ISO 8601 time, in UTC unless it says.
+    """Return a time in ms since the epoch, given in this form or in ISO 8601, which is UTC unless it names a zone.
 
     Raises:
         UsageError: it is neither.
@@ -429,7 +428,7 @@ class _RestoreRun:
         return reports
 
     def _undo(self, run: Catalogue, here: Sequence[tuple[_Chain, OriginalPartition]]) -> dict[Path, RestoreReport]:
-        """Undo a run in partitions, with a catalogue of its own; return reports of those that failed."""
+        """Undo a run in partitions, with a new catalogue; return reports of those that failed."""
         run_id = new_run_id() if self._catalogues else self.run_id
         failed: dict[Path, RestoreReport] = {}
         listed: list[tuple[_Chain, PartitionRestore]] = []
@@ -632,7 +631,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
 def command(options: CommonOptions, yes: bool, dry_run: bool, **own: Any) -> None:
     """Put the partitions of LOG_DIR... back as they were before a run that kept its originals.
 
-    SIGINT or SIGTERM finishes the partition in progress, reports and exits 1.
+    After SIGINT or SIGTERM, finish the partition in progress, report, and exit with status 1.
     """
     asks = must_ask(yes=yes, dry_run=dry_run, command="restore")
     with stop_on_signals() as stop:

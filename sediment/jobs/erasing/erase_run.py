@@ -5,10 +5,11 @@
     3. plan      which segments, and which records are out of reach; a dry run ends here
     4. ask       once, with the counts
     5. rewrite   one task a segment, then commit a partition at a time
-    6. scan      read everything again, by another path; sign the evidence
+    6. scan      read everything again, with other code; sign the evidence
 
-Invariants: a run that asks changes no record before the answer.  A partition is committed only with verdicts on all
-of its matching records.  A key, and the text of --where, are in no output but the files that the caller asked for.
+Invariants: a run that asks for confirmation changes no record before the answer.  A partition is committed only with
+verdicts on all of its matching records.  A key, and the text of --where, appear only in files that the caller asked
+for.
 """
 
 from __future__ import annotations

@@ -51,9 +51,9 @@ class EraseReport(RewriteReport):
 class EraseRunReport(RewriteRunReport[EraseReport]):
     """Report of a run of `erase`.
 
-    `estimated_seconds` is that of the rewriting, in a dry run.  `evidence` is the file of the evidence; `complete` is
-    True if the evidence covers every replica and no matching record stays.  None: there is none.  `not_reached` are
-    places besides the log that may hold erased records.
+    `estimated_seconds` is the estimated time of the rewriting, in a dry run.  `evidence` is the file of the evidence;
+    `complete` is True if the evidence covers every replica and no matching record stays.  None: there is none.
+    `not_reached` are places besides the log that may hold erased records.
     """
 
     row_type: ClassVar[type] = EraseReport

@@ -5,7 +5,7 @@
     3  insert             segments before the first one, or after the last one (`swap.insert`)
     4  commit             groups that replace the segments of the run (`swap.commit`)
     5  remove             segments at the start, and empty ones at the end (`swap.mark_deleted`)
-    6  snapshots          producer snapshots, each as a whole; those that the run made are removed
+    6  snapshots          producer snapshots, each as a whole; snapshots that the run made are removed
     7  leader epochs      those before the run, and later ones
 
 The caller holds the lock of the log directory, and has finished interrupted replacements.  It has made

@@ -1,6 +1,6 @@
 """Plan that puts a partition back as it was before a run, or the reason why that would lose something.
 
-The catalogue names the logs before the run and after it.  Base offsets that both have are anchors:
+The catalogue names the logs before the run and after it.  Base offsets that appear in both are anchors:
 
     segments before the first anchor    inserted where only the log before has them, removed where only the log after
                                         has them: what `expire` deleted at the start, and the empty segment it rolled
@@ -8,9 +8,9 @@ The catalogue names the logs before the run and after it.  Base offsets that bot
                                         split or rewrote, or a recovery cut off
     segments past all known ones        appended since; they stay
 
-Invariants: nothing is read or written.  A log that is neither as before the run nor as after it is never replaced.  The
-last one may have grown if it stays.  A partition that is as before the run already has an empty plan; one that a killed
-restore has left half way has a plan for the rest.
+Invariants: nothing is read or written.  A log that is in neither of its states before and after the run is never
+replaced.  The last log may have grown if it stays.  The plan is empty for a partition that is already as before the
+run.  After a killed restore, the plan has the remaining changes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RestoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The changes of a partition; all lists ascend, and empty ones say that nothing is left to do.
+    """The changes of a partition; all lists ascend; they are empty if nothing is left to do.
 
     `log_start_first` has to be durable before the segments change, `log_start_last` after it; None: no entry.  They
     count only if `moves_log_start`.  `emptied` are empty segments at the log end.  `is_appended` is True if a broker
@@ -233,7 +233,7 @@ class _Planner:
 
     # ------------------------------------------------------------------------------------------------------- divergence
     def _check_unchanged(self) -> None:
-        """Refuse if a log that the run left alone is not as it was; the last one may have grown."""
+        """Refuse if a log that the run left alone has changed; the last log may have grown."""
         last = max(self._after, default=-1)
         for base, file in sorted(self._unchanged.items()):
             found = self._found.get(base)
@@ -247,7 +247,7 @@ class _Planner:
                 raise _RefusedError(CHANGED_SINCE, f"segment {base} was made after the run, between segments of it")
 
     def _keep_what_was_appended(self) -> None:
-        """Treat an empty segment that the run rolled, and that has grown since, as one that stays."""
+        """Keep a segment that was empty when the run rolled it, and that has grown since then."""
         last = max(self._after, default=-1)
         found, made = self._found.get(last), self._after.get(last)
         if last in self._unchanged or found is None or made is None or found.size_bytes <= made.size_bytes:
@@ -263,7 +263,7 @@ class _Planner:
             del self._new[name]
 
     def _check_span(self, bases: Sequence[int]) -> None:
-        """Refuse if the logs at `bases` are neither those before the run nor those after it."""
+        """Refuse if the logs at `bases` are neither the logs before the run nor the logs after it."""
         before = [(base, self._before[base]) for base in bases if base in self._before]
         after = [(base, self._after[base]) for base in bases if base in self._after]
         if not any(all(self._is_found(base, file) for base, file in logs) for logs in (before, after)):

@@ -1,9 +1,10 @@
-"""Originals on disk: how much they hold, which are pinned, and their removal.
+"""Originals on disk: their size, the pinned ones, and their removal.
 
     DIR/pins.json     names of pins, and the run that each one keeps
 
 Invariants of `remove_originals`: a file is removed only if the catalogue of its run lists it with this name, inode,
-size and time, and no link is followed.  The catalogue goes last, so a second call finishes a removal that was killed.
+size and time, and no link is followed.  The catalogue is removed last, so a second call finishes a removal that was
+killed.
 """
 
 from __future__ import annotations
