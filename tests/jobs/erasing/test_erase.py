@@ -164,6 +164,23 @@ def test_originals_are_kept_and_put_back_only_if_the_erasure_is_to_be_undone(log
     assert tree(logs) == before
 
 
+def test_a_restore_undoes_an_erasure_only_if_that_is_asked_for_and_can_erase_again(logs, keys, tmp_path):
+    before, kept = tree(logs), tmp_path / "kept"
+    erase(logs, f"--keys-file={keys}", *STATED, f"--keep-originals={kept}")
+    erased = tree(logs)
+    restore = ("restore", logs, f"--from={kept}", "--yes", "--json")
+    (run,) = catalogues(kept)
+    refused = sediment(*restore, f"--run={run['run_id']}")
+    assert {row["reason_code"] for row in refused.report["partitions"]} == {"erasure"}
+    assert tree(logs) == erased
+    restored = sediment(*restore, f"--run={run['run_id']}", "--undo-erasure")
+    assert (restored.status, tree(logs)) == (0, before), restored.stdout + restored.stderr
+    again = sediment(*restore, f"--run={restored.report['run_id']}")
+    assert (again.status, tree(logs)) == (0, erased), again.stdout + again.stderr
+    rows = sediment("originals", kept, "--json").report["partitions"]
+    assert all(row["holds_erased"] for row in rows if row["run"] in (run["run_id"], again.report["run_id"]))
+
+
 def test_the_keys_with_new_tombstones_are_written_for_their_owner_alone(logs, keys, tmp_path):
     erase(logs, f"--keys-file={keys}", *STATED, f"--tombstones-out={tmp_path}/out")
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o600
