@@ -324,7 +324,8 @@ class FsTrace:
         for images in itertools.product(*(images for _, images in below)):
             tree = dict(folders)
             for (folder, _), image in zip(below, images, strict=True):
-                tree |= {str(Path(folder, name)): entry for name, entry in image.items() if name != ".lock"}
+                above = "" if folder == "." else f"{folder}/"
+                tree |= {f"{above}{name}": entry for name, entry in image.items() if name != ".lock"}
             yield tree
 
 
