@@ -6,10 +6,10 @@ Each number has one meaning, so a kernel can return the status of another kernel
     1-19    batches and records of any magic (`format.decode`, `format.legacy`)
     20-29   batches inside a segment (`segment.recovery_scan`)
     30-39   producer state (`partition.producer_replay`)
-    100-    requests: the caller does what the number says and calls again
+    100-    requests: the caller does what the number asks for and calls again
     130-    final results of a sweep or a proof
 
-Invariants: numbers are disjoint; a file of kernels defines no status of its own.
+Invariants: numbers are disjoint, and only this file defines them.
 """
 
 from __future__ import annotations
@@ -72,3 +72,4 @@ LEGACY_MET = 135  # messages of magic 0 or 1 are among the batches
 BEYOND_SIGHTED = 136  # more records than the keys that were collected
 PROVED = 137
 KEYS_COLLIDE = 138  # the key at COLLIDING_OFFSET has the hash of another key
+BATCH_TOO_LARGE = 139  # the rewritten batch would not fit a segment file

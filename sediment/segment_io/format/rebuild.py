@@ -1,9 +1,9 @@
-"""Compiled loops that rebuild a batch from its kept records.  No policy.
+"""Compiled loops that rebuild a batch from its kept records, or one batch from several.  No policy.
 
 kafka-log 02 §6.4 lists the fields that a rebuilt batch keeps and recomputes.  The loops get the packed rows of the kept
 records.  A record is written as length, attributes 0, timestamp delta and offset delta.  The key length and all bytes
-after it are unchanged, unless an edit replaces key or value.  Callers provide `rebuilt_bound` bytes at the target, or
-`edited_bound` for edited records.
+after it are unchanged, unless an edit replaces key or value.  Callers provide `rebuilt_bound` bytes at the target,
+`edited_bound` for edited records, or `rebased_bound` for records that join an earlier batch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ EDIT_FIELDS = 4
 UNCHANGED = -2
 
 _ROW_BYTES = 8 * RECORD_FIELDS
-_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), and a longer length varint for it
+_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), and the longer length varint that it needs
 
 
 @kernel
@@ -73,7 +73,7 @@ def rebuilt_bound(payload_bytes: int, records: int) -> int:
 
 @kernel
 def rebuild_room(size_bytes: int, payload_bytes: int, records: int, codec: int) -> tuple[int, int]:
-    """Return (bytes for raw records and what they compress to, bytes for the result) of rebuilding a batch."""
+    """Return (bytes for the raw and the compressed records, bytes for the result) that rebuilding a batch needs."""
     bound = max(size_bytes, rebuilt_bound(payload_bytes, records))
     if codec == 0:
         return 0, bound
@@ -137,7 +137,7 @@ def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.u
 
 @kernel
 def begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int) -> None:
-    """Let the batch at `header` hold the offsets from the first to the last of its `count` kept records, at least 1."""
+    """Set the offset range of the batch at `header` to that of its `count` kept records, at least 1."""
     first_delta = records[0, OFFSET_DELTA]
     for index in range(count):
         records[index, OFFSET_DELTA] -= first_delta
@@ -207,7 +207,7 @@ def write_records(
 @kernel
 def edited_bound(payload_bytes: int, records: int, replacement_bytes: int) -> int:
     """Return the largest size of the records that `write_edited_records` writes from `records` in `payload_bytes`."""
-    # A longer key or value can need longer lengths of itself and of its record.
+    # A longer key or value can make its own length field and that of its record longer.
     return payload_bytes + replacement_bytes + 2 * records * _GROWTH_PER_RECORD_BYTES
 
 
@@ -255,6 +255,51 @@ def write_edited_records(
 
 
 @kernel
+def rebased_bound(payload_bytes: int, records: int) -> int:
+    """Return the largest size of the records that `write_rebased_records` writes from `records` in `payload_bytes`."""
+    return payload_bytes + records * _GROWTH_PER_RECORD_BYTES
+
+
+@kernel
+def write_rebased_records(
+    target: int, payload: int, records: npt.NDArray[np.int64], count: int, offset_shift: int, timestamp_shift: int
+) -> int:
+    """Write `count` records of `payload` at `target` with both shifts added to their deltas; return the end.
+
+    The shifts are the distances of the batch's bases from those of the batch that the records join.
+    """
+    for index in range(count):
+        timestamp_delta = records[index, TIMESTAMP_DELTA] + timestamp_shift
+        offset_delta = records[index, OFFSET_DELTA] + offset_shift
+        tail_bytes = records[index, RECORD_END] - records[index, RECORD_TAIL]
+        body = 1 + varlong_bytes(timestamp_delta) + varlong_bytes(offset_delta) + tail_bytes
+        target = write_varlong(target, body)
+        store_i8(target, 0)
+        target = write_varlong(target + 1, timestamp_delta)
+        target = write_varlong(target, offset_delta)
+        copy_bytes(target, payload + records[index, RECORD_TAIL], tail_bytes)
+        target += tail_bytes
+    return target
+
+
+@kernel
+def write_joined_header(
+    target: int, first_header: int, size_bytes: int, codec: int, last_delta: int, count: int, max_timestamp: int
+) -> None:
+    """Write the header, with its CRC, of batches that became one of `size_bytes`; its records are in place already.
+
+    The other fields are those of the first batch.
+    """
+    copy_batch(target, first_header, BATCH_HEADER_BYTES)
+    store_i32(target + BATCH_LENGTH, size_bytes - LOG_OVERHEAD_BYTES)
+    store_i16(target + ATTRIBUTES, (load_i16(first_header + ATTRIBUTES) & ~CODEC_MASK) | codec)
+    store_i32(target + LAST_OFFSET_DELTA, last_delta)
+    store_i64(target + MAX_TIMESTAMP, max_timestamp)
+    store_i32(target + RECORD_COUNT, count)
+    store_i32(target + CRC, crc32c(target + ATTRIBUTES, size_bytes - ATTRIBUTES))
+
+
+@kernel
 def write_header(
     target: int, header: int, size_bytes: int, count: int, base_timestamp: int, max_timestamp: int, has_horizon: bool
 ) -> None:
@@ -272,7 +317,7 @@ def write_header(
 
 @kernel
 def write_empty_batch(target: int, header: int) -> None:
-    """Write the 61 bytes of an emptied batch: no codec and no delete horizon, base timestamp -1, the rest kept."""
+    """Write the 61 bytes of an emptied batch: no codec, no delete horizon, base timestamp -1, other fields kept."""
     copy_batch(target, header, BATCH_HEADER_BYTES)
     attributes = load_i16(header + ATTRIBUTES) & 0xFF & ~(CODEC_MASK | DELETE_HORIZON_BIT)
     store_i32(target + BATCH_LENGTH, BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES)
