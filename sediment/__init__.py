@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         originals,
         plan,
         recover,
+        reencode,
         restore,
         snapshot,
         vacuum,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from sediment.jobs.originals import OriginalsRunReport
     from sediment.jobs.plan import PlanReport
     from sediment.jobs.recover import RecoveryRunReport
+    from sediment.jobs.reencode import ReencodeRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport, RunReport
     from sediment.jobs.restore import RestoreRunReport
     from sediment.jobs.snapshot import SnapshotReport
@@ -70,6 +72,7 @@ __all__ = [
     "PartitionFailure",
     "PlanReport",
     "RecoveryRunReport",
+    "ReencodeRunReport",
     "RestoreRunReport",
     "RunFailedError",
     "RunReport",
@@ -91,6 +94,7 @@ __all__ = [
     "plan",
     "records",
     "recover",
+    "reencode",
     "restore",
     "snapshot",
     "vacuum",
@@ -108,6 +112,7 @@ if not TYPE_CHECKING:
             "originals",
             "plan",
             "recover",
+            "reencode",
             "restore",
             "snapshot",
             "vacuum",
@@ -121,6 +126,7 @@ if not TYPE_CHECKING:
         "sediment.jobs.originals": ("OriginalsRunReport",),
         "sediment.jobs.plan": ("PlanReport",),
         "sediment.jobs.recover": ("RecoveryRunReport",),
+        "sediment.jobs.reencode": ("ReencodeRunReport",),
         "sediment.jobs.reporting.run_report": ("CompactionRunReport", "RunReport"),
         "sediment.jobs.restore": ("RestoreRunReport",),
         "sediment.jobs.snapshot": ("SnapshotReport",),

@@ -71,6 +71,16 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
             ("show what a broker would repair at its start", "sediment recover /var/lib/kafka/data --dry-run"),
             ("repair eight partitions at a time in each directory", "sediment recover /var/lib/kafka/data --threads 8"),
         ),
+        "reencode": (
+            (
+                "compute the bytes before and after",
+                "sediment reencode --config /etc/kafka/server.properties --codec zstd --dry-run",
+            ),
+            (
+                "merge small batches, compress them well, and keep the replaced files",
+                "sediment reencode /var/lib/kafka/data --codec zstd --level 9 --batch-bytes 64k --keep-originals /keep",
+            ),
+        ),
         "restore": (
             (
                 "show what undoing a run would change",
