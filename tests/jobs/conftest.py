@@ -1,8 +1,6 @@
 """One SparkContext for the tests of a process: commands use the active one."""
 
 import fcntl
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +19,8 @@ _SETTINGS = {
 @pytest.fixture(scope="session", autouse=True)
 def archive():
     """Make the archive of Spark's classes in the cache folder once, with which every JVM starts sooner."""
-    with (Path(tempfile.gettempdir()) / "sediment-tests.lock").open("a") as lock:
+    archive_path().parent.mkdir(parents=True, exist_ok=True)
+    with archive_path().with_name("tests.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another process of the run may be making it
         if not archive_path().is_file():
             sediment_process("warm-up")  # without an archive everything works too
