@@ -392,7 +392,7 @@ def run_with(fs: Fs, log_dir: Path, kept: Path, run_id: str) -> None:
 def test_a_restore_killed_after_any_step_is_finished_by_the_same_command_and_can_be_undone(
     tmp_path: Path, sets: tuple[str, ...]
 ) -> None:
-    for number in itertools.count(1, 4):  # tests/faults tries every step
+    for number in itertools.count(1, 7):  # tests/faults tries every step
         root = tmp_path / str(number)
         log_dir, kept = root / "logs", root / "kept"
         make_log(log_dir, epochs=EPOCHS)
@@ -417,7 +417,7 @@ def test_a_restore_killed_after_any_step_is_finished_by_the_same_command_and_can
 def test_a_killed_run_can_be_undone(tmp_path: Path) -> None:
     from tests.jobs.expire.test_expire_originals import run as run_expire
 
-    for number in itertools.count(2, 4):
+    for number in itertools.count(2, 7):
         root = tmp_path / str(number)
         log_dir, kept = root / "logs", root / "kept"
         make_log(log_dir, epochs=EPOCHS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import itertools
 import json
 import os
 from pathlib import Path
@@ -12,11 +10,8 @@ from typing import Any
 import pytest
 
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.jobs.vacuum import VacuumOptions, parse_duration
-from sediment.jobs.vacuum import vacuum as run_vacuum
+from sediment.jobs.vacuum import parse_duration
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.fs import Fs
-from tests.faults.faulty_fs import Fail, FaultyFs, Kill, Killed
 from tests.jobs.expire.test_expire import NAME, make_log
 from tests.jobs.expire.test_expire_originals import EPOCHS
 from tests.jobs.kept_originals import catalogues
@@ -227,31 +222,3 @@ def test_an_age_has_a_unit(text: str, ms: int) -> None:
 def test_other_ages_are_wrong_use(text: str) -> None:
     with pytest.raises(UsageError, match="duration"):
         parse_duration(text)
-
-
-# --------------------------------------------------------------------------------------------------------------- faults
-def vacuum_with(fs: Fs, kept: Path) -> bool:
-    (row,) = {row.status for row in run_vacuum(VacuumOptions(kept, 1 << 60, 0), fs=fs).partitions} or {"none"}
-    return row != "failed"
-
-
-@pytest.mark.parametrize("number", [None, errno.EIO, errno.ENOSPC], ids=["killed", "EIO", "ENOSPC"])
-def test_a_removal_that_breaks_off_is_finished_by_the_same_command(tmp_path: Path, number: int | None) -> None:
-    for place in itertools.count(1):
-        root = tmp_path / str(place)
-        make_log(root / "logs", epochs=EPOCHS)
-        run = expire(root / "logs", root / "kept", *SOME)
-        live = tree(root / "logs")
-        fs = FaultyFs(Kill(place) if number is None else Fail(place, number))
-        try:
-            finished = vacuum_with(fs, root / "kept")
-        except Killed:
-            finished = False
-        listed = {catalogue["run_id"] for catalogue in catalogues(root / "kept")}
-        left = {os.path.relpath(path, root / "kept") for path in (root / "kept" / run).rglob("*")}
-        assert listed or not left, "no original is left without a catalogue"
-        assert vacuum_with(Fs(), root / "kept")
-        assert tree(root / "kept") == {} and tree(root / "logs") == live
-        if finished and fs.operations < place:
-            assert place > 5
-            return

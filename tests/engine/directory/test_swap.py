@@ -708,3 +708,25 @@ def test_parts_of_any_run_go_when_a_run_begins(directory: Path):
     (directory / name(7, ".txnindex.cd-0-1.part")).write_bytes(b"")
     finish_interrupted(directory, Fs())
     assert names(directory) == segment_names(0)
+
+
+@pytest.mark.parametrize("is_linked", [True, False], ids=["a link to an original", "the only file"])
+def test_an_incomplete_replacement_is_undone_if_its_new_segments_are_links_to_originals(
+    is_linked: bool, tmp_path: Path
+):
+    directory = tmp_path / "topic-0"
+    write_segment(directory, 0, [batch_bytes(0)])
+    old = (directory / f"{0:020d}.log").read_bytes()
+    write_segment(tmp_path / "kept", 10, [batch_bytes(10)])
+    swap = directory / f"{10:020d}.log.swap"
+    swap.hardlink_to(tmp_path / "kept" / f"{10:020d}.log")
+    (directory / f"{0:020d}.log.cleaned").write_bytes(b"half")
+    if not is_linked:
+        (tmp_path / "kept" / f"{10:020d}.log").unlink()
+        with pytest.raises(CorruptDataError, match="no old segment"):
+            finish_interrupted(directory, Fs())
+        assert swap.exists()
+        return
+    finish_interrupted(directory, Fs())
+    assert not swap.exists() and (directory / f"{0:020d}.log").read_bytes() == old
+    assert (tmp_path / "kept" / f"{10:020d}.log").exists()
