@@ -675,7 +675,6 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
             (*_ERASE, f"--keep-originals=@/{ELSEWHERE}"),
             _lay_out_for_erase,
             _check_rewritten_and_kept,
-            again=(*_ERASE, f"--keep-originals=@/{ELSEWHERE}-again"),
         ),
         CrashScenario("reencode", "reencode", _REENCODE, _lay_out_for_compact, _check_rewritten),
         CrashScenario(
