@@ -46,6 +46,7 @@ def plan(
     force: bool = False,
     from_start: bool = False,
     key_equality: Literal["hash", "exact"] = "hash",
+    originals: Path | None = None,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
@@ -68,6 +69,7 @@ def plan(
         force: plan for `compact(force=True)`, which ignores the dirty ratio.
         from_start: plan for `compact(from_start=True)`, which ignores the cleaner checkpoint.
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
+        originals: also report how much disk the originals in this directory of `keep_originals` hold.
         partitions: names or globs of partitions to select, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
@@ -375,6 +377,7 @@ def recover(
     *,
     dry_run: bool = False,
     threads: int | None = None,
+    keep_originals: Path | None = None,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
@@ -397,6 +400,7 @@ def recover(
         log_dirs: as for `plan`.
         dry_run: change nothing; report the repairs that would be made.
         threads: load this many partitions at a time in each directory.
+        keep_originals: hard-link the files of live logs into this directory first; those that change stay there.
         partitions: names or globs of partitions to select, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for

@@ -146,7 +146,7 @@ def perform(
     "--where",
     cls=HiddenValueOption,
     metavar="SQL",
-    help="Erase the records for which this condition of Spark SQL on the table records is true; @FILE reads it.",
+    help="Erase the records for which this Spark SQL condition on the table records is true; @FILE: read a file.",
 )
 @click.option(
     "--verdicts",

@@ -27,6 +27,7 @@ from sediment.engine.directory.originals.restore import listed_files, plan_parti
 from sediment.engine.directory.originals.restore_plan import Refusal, RestorePlan
 from sediment.engine.directory.originals.retained import (
     HeldFiles,
+    bytes_only_in,
     held_files,
     held_without_catalogue,
     read_pins,
@@ -78,11 +79,15 @@ class OriginalsReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OriginalsRunReport(RunReport[OriginalsReport]):
-    """Report of `originals`: a row for each partition of each run, newest runs first."""
+    """Report of `originals`: a row for each partition of each run, newest runs first.
+
+    `originals_bytes` are those that no log directory shares; a file that several runs keep counts once.
+    """
 
     row_type: ClassVar[type] = OriginalsReport
 
     originals: str = field(metadata=AFTER_PARTITIONS)
+    originals_bytes: int = field(metadata=AFTER_PARTITIONS)
 
 
 # -------------------------------------------------------------------------------------------------------------- listing
@@ -110,6 +115,7 @@ def list_originals(target: Path, *, now_ms: int, fs: Fs | None = None) -> Origin
         seconds=time.monotonic() - started,
         partitions=(*rows, *rows_without_catalogue(target, fs)),
         originals=str(target),
+        originals_bytes=bytes_only_in(history, target, fs),
     )
 
 
@@ -208,10 +214,10 @@ def print_report(report: OriginalsRunReport, console: Console) -> None:
     for rows in by_run(report.partitions):
         for line in _notes(rows):
             console.print(line, soft_wrap=True, markup=False, highlight=False)
-    size_bytes = sum(row.only_here_bytes for row in report.partitions)
     runs = len({row.run for row in report.partitions if row.run is not None})
+    held = human_bytes(report.originals_bytes)
     console.print(
-        f"{counted(runs, 'run')}; only the originals hold {human_bytes(size_bytes)}, which a vacuum of all would free",
+        f"{counted(runs, 'run')}; only the originals hold {held}, which a vacuum of all would free",
         soft_wrap=True,
         markup=False,
         highlight=False,

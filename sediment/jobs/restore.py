@@ -16,6 +16,7 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the imports that take time
 
+import fnmatch
 import re
 import threading
 import time
@@ -47,7 +48,7 @@ from sediment.engine.directory.originals.restore import (
     plan_partition,
     restore_partition,
 )
-from sediment.engine.directory.originals.restore_plan import Files, Refusal, RestorePlan
+from sediment.engine.directory.originals.restore_plan import CHANGED_SINCE, Files, Refusal, RestorePlan
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options
@@ -68,9 +69,11 @@ from sediment.jobs.settings.directories import check_filesystem
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import DeclinedError, SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.names import (
+    CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     LOCK_FILE,
     LOG_START_FILE,
+    RECOVERY_POINT_FILE,
     SegmentFileKind,
     TopicPartition,
     new_run_id,
@@ -82,6 +85,7 @@ from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints,
 
 ERASURE = "erasure"
 INTERRUPTED = "interrupted"
+RECOVER = "recover"
 ALREADY_RESTORED = "already-restored"
 
 _MS = re.compile(r"[0-9]{1,15}")
@@ -276,7 +280,7 @@ class _RestoreRun:
                 self._locks[path] = self._stack.enter_context(DirectoryLock(path))
             history = read_history(own.originals, self._fs)
         wanted = self._wanted(history)
-        reports: list[RestoreReport] = []
+        reports = self._missing(wanted)
         chains: list[_Chain] = []
         for chain in self._chains(history, wanted):
             found = self._planned(chain, history)
@@ -318,6 +322,20 @@ class _RestoreRun:
             return [found]
         assert self._own.as_of_ms is not None
         return [run for run in history.runs if run.started_ms >= self._own.as_of_ms]
+
+    def _missing(self, wanted: Sequence[Catalogue]) -> list[RestoreReport]:
+        """Return the reports of partitions that a run changed, and that do not exist any more."""
+        patterns = self._options.partitions or ("*",)
+        reports = {}
+        for path in self._options.log_dirs:
+            for name in (
+                entry.partition for run in wanted for entry in run.partitions if entry.log_dir == str(path.resolve())
+            ):
+                is_selected = any(fnmatch.fnmatchcase(name, glob) for glob in patterns)
+                if is_selected and not self._fs.is_directory(path / name):
+                    why = "the partition does not exist any more; a broker deleted or moved it"
+                    reports[path / name] = RestoreReport(name, str(path), REFUSED, CHANGED_SINCE, why)
+        return list(reports.values())
 
     def _chains(self, history: History, wanted: Sequence[Catalogue]) -> list[_Chain]:
         """Return the runs to undo in each selected partition."""
@@ -513,8 +531,24 @@ class _RestoreRun:
             each.partition: lowest(cleaner.get(each.partition), each.entry.checkpoints.get(CLEANER_FILE))
             for each in restores
         }
+        if run.command == RECOVER and not _was_clean(run, log_dir):
+            self._mark_unclean(log_dir, now[RECOVERY_POINT_FILE] or {}, restores)
         self._write_entries(log_dir, LOG_START_FILE, starts)
         self._write_entries(log_dir, CLEANER_FILE, lowered)
+
+    def _mark_unclean(
+        self, log_dir: Path, recovery_points: Mapping[TopicPartition, int], restores: Sequence[PartitionRestore]
+    ) -> None:
+        """Lower recovery points and remove the marker of a clean stop, so that the next start verifies the logs."""
+        lowered = {
+            each.partition: lowest(recovery_points.get(each.partition), each.entry.checkpoints.get(RECOVERY_POINT_FILE))
+            for each in restores
+            if not each.plan.is_empty
+        }
+        if lowered:
+            self._fs.unlink(log_dir / CLEAN_SHUTDOWN_FILE, missing_ok=True)
+            self._fs.sync_directory(log_dir)
+            self._write_entries(log_dir, RECOVERY_POINT_FILE, lowered)
 
     def _write_last_entries(self, run: Catalogue, log_dir: Path, restores: Sequence[PartitionRestore]) -> None:
         """Write the checkpoint entries from before the run; a file that it made is removed with its last entry."""
@@ -543,6 +577,11 @@ class _RestoreRun:
             found = chain.report
         left = replace(found, bytes_before=chain.report.bytes_before, segments_before=chain.report.segments_before)
         return replace(left, status=FAILED, reason_code=code, reason=reason)
+
+
+def _was_clean(run: Catalogue, log_dir: Path) -> bool:
+    """Return True if the last stop before the run was clean."""
+    return all(each.clean_shutdown for each in run.log_dirs if Path(each.path).resolve() == log_dir.resolve())
 
 
 def lowest(now: int | None, before: int | None) -> int | None:

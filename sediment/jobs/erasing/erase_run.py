@@ -218,7 +218,14 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
                 yield each, checked
                 continue
             self._selections[each.listing.path] = checked
-            yield each, ErasePartition(checked.verdicts, with_digests=self._proof is not None)
+            yield (
+                each,
+                ErasePartition(
+                    checked.verdicts,
+                    with_digests=self._proof is not None,
+                    counts_records=isinstance(self._subject, Condition),
+                ),
+            )
 
     def _found(
         self, scans: ScanRun, by_path: Mapping[Path, SelectedPartition]
@@ -486,7 +493,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return EraseReport(
             **base,
             action=selection.action,
-            records_scanned=selection.scanned,
+            records_scanned=findings.records if selection.scanned is None else selection.scanned,
             records_matched=len(selection.verdicts),
             records_erased=0 if is_failed else erased if done else findings.reached,
             keys_with_older_records=older,

@@ -15,7 +15,7 @@ run.  After a killed restore, the plan has the remaining changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sediment.engine.directory.originals.catalogue import OriginalFile, OriginalPartition
@@ -73,7 +73,8 @@ class RestorePlan:
     """The changes of a partition; all lists ascend; they are empty if nothing is left to do.
 
     `log_start_first` has to be durable before the segments change, `log_start_last` after it; None: no entry.  They
-    count only if `moves_log_start`.  `emptied` are empty segments at the log end.
+    count only if `moves_log_start`.  `emptied` are empty segments at the log end.  `is_appended` is True if a broker
+    appended after the run.
     """
 
     inserted: tuple[RestoredSegment, ...] = ()
@@ -86,6 +87,7 @@ class RestorePlan:
     log_start_first: int | None = None
     log_start_last: int | None = None
     restores_epochs: bool = False
+    is_appended: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -112,17 +114,24 @@ class RestorePlan:
 
 
 def plan_restore(
-    entry: OriginalPartition, live: Files, kept: Files, *, is_done: bool, log_start_checkpoint: int | None
+    entry: OriginalPartition,
+    live: Files,
+    kept: Files,
+    *,
+    copies: Collection[str] = (),
+    is_done: bool,
+    log_start_checkpoint: int | None,
 ) -> RestorePlan | Refusal:
     """Return the plan that undoes a run in a partition, or the reason to leave it alone.
 
     `live` are the present segment files without leftovers, `kept` the originals of this run, `log_start_checkpoint` the
-    present entry.  `is_done` is False for a run that was killed; its catalogue lists more files than it removed.
+    present entry.  `copies` names files of `live` with the bytes of their original: a restore puts back all but closed
+    logs as copies.  `is_done` is False for a run that was killed; its catalogue lists more files than it removed.
     """
     if not is_done:
         entry = _with_linked_files(entry, kept)
     if entry.new_files is not None:
-        return _Planner(entry, entry.new_files, live, kept, log_start_checkpoint).plan()
+        return _Planner(entry, entry.new_files, live, kept, copies, log_start_checkpoint).plan()
     if all(_is_same(live.get(file.name), file) for file in entry.files):
         return RestorePlan()
     return Refusal(
@@ -162,11 +171,13 @@ class _Planner:
         new_files: Sequence[OriginalFile],
         live: Files,
         kept: Files,
+        copies: Collection[str],
         log_start_checkpoint: int | None,
     ) -> None:
         self._entry = entry
         self._live = live
         self._kept = kept
+        self._copies = copies
         self._log_start_checkpoint = log_start_checkpoint
         self._removed_by_run = {file.name: file for file in entry.files}
         self._new = {file.name: file for file in new_files}
@@ -210,6 +221,14 @@ class _Planner:
             log_start_first=log_start_first,
             log_start_last=self._entry.checkpoints.get(LOG_START_FILE),
             restores_epochs=bool(prefix) or (tail not in self._unchanged),
+            is_appended=self._is_appended(),
+        )
+
+    def _is_appended(self) -> bool:
+        last = max(self._after, default=-1)
+        found, left = self._found.get(last), self._after.get(last)
+        return max(self._found, default=-1) > self._last_known or (
+            last in self._unchanged and found is not None and left is not None and found.size_bytes > left.size_bytes
         )
 
     # ------------------------------------------------------------------------------------------------------- divergence
@@ -239,7 +258,7 @@ class _Planner:
             raise _RefusedError(
                 APPENDED_SINCE, f"records were appended to segment {last} after the run; they would be lost"
             )
-        self._before[last] = self._after[last] = self._unchanged[last] = found
+        self._before[last] = self._unchanged[last] = found
         for name in [name for name in self._new if _base_of(name) == last]:
             del self._new[name]
 
@@ -257,13 +276,12 @@ class _Planner:
                 raise _changed(base, found)
 
     def _is_as_before(self, found: OriginalFile | None) -> bool:
-        """Return True if a present file is as before the run; all but closed logs are put back as copies."""
+        """Return True if a present file is the one from before the run, or a copy that a restore put back."""
         before = None if found is None else self._removed_by_run.get(found.name)
         if found is None or before is None or found == before:
-            return before is not None and found is not None
-        # The files of a cleaned segment have the modification time of their source, and may have its size too.
-        is_closed_log = found.name.endswith(_LOG) and _base_of(found.name) != max(self._before)
-        return found != self._new.get(found.name) and not is_closed_log and _is_copy(found, before)
+            return found is not None and before is not None
+        # A run may also have made a file with the bytes of the one before.
+        return found != self._new.get(found.name) and found.name in self._copies
 
     def _is_made(self, name: str, file: OriginalFile) -> bool:
         """Return True if a file is as the run made it, and not as before the run."""
@@ -272,11 +290,11 @@ class _Planner:
 
     def _is_found(self, base: int, file: OriginalFile) -> bool:
         found = self._found.get(base)
-        return (
-            base in self._unchanged
-            or _is_same(found, file)
-            or (file is self._before.get(base) and self._is_as_before(found))
-        )
+        if base in self._unchanged or _is_same(found, file):
+            return True
+        if file is self._before.get(base):
+            return self._is_as_before(found)
+        return base == max(self._after) and _is_copy(found, file)
 
     # ------------------------------------------------------------------------------------------------------------ parts
     def _plan_prefix(
@@ -317,7 +335,12 @@ class _Planner:
         is_whole = all(self._is_as_before(self._live.get(name)) for name in files)
         if is_whole and not made and list(present) == wanted:
             return None
-        return RestoredGroup(present, tuple(self._segment(base) for base in wanted))
+        segments = (self._segment(base) for base in wanted)
+        # A start undoes an interrupted replacement by links even if no old segment reaches as far (interrupted_swaps).
+        return RestoredGroup(
+            present,
+            tuple(replace(each, is_active=False) if each.base_offset > max(present) else each for each in segments),
+        )
 
     def _segment(self, base: int) -> RestoredSegment:
         """Return a segment as before the run: its originals, and files that the run did not change."""
