@@ -1,0 +1,100 @@
+"""A stock broker on clones of the directories of stopped nodes: its clients see what the source held."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import confluent_kafka as confluent
+import pytest
+
+from tests.consumers import COMMITTED, UNCOMMITTED, WAIT_SECONDS, committed_offsets, confluent_records, ends
+from tests.e2e import console_tools as tools
+from tests.e2e.kraft import KafkaNode, free_port, running
+from tests.jobs.log_dirs import Outcome, sediment_process
+from tests.served import GROUPS, answers_of, as_json, contents, expected, unpacked
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+# What every start says, after the cleanest of stops too.
+USUAL = (
+    "Performing controller activation",
+    "The config `log.cleaner.enable` is deprecated",
+    "Recovering unflushed segment 0. 0 recovered for __cluster_metadata-0.",
+)
+TROUBLE = re.compile(r"corrupt|rebuilding index|unflushed|interrupted|truncat|uncleanable|stray", re.I)
+
+
+def clone(*arguments: object) -> Outcome:
+    outcome = sediment_process("clone", *arguments, "--json", timeout=600)
+    assert outcome.status == 0, outcome.stderr
+    return outcome
+
+
+def cloned_node(tmp_path: Path, *arguments: object) -> tuple[KafkaNode, Outcome]:
+    """Return a node that is to start on a new clone, and the result of the command."""
+    to = tmp_path / "clone"
+    port = free_port()
+    outcome = clone(*arguments, "--to", to, "--listen", f"127.0.0.1:{port}")
+    return KafkaNode(tmp_path / "node", file=to / "server.properties"), outcome
+
+
+def assert_no_trouble(node: KafkaNode) -> None:
+    """Assert that the broker logged no errors, repairs or strays since its last start."""
+    bad = [
+        line
+        for line in node.said()
+        if (line.startswith(("WARN", "ERROR", "FATAL")) or TROUBLE.search(line))
+        and not any(usual in line for usual in USUAL)
+    ]
+    assert not bad
+    assert not list(node.data.glob("*-stray"))
+
+
+def produce(bootstrap: str, topic: str, count: int, **options: str) -> None:
+    producer = confluent.Producer(
+        {"bootstrap.servers": bootstrap, **{name.replace("_", "."): value for name, value in options.items()}}
+    )
+    is_transactional = "transactional_id" in options
+    if is_transactional:
+        producer.init_transactions(WAIT_SECONDS)
+        producer.begin_transaction()
+    for number in range(count):
+        producer.produce(topic, b"new %d" % number, b"key", 0)
+    assert producer.flush(WAIT_SECONDS) == 0
+    if is_transactional:
+        producer.commit_transaction(WAIT_SECONDS)
+
+
+def topic_configs(bootstrap: str, topic: str) -> str:
+    return tools.tool(bootstrap, tools.CONFIGS, "--describe", "--entity-type", "topics", "--entity-name", topic)
+
+
+def test_a_broker_on_a_clone_gives_everything_of_the_source_and_goes_on(tmp_path: Path) -> None:
+    source = unpacked(tmp_path / "source")
+    before = contents(source)
+    node, outcome = cloned_node(tmp_path, source)
+    assert contents(source) == before
+    assert {row["status"] for row in outcome.report["partitions"]} == {"cloned"}
+    with running(node):
+        assert answers_of(node.bootstrap) == expected()
+        assert "internal.segment.bytes=3000" in topic_configs(node.bootstrap, "orders")
+        assert "cleanup.policy=compact" in topic_configs(node.bootstrap, "prices")
+        assert "unfinished" in tools.tool(node.bootstrap, tools.TRANSACTIONS, "list")
+        assert_no_trouble(node)
+        produce(node.bootstrap, "orders", 10, enable_idempotence="true")
+        produce(node.bootstrap, "orders", 10, transactional_id="new")
+        produce(node.bootstrap, "payments", 5, transactional_id="cashier")
+        node.kill()
+    with running(node):
+        found = ends(node.bootstrap, ["orders-0", "payments-0"])
+        wanted: Mapping[str, list[int]] = expected()["ends"]
+        assert found["orders-0"][1] == wanted["orders-0"][1] + 21  # with a marker
+        assert found["payments-0"][1] == wanted["payments-0"][1] + 6
+        for isolation in (COMMITTED, UNCOMMITTED):
+            seen = as_json(confluent_records(node.bootstrap, ["orders-0"], isolation))["orders-0"]
+            assert seen[:-20] == expected()["records"][isolation]["orders-0"]
+        for group in GROUPS:
+            assert committed_offsets(node.bootstrap, group, ["orders-0"])["orders-0"][0] in (5, 6)
+        assert not list(node.data.glob("*-stray"))
