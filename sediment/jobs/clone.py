@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from sediment.engine.clone.features import NEWEST_RELEASE, RELEASES
-from sediment.engine.clone.options import DEFAULT_NODE_ID, DEFAULT_PARTS, CloneOptions
+from sediment.engine.clone.options import DEFAULT_NODE_ID, DEFAULT_PARTS, CloneOptions, LinkMode
 from sediment.jobs.cloning.options import check_cluster_id, parse_parts, parse_renames
 from sediment.jobs.cloning.report import CloneRunReport, print_report
 from sediment.jobs.cloning.run import CloneRequest
@@ -41,6 +41,7 @@ def perform(
     node_id: int = DEFAULT_NODE_ID,
     cluster_id: str | None = None,
     hold: bool = True,
+    link: str | None = None,
     local_only: bool = False,
     target_version: str = NEWEST_RELEASE,
     listen: str = _LISTEN,
@@ -65,6 +66,7 @@ def perform(
         node_id=node_id,
         cluster_id=None if cluster_id is None else check_cluster_id(cluster_id),
         hold=hold,
+        link=LinkMode.COPY if link is None else LinkMode(link),
         local_only=local_only,
     )
     request = CloneRequest(to.absolute(), endpoint.host, endpoint.port, target_version, properties_file)
@@ -98,6 +100,14 @@ def perform(
     show_default=True,
     help="Let nothing in the clone expire or be cleaned until you end that.",
 )
+@click.option(
+    "--link",
+    type=click.Choice([LinkMode.REFLINK.value, LinkMode.HARD.value]),
+    is_flag=False,
+    flag_value=LinkMode.REFLINK.value,
+    help="Share blocks with the source if the filesystem can, else copy.  hard: give closed segments a second name; "
+    "start neither side while the other exists.",
+)
 @click.option("--local-only", is_flag=True, help="Clone the local segments of topics with tiered storage.")
 @click.option(
     "--target-version",
@@ -129,6 +139,7 @@ def command(
     node_id: int,
     cluster_id: str | None,
     hold: bool,
+    link: str | None,
     local_only: bool,
     target_version: str,
     listen: str,
@@ -149,6 +160,7 @@ def command(
             node_id=node_id,
             cluster_id=cluster_id,
             hold=hold,
+            link=link,
             local_only=local_only,
             target_version=target_version,
             listen=listen,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from sediment.engine.clone.cluster_records import Node
 from sediment.engine.clone.partition_clone import PartitionClone
-from sediment.engine.directory.output import PublishedFile, Publisher, check_output_path
+from sediment.engine.directory.output import Publisher, check_output_path
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.checkpoints import (
     MetaProperties,
@@ -38,6 +38,7 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
+from sediment.segment_io.manifest import ManifestFile, ManifestPartition
 from sediment.segment_io.partition.log_dir_checkpoints import log_start_entries
 from sediment.segment_io.stores import Store
 
@@ -63,8 +64,9 @@ class CloneDirectory:
         self.path = path
         self._publisher = Publisher(Store(str(path)), run_id)
         self._fs = Fs()
-        self._files: list[PublishedFile] = []
+        self._files: list[ManifestFile] = []
         self._partitions: dict[TopicPartition, PartitionClone] = {}
+        self._topic_ids: dict[TopicPartition, str] = {}
 
     def check(self, sources: Sequence[Path]) -> None:
         """Check that the directory is absent, empty or an unfinished output, and apart from the sources.
@@ -86,11 +88,12 @@ class CloneDirectory:
         """Claim the directory and empty it; return the run whose unfinished files were removed, if there were any."""
         return self._publisher.begin()
 
-    def add(self, target: TopicPartition, clone: PartitionClone) -> None:
+    def add(self, target: TopicPartition, topic_id: str, clone: PartitionClone) -> None:
         """Give a finished partition its name."""
         self._publisher.check()
         self._fs.rename(self.path / clone.folder, self.path / str(target))
         self._partitions[target] = clone
+        self._topic_ids[target] = topic_id
         self._files += [replace(file, name=f"{target}/{file.name}") for file in clone.files]
 
     def finish(self, start: StartFiles, *, sources: Sequence[Path], now_ms: int) -> int:
@@ -106,7 +109,17 @@ class CloneDirectory:
             if folder not in wanted:
                 shutil.rmtree(self.path / folder)  # of an abandoned attempt
         self._fs.sync_directory(self.path)
-        self._publisher.finish(self._files, sources=list(map(str, sources)), now_ms=now_ms)
+        partitions = [
+            ManifestPartition(
+                str(partition),
+                self._topic_ids[partition],
+                clone.log_start_offset,
+                clone.log_end_offset,
+                clone.leader_epoch,
+            )
+            for partition, clone in self._partitions.items()
+        ]
+        self._publisher.finish(self._files, sources=list(map(str, sources)), now_ms=now_ms, partitions=partitions)
         return len(self._files)
 
     def _checkpoints(self) -> Iterator[tuple[str, bytes]]:

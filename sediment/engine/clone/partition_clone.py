@@ -14,29 +14,50 @@ Invariant: a log that a broker would open without noticing damage is cloned byte
 
 from __future__ import annotations
 
-import hashlib
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sediment.engine.clone.file_copy import check_unchanged, copy_partition
 from sediment.engine.clone.options import LinkMode
 from sediment.engine.clone.plan import ClonedPartition
 from sediment.engine.config import LogConfig
+from sediment.engine.copying.partition_copy import (
+    CopiedFile,
+    CopyMethod,
+    CopyRules,
+    PartitionCopy,
+    closed_files,
+    copy_partition,
+)
 from sediment.engine.directory.leader_epochs import latest_epoch
 from sediment.engine.directory.loader import LoadedLog, load_log
-from sediment.engine.directory.output import PublishedFile, file_chunks
+from sediment.engine.directory.output import LinkKind, Publisher, file_digest
 from sediment.engine.replicas import Replica
+from sediment.segment_io.errors import SourceChangedError
 from sediment.segment_io.format.names import (
+    DELETED_SUFFIX,
+    LEADER_EPOCH_FILE,
     PART_SUFFIX,
     PARTITION_METADATA_FILE,
     SegmentFileKind,
+    parse_segment_file,
     segment_file_name,
 )
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import FileStamp, Fs
+from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.checkpoint_files import write_partition_metadata
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.snapshots import encode_snapshot
+from sediment.segment_io.stores import Store, StoredFile
+
+_INDEXES = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX)
+_LEFT_BEHIND = (DELETED_SUFFIX, PART_SUFFIX)
+_RULES = {
+    LinkMode.COPY: CopyRules(),
+    LinkMode.REFLINK: CopyRules(links=(LinkKind.REFLINK,), digests_links=False),
+    LinkMode.HARD: CopyRules(links=(LinkKind.HARD,), digests_links=False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +93,20 @@ class PartitionClone:
     """A finished partition in `folder`, a directory of the clone; names of `files` are relative to that.
 
     `log_dir` is the source that was copied.  `first_dirty` is its cleaner checkpoint, None without one.  `producer_ids`
-    are all that the log knows.  `damage` is text about corrupt bytes that a broker would not notice.
+    are all that the log knows.  `linked_bytes` were not copied.  `damage` describes corruption that a broker would not
+    notice.
     """
 
     folder: str
     log_dir: str
-    files: tuple[PublishedFile, ...]
+    files: tuple[ManifestFile, ...]
     log_start_offset: int
     log_end_offset: int
     first_base_offset: int
     first_dirty: int | None
     leader_epoch: int
     log_bytes: int
+    linked_bytes: int
     producer_ids: frozenset[int]
     open_transactions: tuple[OpenTransaction, ...]
     repairs: tuple[str, ...] = ()
@@ -105,15 +128,8 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
     for number, replica in enumerate(replicas):
         if fs.is_directory(directory):
             shutil.rmtree(directory)
-        fs.make_directory(directory)
-        entries = copy_partition(
-            replica.path,
-            directory,
-            fs,
-            link=task.link,
-            linkable_end=_linkable_end(replica.checkpoints),
-            is_clean=_is_trusted(replica.checkpoints),
-        )
+        copied = _copy(task, replica, folder, attempt, fs)
+        stamps = {entry.name: fs.file_stamp(directory / entry.name) for entry in fs.scan(directory)}
         loaded = load_log(
             task.partition.target,
             directory,
@@ -123,11 +139,58 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
             now_ms=task.now_ms,
             verify_trusted=task.link is LinkMode.COPY,
         )
-        check_unchanged(replica.path, entries, fs)
         if not loaded.damage or number == len(replicas) - 1:
             break
     _settle(task, loaded, directory, fs)
-    return _result(task, replica, loaded, folder, fs)
+    known = {each.file.name.rpartition("/")[2]: each.file for each in copied}
+    files = _made_durable(directory, known, stamps, fs)
+    linked_bytes = sum(each.file.size_bytes for each in copied if each.method is not CopyMethod.COPIED)
+    return _result(replica, loaded, folder, files, linked_bytes)
+
+
+def _copy(task: CloneTask, replica: Replica, folder: str, attempt: str, fs: Fs) -> tuple[CopiedFile, ...]:
+    files = _files_of(replica, fs)
+    work = PartitionCopy(
+        source=Store(str(replica.directory.path)),
+        folder=str(replica.partition),
+        files=files,
+        target=folder,
+        closed=closed_files(files, below_offset=_linkable_end(replica.checkpoints)),
+        rules=_RULES[task.link],
+    )
+    copied = copy_partition(work, Publisher(Store(str(task.to)), task.run_id), attempt=attempt, on_bytes=_ignore)
+    if _files_of(replica, fs).keys() != files.keys():
+        raise SourceChangedError(
+            "files appeared or vanished while the partition was cloned",
+            partition=str(replica.partition),
+            path=str(replica.path),
+            advice="stop the broker, or clone a snapshot or a copy; a clone takes no lock on its source",
+        )
+    return copied
+
+
+def _files_of(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
+    """Return the files to copy.
+
+    Files of an interrupted replacement come along, so that loading the copy finishes or undoes it.  After an unclean
+    stop, the indexes of the active segment may be preallocated; loading rebuilds them.
+    """
+    entries = {entry.name: entry for entry in fs.scan(replica.path) if entry.is_file}
+    parsed = {name: found for name in entries if (found := parse_segment_file(name)) is not None}
+    logs = [file.base_offset for file in parsed.values() if file.kind is SegmentFileKind.LOG and not file.state]
+    active = max(logs, default=-1)
+    is_trusted = _is_trusted(replica.checkpoints)
+    left_out = {
+        name
+        for name, file in parsed.items()
+        if file.state in _LEFT_BEHIND or (file.base_offset == active and file.kind in _INDEXES and not is_trusted)
+    }
+    wanted = (parsed.keys() - left_out) | ({LEADER_EPOCH_FILE} & entries.keys())
+    return {name: StoredFile(entries[name].size_bytes, entries[name].mtime_ns) for name in sorted(wanted)}
+
+
+def _ignore(_count: int) -> None:
+    return None
 
 
 def _keeping_producers(config: LogConfig) -> LogConfig:
@@ -161,19 +224,22 @@ def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None
     write_partition_metadata(fs, directory / PARTITION_METADATA_FILE, task.topic_id)
 
 
-def _result(task: CloneTask, replica: Replica, loaded: LoadedLog, folder: str, fs: Fs) -> PartitionClone:
+def _result(
+    replica: Replica, loaded: LoadedLog, folder: str, files: tuple[ManifestFile, ...], linked_bytes: int
+) -> PartitionClone:
     entries = loaded.producers.entries
     first_dirty = replica.checkpoints.first_dirty
     return PartitionClone(
         folder=folder,
         log_dir=str(replica.directory.path),
-        files=_digested(task.to / folder, fs),
+        files=files,
         log_start_offset=loaded.log_start_offset,
         log_end_offset=loaded.log_end_offset,
         first_base_offset=loaded.segments[0].base_offset,
         first_dirty=None if first_dirty is None else min(first_dirty, loaded.log_end_offset),
         leader_epoch=max(latest_epoch(loaded.leader_epochs), 0),
         log_bytes=sum(segment.log_bytes for segment in loaded.segments),
+        linked_bytes=linked_bytes,
         producer_ids=frozenset(entries) | {entry.producer_id for entry in loaded.aborted},
         open_transactions=tuple(
             OpenTransaction(
@@ -187,14 +253,20 @@ def _result(task: CloneTask, replica: Replica, loaded: LoadedLog, folder: str, f
     )
 
 
-def _digested(directory: Path, fs: Fs) -> tuple[PublishedFile, ...]:
-    """Make every file durable, and return them with their digests."""
+def _made_durable(
+    directory: Path, copied: Mapping[str, ManifestFile], stamps: Mapping[str, FileStamp | None], fs: Fs
+) -> tuple[ManifestFile, ...]:
+    """Make every file durable, and return them; those that changed since they were copied are read for their digests.
+
+    `stamps` are the states of the files right after they were copied.
+    """
     files = []
     for entry in fs.scan(directory):
-        digest = hashlib.sha256()
-        for chunk in file_chunks(directory / entry.name, entry.size_bytes):
-            digest.update(chunk)
-        fs.sync_file(directory / entry.name)
-        files.append(PublishedFile(entry.name, entry.size_bytes, digest.hexdigest()))
+        path = directory / entry.name
+        if entry.name in copied and fs.file_stamp(path) == stamps.get(entry.name):
+            files.append(replace(copied[entry.name], name=entry.name))
+        else:
+            fs.sync_file(path)
+            files.append(ManifestFile(entry.name, entry.size_bytes, file_digest(path, entry.size_bytes)))
     fs.sync_directory(directory)
     return tuple(files)

@@ -40,6 +40,7 @@ class PartitionCloneReport:
     log_start_offset: int | None = None
     log_end_offset: int | None = None
     bytes: int = 0
+    linked_bytes: int = 0
     leader_epoch: int | None = None
     open_transactions: int = 0
     repairs: tuple[str, ...] = ()

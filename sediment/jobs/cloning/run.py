@@ -73,6 +73,7 @@ class _Finished:
     """Outcome of one partition: its clone, or the error as (reason code, text)."""
 
     partition: ClonedPartition
+    topic_id: str
     clone: PartitionClone | None
     error: tuple[str, str] | None = None
 
@@ -148,7 +149,7 @@ class _CloneRun:
             for some in (records, coordinators):
                 for each in self._run(some):
                     if each.clone is not None:
-                        self._target.add(each.partition.target, each.clone)
+                        self._target.add(each.partition.target, each.topic_id, each.clone)
                         progress.advance(each.clone.log_bytes)
                     finished.append(each)
         return finished
@@ -168,12 +169,14 @@ class _CloneRun:
         self, task: CloneTask, result: PartitionClone | tuple[str, str] | None, error: Exception | None
     ) -> _Finished:
         if isinstance(result, PartitionClone):
-            return _Finished(task.partition, result)
+            return _Finished(task.partition, task.topic_id, result)
         if result is not None:
-            return _Finished(task.partition, None, result)
+            return _Finished(task.partition, task.topic_id, None, result)
         if self._stop.is_set():
-            return _Finished(task.partition, None, (_STOPPED, "the run was stopped before this partition was cloned"))
-        return _Finished(task.partition, None, describe_lost_task(error))
+            return _Finished(
+                task.partition, task.topic_id, None, (_STOPPED, "the run was stopped before this partition was cloned")
+            )
+        return _Finished(task.partition, task.topic_id, None, describe_lost_task(error))
 
     def _tasks(self, source: Source, plan: ClonePlan) -> list[CloneTask]:
         settings = self._options.settings
@@ -324,6 +327,7 @@ def _row(finished: _Finished) -> PartitionCloneReport:
         log_start_offset=clone.log_start_offset,
         log_end_offset=clone.log_end_offset,
         bytes=clone.log_bytes,
+        linked_bytes=clone.linked_bytes,
         leader_epoch=clone.leader_epoch,
         open_transactions=len(clone.open_transactions),
         repairs=clone.repairs,
