@@ -17,14 +17,14 @@ import click
 
 from sediment.engine.clone.features import NEWEST_RELEASE, RELEASES
 from sediment.engine.clone.options import DEFAULT_NODE_ID, DEFAULT_PARTS, CloneOptions, LinkMode
-from sediment.jobs.cloning.options import check_cluster_id, parse_parts, parse_renames
+from sediment.jobs.cloning.options import check_cluster_id, parse_parts, parse_renames, parse_until_offsets
 from sediment.jobs.cloning.report import CloneRunReport, print_report
 from sediment.jobs.cloning.run import CloneRequest
 from sediment.jobs.cloning.run import clone as clone_directories
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.layout import INT32_MAX
+from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 from sediment.server.endpoints import parse_endpoint
 
 _LISTEN = "127.0.0.1:9092"
@@ -41,7 +41,10 @@ def perform(
     node_id: int = DEFAULT_NODE_ID,
     cluster_id: str | None = None,
     hold: bool = True,
+    until_offsets: tuple[str, ...] = (),
+    until_ms: int | None = None,
     link: str | None = None,
+    abort_open_transactions: bool = False,
     local_only: bool = False,
     target_version: str = NEWEST_RELEASE,
     listen: str = _LISTEN,
@@ -66,6 +69,9 @@ def perform(
         node_id=node_id,
         cluster_id=None if cluster_id is None else check_cluster_id(cluster_id),
         hold=hold,
+        until_offsets=parse_until_offsets(until_offsets),
+        until_ms=until_ms,
+        abort_open_transactions=abort_open_transactions,
         link=LinkMode.COPY if link is None else LinkMode(link),
         local_only=local_only,
     )
@@ -99,6 +105,24 @@ def perform(
     default=True,
     show_default=True,
     help="Let nothing in the clone expire or be cleaned until you end that.",
+)
+@click.option(
+    "--until-offset",
+    "until_offsets",
+    multiple=True,
+    metavar="TOPIC-N:OFFSET",
+    help="End this partition of the clone at OFFSET.",
+)
+@click.option(
+    "--until-ms",
+    type=click.IntRange(0, INT64_MAX - 1),
+    metavar="MS",
+    help="End every log before its first record after this time.",
+)
+@click.option(
+    "--abort-open-transactions",
+    is_flag=True,
+    help="Write markers for open transactions: ABORT, or COMMIT if the coordinator had decided so.",
 )
 @click.option(
     "--link",
@@ -139,6 +163,9 @@ def command(
     node_id: int,
     cluster_id: str | None,
     hold: bool,
+    until_offsets: tuple[str, ...],
+    until_ms: int | None,
+    abort_open_transactions: bool,
     link: str | None,
     local_only: bool,
     target_version: str,
@@ -160,6 +187,9 @@ def command(
             node_id=node_id,
             cluster_id=cluster_id,
             hold=hold,
+            until_offsets=until_offsets,
+            until_ms=until_ms,
+            abort_open_transactions=abort_open_transactions,
             link=link,
             local_only=local_only,
             target_version=target_version,

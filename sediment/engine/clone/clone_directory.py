@@ -50,7 +50,7 @@ _DRIVER = "driver"
 
 @dataclass(frozen=True, slots=True)
 class StartFiles:
-    """What a broker needs to start: its node, its metadata records, and the content of its properties file."""
+    """Contents of the files that a broker needs to start: its node, metadata records and properties."""
 
     node: Node
     records: Sequence[bytes]

@@ -2,8 +2,8 @@
 
     1. copy      files of the replica -> <topic-N>.<run>-<attempt>.part/ in the clone
     2. load      as a broker's start does; if the log is damaged, try the next replica of the same rank
-    3. cut       at an offset or a time, if the clone ends there
-    4. end       transactions without a coordinator get markers, if that was asked for
+    3. rewrite   the names in records of the coordinators, if they changed
+    4. end       cut the log, and end its open transactions, if that was asked for
     5. settle    producer snapshot at the log end, partition.metadata
     6. digest    SHA-256 of every file; all files are durable
 
@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sediment.engine.clone.coordinator_rewrite import ClonedNames, RewriteCounts, rewrite_coordinator_log
+from sediment.engine.clone.log_end import change_end
 from sediment.engine.clone.options import LinkMode
 from sediment.engine.clone.plan import ClonedPartition
 from sediment.engine.config import LogConfig
@@ -72,6 +74,18 @@ class CloneTask:
     now_ms: int
     link: LinkMode = LinkMode.COPY
     log_bytes: int = 0
+    names: ClonedNames | None = None
+    """For a log of a coordinator: what its records may name; None if they stay as they are."""
+
+    ends_transactions: bool = False
+    committing: frozenset[int] = frozenset()
+    """Producers whose open transactions are to be committed."""
+
+    @property
+    def changes_end(self) -> bool:
+        """True if the log is cut or gets markers."""
+        cut = (self.partition.until_offset, self.partition.until_ms)
+        return self.ends_transactions or any(each is not None for each in cut)
 
     def weight(self) -> int:
         """Return the bytes of the log; tasks are packed by this number."""
@@ -111,6 +125,8 @@ class PartitionClone:
     open_transactions: tuple[OpenTransaction, ...]
     repairs: tuple[str, ...] = ()
     damage: str | None = None
+    rewrite: RewriteCounts | None = None
+    ended_transactions: int = 0
 
 
 def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
@@ -141,11 +157,41 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
         )
         if not loaded.damage or number == len(replicas) - 1:
             break
+    first_dirty, counts = replica.checkpoints.first_dirty, None
+    if task.names is not None:
+        counts, first_dirty = rewrite_coordinator_log(
+            task.partition.target, directory, task.config, replica.checkpoints, task.names, fs, run_id=task.run_id
+        )
+        loaded = _reloaded(task, loaded, directory, fs)
+    ended = 0
+    if task.changes_end:
+        ended = change_end(
+            task.partition.target,
+            directory,
+            _keeping_producers(task.config),
+            PartitionCheckpoints(log_start=loaded.log_start_offset, clean_shutdown=True),
+            fs,
+            now_ms=task.now_ms,
+            until_offset=task.partition.until_offset,
+            until_ms=task.partition.until_ms,
+            ends_transactions=task.ends_transactions,
+            committing=task.committing,
+        )
+        loaded = _reloaded(task, loaded, directory, fs)
     _settle(task, loaded, directory, fs)
     known = {each.file.name.rpartition("/")[2]: each.file for each in copied}
     files = _made_durable(directory, known, stamps, fs)
     linked_bytes = sum(each.file.size_bytes for each in copied if each.method is not CopyMethod.COPIED)
-    return _result(replica, loaded, folder, files, linked_bytes)
+    result = _result(replica, loaded, folder, files, linked_bytes, first_dirty)
+    return replace(result, rewrite=counts, ended_transactions=ended)
+
+
+def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> LoadedLog:
+    """Return the log after a change of its files."""
+    checkpoints = PartitionCheckpoints(log_start=before.log_start_offset, clean_shutdown=True)
+    config = _keeping_producers(task.config)
+    again = load_log(task.partition.target, directory, config, checkpoints, fs, now_ms=task.now_ms)
+    return replace(again, repairs=(*before.repairs, *again.repairs), damage=before.damage)
 
 
 def _copy(task: CloneTask, replica: Replica, folder: str, attempt: str, fs: Fs) -> tuple[CopiedFile, ...]:
@@ -156,7 +202,8 @@ def _copy(task: CloneTask, replica: Replica, folder: str, attempt: str, fs: Fs) 
         files=files,
         target=folder,
         closed=closed_files(files, below_offset=_linkable_end(replica.checkpoints)),
-        rules=_RULES[task.link],
+        # A cut changes the end of a segment in place, which a second name of the source must not see.
+        rules=_RULES[LinkMode.COPY if task.changes_end else task.link],
     )
     copied = copy_partition(work, Publisher(Store(str(task.to)), task.run_id), attempt=attempt, on_bytes=_ignore)
     if _files_of(replica, fs).keys() != files.keys():
@@ -214,21 +261,29 @@ def _linkable_end(checkpoints: PartitionCheckpoints) -> int:
 
 
 def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None:
-    """Leave the files that a clean stop leaves.
+    """Leave the files that a clean stop leaves, without snapshots past the log end.
 
     Without a snapshot at the log end, a broker's start after a clean stop forgets every producer.
     """
     snapshot = directory / segment_file_name(loaded.log_end_offset, SegmentFileKind.SNAPSHOT)
     if loaded.producers.entries and not fs.exists(snapshot):
         fs.write_new(snapshot, [encode_snapshot(loaded.producers.entries.values())])
+    for entry in fs.scan(directory):
+        parsed = parse_segment_file(entry.name)
+        if parsed and parsed.kind is SegmentFileKind.SNAPSHOT and parsed.base_offset > loaded.log_end_offset:
+            fs.unlink(directory / entry.name)
     write_partition_metadata(fs, directory / PARTITION_METADATA_FILE, task.topic_id)
 
 
 def _result(
-    replica: Replica, loaded: LoadedLog, folder: str, files: tuple[ManifestFile, ...], linked_bytes: int
+    replica: Replica,
+    loaded: LoadedLog,
+    folder: str,
+    files: tuple[ManifestFile, ...],
+    linked_bytes: int,
+    first_dirty: int | None,
 ) -> PartitionClone:
     entries = loaded.producers.entries
-    first_dirty = replica.checkpoints.first_dirty
     return PartitionClone(
         folder=folder,
         log_dir=str(replica.directory.path),

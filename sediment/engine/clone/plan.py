@@ -22,7 +22,7 @@ from sediment.engine.clone.source import Source, SourceTopic
 from sediment.engine.replicas import Replica
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import INTERNAL_TOPICS, METADATA_TOPIC, TopicPartition, is_topic_name
-from sediment.segment_io.internal_topics.coordinator_records import TRANSACTION_STATE
+from sediment.segment_io.internal_topics.coordinator_records import SHARE_GROUP_STATE, TRANSACTION_STATE
 
 NO_REPLICA = "no-replica"
 UNKNOWN_TOPIC = "unknown-topic"
@@ -127,6 +127,9 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
             unchanged = cloned.name == topic.name and cloned.has_source_id and not cloned.empty_partitions
             is_whole = is_whole and unchanged
         left_out += _missing(topic, options)
+    if not is_whole:
+        # Its records name topics by ids, and share groups do not come along.
+        topics.pop(SHARE_GROUP_STATE, None)
     _check_used(options, topics)
     return ClonePlan(topics, tuple(left_out), is_whole)
 

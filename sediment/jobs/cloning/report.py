@@ -43,6 +43,7 @@ class PartitionCloneReport:
     linked_bytes: int = 0
     leader_epoch: int | None = None
     open_transactions: int = 0
+    ended_transactions: int = 0
     repairs: tuple[str, ...] = ()
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from sediment.engine.clone.clone_directory import SERVER_PROPERTIES_FILE, CloneDirectory, StartFiles
 from sediment.engine.clone.cluster_records import Node, cluster_records, next_producer_id, security_records
+from sediment.engine.clone.coordinator_rewrite import ClonedNames, committing_producers
 from sediment.engine.clone.features import clone_features
 from sediment.engine.clone.node_configs import restore_commands
 from sediment.engine.clone.options import CloneOptions, Part
@@ -45,9 +46,10 @@ from sediment.jobs.spark.cancellation import cancel_when, interruptible
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.checkpoints import format_uuid
+from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
 from sediment.segment_io.format.names import INTERNAL_TOPICS, new_run_id
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS
 from sediment.segment_io.partition.listing import list_log
 
@@ -147,6 +149,9 @@ class _CloneRun:
         finished: list[_Finished] = []
         with Progress(self._options.messages(), len(tasks), sum(task.log_bytes for task in tasks)) as progress:
             for some in (records, coordinators):
+                if some is coordinators and not plan.is_whole:
+                    names = _names(plan, finished)
+                    some = [replace(task, names=names) for task in coordinators]
                 for each in self._run(some):
                     if each.clone is not None:
                         self._target.add(each.partition.target, each.topic_id, each.clone)
@@ -182,6 +187,9 @@ class _CloneRun:
         settings = self._options.settings
         if source.metadata is not None:
             settings = settings.with_metadata(source.metadata.topic_configs, self._broker_configs(source))
+        committing: frozenset[int] = frozenset()
+        if self._own.abort_open_transactions and TRANSACTION_STATE in source.topics:
+            committing = committing_producers(source.topics[TRANSACTION_STATE], self._own.until_ms, self._fs)
         tasks = []
         for topic in plan.topics.values():
             config = settings.for_topic(topic.source_name)
@@ -194,6 +202,8 @@ class _CloneRun:
                     config=config,
                     now_ms=self._options.now_ms,
                     link=self._own.link,
+                    ends_transactions=self._own.abort_open_transactions,
+                    committing=committing,
                     log_bytes=list_log(partition.source, partition.replicas[0].path, self._fs).log_bytes(),
                 )
                 for partition in topic.partitions
@@ -297,6 +307,7 @@ class _CloneRun:
                 for topic in plan.topics.values()
                 for command in restore_commands(topic.name, topic.changes, bootstrap)
             ),
+            notes=_notes(finished),
         )
 
     def _print(self, text: str) -> None:
@@ -309,6 +320,38 @@ def _perform(task: CloneTask, attempt: str) -> PartitionClone | tuple[str, str]:
         return clone_partition(task, attempt)
     except TASK_ERRORS as error:
         return describe(error)
+
+
+def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
+    """Return what records of the coordinators may name; `finished` are the partitions with records of clients."""
+    topics = plan.topics.values()
+    return ClonedNames(
+        partitions=frozenset(each.source for each in plan.partitions()),
+        names={topic.source_name: topic.name for topic in topics if topic.source_name != topic.name},
+        ids={topic.source_name: uuid.UUID(bytes=parse_uuid(topic.topic_id)) for topic in topics},
+        producer_ids=frozenset(
+            producer_id for each in finished if each.clone is not None for producer_id in each.clone.producer_ids
+        ),
+    )
+
+
+def _notes(finished: Iterable[_Finished]) -> tuple[str, ...]:
+    """Return sentences about the records of the coordinators that were rewritten."""
+    notes = []
+    for topic, what in ((CONSUMER_OFFSETS, "groups"), (TRANSACTION_STATE, "transactional ids")):
+        counts = [
+            each.clone.rewrite
+            for each in finished
+            if each.clone is not None and each.clone.rewrite is not None and each.partition.source.topic == topic
+        ]
+        if counts:
+            kept, dropped = sum(each.kept for each in counts), sum(each.dropped for each in counts)
+            members = "; members and assignments were dropped" if topic == CONSUMER_OFFSETS else ""
+            notes.append(
+                f"{topic} was rewritten for the topics of the clone: {kept} {what} came along, {dropped} did not"
+                f"{members}"
+            )
+    return tuple(notes)
 
 
 def _row(finished: _Finished) -> PartitionCloneReport:
@@ -330,6 +373,7 @@ def _row(finished: _Finished) -> PartitionCloneReport:
         linked_bytes=clone.linked_bytes,
         leader_epoch=clone.leader_epoch,
         open_transactions=len(clone.open_transactions),
+        ended_transactions=clone.ended_transactions,
         repairs=clone.repairs,
     )
 
