@@ -20,7 +20,6 @@ import numpy as np
 from sediment.compaction.rewrite.batch_rewrite import rewrite_batch
 from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.leader_epochs import latest_epoch
 from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import (
@@ -30,6 +29,7 @@ from sediment.segment_io.format.layout import (
     CONTROL_KEY_STRUCT,
     CRC,
     END_TXN_MARKER_STRUCT,
+    INT32_MAX,
     LAST_OFFSET_DELTA,
 )
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
@@ -105,14 +105,18 @@ def _cut(log: PartitionLog, offset: int, fs: Fs) -> None:
             partition=str(log.partition),
             advice="cut at an offset that the log still has",
         )
-    head = _head_of_spanning_batch(log, offset, fs)
-    log.truncate_to(offset)
-    if head is not None:
-        log.append_as_follower(head, max(latest_epoch(log.leader_epochs), 0))
+    spanning = _spanning_batch(log, offset, fs)
+    if spanning is None:
+        log.truncate_to(offset)
+        return
+    base_offset, content, last_offset = spanning
+    log.truncate_to(base_offset)
+    head = batch_head(content, offset, last_offset, log.config.compaction.max_decompressed_batch_bytes)
+    log.append_as_follower(head, INT32_MAX)
 
 
-def _head_of_spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> bytes | None:
-    """Return the batch that begins below `offset` and ends at or above it, without the records from `offset` on."""
+def _spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> tuple[int, bytes, int] | None:
+    """Return base offset, bytes and last offset of the batch that begins below `offset` and ends at or above it."""
     base = max((each for each in log.base_offsets if each <= offset), default=log.first_base_offset)
     path = log.directory / segment_file_name(base, SegmentFileKind.LOG)
     for rows in HeaderScan(path):
@@ -123,7 +127,7 @@ def _head_of_spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> bytes | N
         if int(row["base_offset"]) >= offset:
             return None
         content = fs.read_range(path, int(row["position"]), int(row["size_bytes"]))
-        return batch_head(content, offset, int(row["last_offset"]), log.config.compaction.max_decompressed_batch_bytes)
+        return int(row["base_offset"]), content, int(row["last_offset"])
     return None
 
 

@@ -4,7 +4,7 @@
     2. load      as a broker's start does; if the log is damaged, try the next replica of the same rank
     3. rewrite   the names in records of the coordinators, if they changed
     4. end       cut the log, and end its open transactions, if that was asked for
-    5. settle    producer snapshot at the log end, partition.metadata
+    5. settle    producer snapshot at the log end (also before 3 and 4), partition.metadata
     6. digest    SHA-256 of every file; all files are durable
 
 Only the copy changes.  The driver renames its directory to the partition's name.
@@ -36,20 +36,23 @@ from sediment.engine.directory.leader_epochs import latest_epoch
 from sediment.engine.directory.loader import LoadedLog, load_log
 from sediment.engine.directory.output import LinkKind, Publisher, file_digest
 from sediment.engine.replicas import Replica
-from sediment.segment_io.errors import SourceChangedError
+from sediment.segment_io.errors import SedimentError, SourceChangedError
 from sediment.segment_io.format.names import (
     DELETED_SUFFIX,
     LEADER_EPOCH_FILE,
     PART_SUFFIX,
     PARTITION_METADATA_FILE,
     SegmentFileKind,
+    TopicPartition,
     parse_segment_file,
     segment_file_name,
 )
 from sediment.segment_io.fs import FileStamp, Fs
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.checkpoint_files import write_partition_metadata
+from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.snapshots import encode_snapshot
 from sediment.segment_io.stores import Store, StoredFile
 
@@ -157,6 +160,8 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
         )
         if not loaded.damage or number == len(replicas) - 1:
             break
+    if note_producers(task.partition.target, directory, loaded.log_start_offset, loaded.log_end_offset, fs):
+        loaded = _reloaded(task, loaded, directory, fs)
     first_dirty, counts = replica.checkpoints.first_dirty, None
     if task.names is not None:
         counts, first_dirty = rewrite_coordinator_log(
@@ -240,6 +245,36 @@ def _ignore(_count: int) -> None:
     return None
 
 
+def note_producers(
+    partition: TopicPartition, directory: Path, log_start_offset: int, log_end_offset: int, fs: Fs
+) -> bool:
+    """Write the producer snapshot at the log end if there is none; return True if one was written.
+
+    Without it, a broker's start after a clean stop forgets every producer, and a transaction would stay open for ever.
+    The producers are those of the batches, also in a copy without any snapshot.
+    """
+    snapshot = directory / segment_file_name(log_end_offset, SegmentFileKind.SNAPSHOT)
+    if fs.exists(snapshot):
+        return False
+    view = open_view(
+        list_log(partition, directory, fs),
+        PartitionCheckpoints(log_start=log_start_offset, clean_shutdown=True),
+        fs,
+        now_ms=0,
+        producer_id_expiration_ms=None,
+        on_corruption=_ignore_corruption,
+    )
+    if not view.producers:
+        return False
+    fs.write_new(snapshot, [encode_snapshot(view.producers)])
+    return True
+
+
+def _ignore_corruption(_error: SedimentError) -> None:
+    """Do nothing: loading the log has already reported it."""
+    return
+
+
 def _keeping_producers(config: LogConfig) -> LogConfig:
     """Return a config with which a load forgets no producer: the broker of the clone decides that."""
     return replace(config, compaction=replace(config.compaction, producer_id_expiration_ms=None))
@@ -261,17 +296,12 @@ def _linkable_end(checkpoints: PartitionCheckpoints) -> int:
 
 
 def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None:
-    """Leave the files that a clean stop leaves, without snapshots past the log end.
-
-    Without a snapshot at the log end, a broker's start after a clean stop forgets every producer.
-    """
-    snapshot = directory / segment_file_name(loaded.log_end_offset, SegmentFileKind.SNAPSHOT)
-    if loaded.producers.entries and not fs.exists(snapshot):
-        fs.write_new(snapshot, [encode_snapshot(loaded.producers.entries.values())])
+    """Leave the files that a clean stop leaves: no snapshot past the log end, and one at it."""
     for entry in fs.scan(directory):
         parsed = parse_segment_file(entry.name)
         if parsed and parsed.kind is SegmentFileKind.SNAPSHOT and parsed.base_offset > loaded.log_end_offset:
             fs.unlink(directory / entry.name)
+    note_producers(task.partition.target, directory, loaded.log_start_offset, loaded.log_end_offset, fs)
     write_partition_metadata(fs, directory / PARTITION_METADATA_FILE, task.topic_id)
 
 
