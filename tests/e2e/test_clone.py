@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import confluent_kafka as confluent
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.consumers import COMMITTED, UNCOMMITTED, WAIT_SECONDS, committed_offsets, confluent_records, ends
 from tests.e2e import console_tools as tools
+from tests.e2e.clients import Workload, create_topics, look
 from tests.e2e.kraft import KafkaNode, free_port, running
 from tests.jobs.log_dirs import Outcome, sediment_process
 from tests.served import GROUPS, answers_of, as_json, contents, expected, unpacked
@@ -137,3 +139,69 @@ def test_a_renamed_subset_brings_its_groups_and_no_others(tmp_path: Path) -> Non
         node.kill()
     with running(node):
         wait_for_end(node, "orders_test-0", expected()["ends"]["orders-0"][1] + 4)
+
+
+# ------------------------------------------------------------------------------------------------------- three brokers
+REPLICATED = {
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "log.cleaner.enable": "false",
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[list[KafkaNode]]:
+    """Yield three running nodes, the first of which is the controller too."""
+    first = KafkaNode(tmp_path / "node-1", REPLICATED)
+    others = [KafkaNode(tmp_path / f"node-{n}", {**REPLICATED, "node.id": str(n)}, joins=first) for n in (2, 3)]
+    nodes = [first, *others]
+    try:
+        for node in nodes:
+            node.start()
+        yield nodes
+    finally:
+        for node in nodes:
+            node.close()
+
+
+def test_three_killed_brokers_become_one_node(cluster: list[KafkaNode], tmp_path: Path) -> None:
+    first = cluster[0]
+    create_topics(first)
+    replicated = NewTopic("replicated", 2, 3, config={"min.insync.replicas": "2"})
+    for future in AdminClient({"bootstrap.servers": first.bootstrap}).create_topics([replicated]).values():
+        future.result(WAIT_SECONDS)
+    Workload(first, seed=20).produce(batches=12)
+    produce(first.bootstrap, "replicated", 40, enable_idempotence="true", acks="all")
+    tools.tool(
+        first.bootstrap,
+        tools.CONSOLE_CONSUMER,
+        *("--topic", "replicated", "--group", "java", "--from-beginning", "--max-messages", "40"),
+        *("--timeout-ms", "60000", "--consumer-property", "group.protocol=consumer"),
+    )
+    before = look(first)
+    java = committed_offsets(first.bootstrap, "java", ["replicated-0"])
+    assert java["replicated-0"][0] == 40
+    for node in cluster:
+        node.kill()
+    node, outcome = cloned_node(tmp_path, *(each.data for each in cluster))
+    assert {row["status"] for row in outcome.report["partitions"]} == {"cloned"}
+    assert {(row["topic"], row["key"]) for row in outcome.report["changed_configs"] if not row["held"]} == {
+        ("replicated", "min.insync.replicas"),
+        ("__transaction_state", "min.insync.replicas"),
+    }
+    with running(node):
+        after = look(node)
+        assert after.ends == before.ends
+        assert after.offsets == before.offsets
+        assert after.records == before.records
+        assert committed_offsets(node.bootstrap, "java", ["replicated-0"]) == java
+        # A client of the newest protocol asks by topic id.
+        described = tools.tool(node.bootstrap, tools.CONSUMER_GROUPS, "--describe", "--group", "java")
+        assert re.search(r"replicated +0 +40 +40 +0", described)
+        assert_no_trouble(node)
+        produce(node.bootstrap, "replicated", 5, transactional_id="writer-0", acks="all")
+        assert "Dynamic" in tools.tool(node.bootstrap, tools.CONFIGS, "--describe", "--entity-type", "topics")
+        node.kill()
+    with running(node):
+        wait_for_end(node, "replicated-0", 46)

@@ -55,6 +55,7 @@ from sediment.segment_io.partition.listing import list_log
 
 _STOPPED = "stopped"
 _CORRUPT = "corrupt-batch"
+_NAMED = 5
 _MIN_ISR = "min.insync.replicas"
 
 
@@ -307,8 +308,26 @@ class _CloneRun:
                 for topic in plan.topics.values()
                 for command in restore_commands(topic.name, topic.changes, bootstrap)
             ),
-            notes=_notes(finished),
+            notes=(*_notes(finished), *self._orphans(plan, finished)),
         )
+
+    def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
+        """Return a sentence about open transactions whose coordinator is not part of the clone, or is ahead of it."""
+        orphans = [
+            each
+            for each in finished
+            if each.clone is not None
+            and each.clone.open_transactions
+            and each.partition.source.topic not in INTERNAL_TOPICS
+            and (TRANSACTION_STATE not in plan.topics or each.partition.until_offset is not None)
+        ]
+        if not orphans:
+            return []
+        names = ", ".join(str(each.partition.target) for each in orphans[:_NAMED])
+        return [
+            f"open transactions without a coordinator in {len(orphans)} partitions ({names}): readers of committed "
+            "data stop there; clone with --abort-open-transactions to end them"
+        ]
 
     def _print(self, text: str) -> None:
         self._options.messages().print(f"sediment: {text}", soft_wrap=True, markup=False)
