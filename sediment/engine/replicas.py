@@ -13,9 +13,11 @@ Source: kafka-log 01 §1, §9, §10; 04 §4.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,8 +33,10 @@ from sediment.segment_io.errors import (
 )
 from sediment.segment_io.format.checkpoints import MetaProperties
 from sediment.segment_io.format.names import (
+    CLEAN_SHUTDOWN_FILE,
     LOCK_FILE,
     META_PROPERTIES_FILE,
+    METADATA_PARTITION,
     PARTITION_METADATA_FILE,
     TopicPartition,
     parse_partition_directory,
@@ -51,7 +55,12 @@ from sediment.segment_io.partition.partition_directories import find_live_partit
 
 _LOGGER = logging.getLogger(__name__)
 
+OnUnreadable = Callable[[Path, SedimentError | OSError], None]
+"""Callback with the path of a file that counts as absent, and the error for which it does."""
+
 _Read = TypeVar("_Read")
+_NOT_LOCKABLE = frozenset({errno.EISDIR, errno.ELOOP})
+_FILES = LOG_DIRECTORY_FILES | {LOCK_FILE, CLEAN_SHUTDOWN_FILE}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -94,55 +103,63 @@ class Replica:
         return self.directory.checkpoints.of(self.partition)
 
 
-def open_cluster_directory(path: Path, fs: Fs, *, advice_if_in_use: str) -> ClusterDirectory:
+def open_cluster_directory(
+    path: Path, fs: Fs, *, advice_if_in_use: str, on_unreadable: OnUnreadable
+) -> ClusterDirectory:
     """Return a log directory; `path` may also be the directory of one partition.
 
-    A checkpoint file or meta.properties that is malformed counts as absent, with a warning.
+    A checkpoint file, lock or meta.properties that is malformed or cannot be read counts as absent; `on_unreadable`
+    gets its path and the error.
 
     Raises:
-        NotALogDirectoryError: `path` does not exist, or holds nothing of a log.
+        NotALogDirectoryError: `path` does not exist, cannot be read, or holds nothing of a log.
         DirectoryInUseError: a process holds the lock of the directory.
-        OwnershipError: the lock file cannot be read.
+        OwnershipError: the lock file may not be read.
     """
     if not fs.is_directory(path):
         raise NotALogDirectoryError("no such directory", path=str(path), advice="name an entry of a broker's log.dirs")
-    entries = fs.scan(path)
+    try:
+        entries = fs.scan(path)
+    except OSError as error:
+        raise NotALogDirectoryError(
+            f"the directory cannot be read: {error.strerror}",
+            path=str(path),
+            advice="run as the broker's user or as root, or check the disk",
+        ) from error
     if any(parse_segment_file(entry.name) for entry in entries if entry.is_file):
         partition, _ = parse_partition_directory(path.name)
         path, partitions = path.parent, [partition]
     else:
-        partitions = find_live_partitions(path, (entry.name for entry in entries if entry.is_directory))
+        names = (entry.name for entry in entries if entry.is_directory and entry.name not in _FILES)
+        partitions = find_live_partitions(path, names)
         if not partitions and not any(entry.name in LOG_DIRECTORY_FILES for entry in entries):
             raise NotALogDirectoryError(
                 "not a Kafka log directory: it holds neither topic-partition directories nor checkpoint files",
                 path=str(path),
                 advice="name an entry of a broker's log.dirs",
             )
-    _check_not_in_use(path, advice_if_in_use)
-    meta = unless_corrupt(lambda: read_meta_properties(fs, path / META_PROPERTIES_FILE))
-    return ClusterDirectory(path, meta, read_checkpoints(path, fs, on_corruption=warn_of_corrupt), partitions)
+    _check_not_in_use(path, advice_if_in_use, on_unreadable)
+    file = path / META_PROPERTIES_FILE
+    meta = _unless_unreadable(file, lambda: read_meta_properties(fs, file), on_unreadable)
+    return ClusterDirectory(path, meta, read_checkpoints(path, fs, on_unreadable=on_unreadable), partitions)
 
 
-def unless_corrupt(
-    read: Callable[[], _Read | None], on_corruption: Callable[[SedimentError], None] | None = None
-) -> _Read | None:
-    """Return what `read` returns; None for a file that is corrupt, after a call of `on_corruption` or a warning."""
+def _unless_unreadable(path: Path, read: Callable[[], _Read | None], on_unreadable: OnUnreadable) -> _Read | None:
+    """Return what `read` returns; None, after a call of `on_unreadable`, if `path` is corrupt or cannot be read."""
     try:
         return read()
-    except (CorruptDataError, UnsupportedDataError) as error:
-        (on_corruption or warn_of_corrupt)(error)
+    except (CorruptDataError, UnsupportedDataError, OSError) as error:
+        on_unreadable(path, error)
         return None
 
 
-def warn_of_corrupt(error: SedimentError) -> None:
-    """Log that a corrupt file is left out."""
-    _LOGGER.warning("left out: %s", error)
-
-
-def _check_not_in_use(path: Path, advice: str) -> None:
+def _check_not_in_use(path: Path, advice: str, on_unreadable: OnUnreadable) -> None:
     try:
         holder = lock_holder(path)
     except OSError as error:
+        if error.errno in _NOT_LOCKABLE:
+            on_unreadable(path / LOCK_FILE, error)
+            return
         raise OwnershipError(
             f"the lock file cannot be read: {error.strerror}",
             path=str(path / LOCK_FILE),
@@ -176,18 +193,16 @@ def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: st
     return min(metas, key=lambda meta: (meta.node_id is None, meta.node_id or 0), default=None)
 
 
-def newest_metadata(
-    paths: Sequence[Path], fs: Fs, *, on_corruption: Callable[[SedimentError], None] | None = None
-) -> ClusterMetadata | None:
+def newest_metadata(paths: Sequence[Path], fs: Fs, *, on_unreadable: OnUnreadable) -> ClusterMetadata | None:
     """Return the metadata log that ends last: those of one cluster are copies of each other.
 
-    A corrupt one is left out, after a call of `on_corruption` or a warning.
+    One that is corrupt or cannot be read is left out, after a call of `on_unreadable`.
 
     Raises:
         SourceChangedError: the files of a metadata log are replaced faster than they can be read.
     """
     found = [
-        unless_corrupt(lambda path=path: read_cluster_metadata(path, fs), on_corruption)  # type: ignore[misc]
+        _unless_unreadable(path / str(METADATA_PARTITION), partial(read_cluster_metadata, path, fs), on_unreadable)
         for path in dict.fromkeys(paths)
     ]
     return max((each for each in found if each is not None), key=lambda each: each.end_offset, default=None)
@@ -195,14 +210,20 @@ def newest_metadata(
 
 # --------------------------------------------------------------------------------------------------------------- topics
 def replicas_of_one_topic(
-    topic: str, replicas: Sequence[Replica], known: str | None, fs: Fs, *, advice_if_several: str
+    topic: str,
+    replicas: Sequence[Replica],
+    known: str | None,
+    fs: Fs,
+    *,
+    advice_if_several: str,
+    on_unreadable: OnUnreadable,
 ) -> tuple[list[Replica], str | None]:
     """Return the replicas of the topic that the cluster knows by the id `known`, and the id.
 
     Raises:
         UsageError: the replicas have several ids, and the cluster knows none of them.
     """
-    ids = [_own_topic_id(replica, fs) for replica in replicas]
+    ids = [_own_topic_id(replica, fs, on_unreadable) for replica in replicas]
     stated = {found: replica for replica, found in zip(replicas, ids, strict=True) if found is not None}
     if known is None and len(stated) > 1:
         (one, here), (other, there) = list(stated.items())[:2]
@@ -220,5 +241,6 @@ def replicas_of_one_topic(
     return kept, wanted
 
 
-def _own_topic_id(replica: Replica, fs: Fs) -> str | None:
-    return unless_corrupt(lambda: read_partition_metadata(fs, replica.path / PARTITION_METADATA_FILE))
+def _own_topic_id(replica: Replica, fs: Fs, on_unreadable: OnUnreadable) -> str | None:
+    file = replica.path / PARTITION_METADATA_FILE
+    return _unless_unreadable(file, lambda: read_partition_metadata(fs, file), on_unreadable)

@@ -25,7 +25,7 @@ from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
-from sediment.server.endpoints import parse_endpoint
+from sediment.server.network.endpoints import parse_endpoint
 
 _LISTEN = "127.0.0.1:9092"
 _MOST_PORT = 65534  # the controller has the next one

@@ -22,6 +22,7 @@ from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     CONTROL_ABORT,
@@ -33,7 +34,6 @@ from sediment.segment_io.format.layout import (
     LAST_OFFSET_DELTA,
 )
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
-from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerEntry

@@ -53,7 +53,7 @@ from sediment.segment_io.partition.checkpoint_files import write_partition_metad
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
-from sediment.segment_io.partition.snapshots import encode_snapshot
+from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 from sediment.segment_io.stores import Store, StoredFile
 
 _INDEXES = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX)

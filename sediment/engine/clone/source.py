@@ -5,6 +5,7 @@ Invariants: nothing is written and no lock is taken.  Without a readable metadat
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import as_loaded
 from sediment.segment_io.partition.log_view import open_view
+
+_LOGGER = logging.getLogger(__name__)
 
 _IN_USE = "stop the broker, or clone a snapshot or a copy of the directory"
 _SEVERAL_CLUSTERS = "clone one cluster at a time"
@@ -72,13 +75,13 @@ def open_source(paths: Sequence[Path], fs: Fs, *, metadata_dir: Path | None = No
         OwnershipError: a lock file cannot be read.
     """
     directories = tuple(
-        open_cluster_directory(path, fs, advice_if_in_use=_IN_USE)
+        open_cluster_directory(path, fs, advice_if_in_use=_IN_USE, on_unreadable=_warn)
         for path in dict.fromkeys(path.absolute() for path in paths)
     )
     meta = cluster_of(directories, advice_if_several=_SEVERAL_CLUSTERS)
-    errors: list[SedimentError] = []
+    errors: list[SedimentError | OSError] = []
     places = [directory.path for directory in directories] if metadata_dir is None else [metadata_dir]
-    metadata = newest_metadata(places, fs, on_corruption=errors.append)
+    metadata = newest_metadata(places, fs, on_unreadable=lambda _, error: errors.append(error))
     if metadata is None and errors:
         raise errors[0]
     by_path = {
@@ -93,9 +96,16 @@ def open_source(paths: Sequence[Path], fs: Fs, *, metadata_dir: Path | None = No
     return Source(directories, meta, metadata, topics)
 
 
+def _warn(file: Path, error: SedimentError | OSError) -> None:
+    why = error.strerror if isinstance(error, OSError) else error
+    _LOGGER.warning("%s counts as absent: %s", file, why)
+
+
 def _topic(name: str, replicas: Sequence[Replica], metadata: ClusterMetadata | None, fs: Fs) -> SourceTopic:
     known = None if metadata is None else metadata.topic_ids.get(name)
-    kept, topic_id = replicas_of_one_topic(name, replicas, known, fs, advice_if_several=_SEVERAL_TOPICS)
+    kept, topic_id = replicas_of_one_topic(
+        name, replicas, known, fs, advice_if_several=_SEVERAL_TOPICS, on_unreadable=_warn
+    )
     by_number: dict[int, list[Replica]] = {}
     for replica in kept:
         by_number.setdefault(replica.partition.partition, []).append(replica)
@@ -131,6 +141,6 @@ def rank_of(replica: Replica, fs: Fs) -> ReplicaRank:
         listing = as_loaded(list_log(replica.partition, replica.path, fs), fs)
         epochs = read_leader_epochs(fs, replica.path / LEADER_EPOCH_FILE) or ()
         view = open_view(listing, replica.checkpoints, fs, now_ms=0, producer_id_expiration_ms=None, on_corruption=note)
-    except SedimentError:
+    except (SedimentError, OSError):
         return ReplicaRank(-1, -1, is_undamaged=False)
     return ReplicaRank(latest_epoch(epochs), view.log_end_offset, is_undamaged)

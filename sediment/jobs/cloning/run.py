@@ -27,8 +27,8 @@ from sediment.engine.clone.partition_clone import CloneTask, PartitionClone, clo
 from sediment.engine.clone.plan import ClonedPartition, ClonePlan, plan_clone
 from sediment.engine.clone.server_properties import server_properties
 from sediment.engine.clone.source import Source, open_source
+from sediment.engine.config_keys import BROKER_KEYS
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.kafka_keys import BROKER_KEYS
 from sediment.jobs.cleaning.result import TASK_ERRORS
 from sediment.jobs.cloning.report import (
     CLONED,

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.layout import CONTROL_KEY_STRUCT, CONTROL_SNAPSHOT_FOOTER, CONTROL_SNAPSHOT_HEADER
-from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.message import Message
 

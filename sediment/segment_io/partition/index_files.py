@@ -6,19 +6,24 @@ of the entries; each step reads one entry.
 
 from __future__ import annotations
 
+import errno
 import os
 from bisect import bisect_left
 from pathlib import Path
 
 from sediment.segment_io.fs import open_to_read
 
+_NO_REGULAR_FILE = frozenset({errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.EINVAL})
+
 
 def read_entries(path: Path, entry_bytes: int) -> bytes:
-    """Return the entries of an index file without its zero tail; empty if the file is missing."""
+    """Return the entries of an index file without its zero tail; empty without a regular file of the name."""
     try:
         descriptor = open_to_read(path)
-    except FileNotFoundError:
-        return b""
+    except OSError as error:
+        if error.errno in _NO_REGULAR_FILE:
+            return b""
+        raise
     try:
         return os.pread(descriptor, _written_entries(descriptor, entry_bytes) * entry_bytes, 0)
     finally:
