@@ -18,7 +18,8 @@ from sediment.version import __version__
 
 if TYPE_CHECKING:
     from sediment import records
-    from sediment.api import clone, compact, dump, expire, history, plan, recover, snapshot, verify
+    from sediment.api import adopt, clone, compact, dump, expire, history, plan, recover, snapshot, verify
+    from sediment.jobs.adopt import AdoptionRunReport
     from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.dump import TableDump
     from sediment.jobs.expire import ExpiryRunReport
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AdoptionRunReport",
     "CloneRunReport",
     "CompactionRunReport",
     "CorruptDataError",
@@ -61,6 +63,7 @@ __all__ = [
     "UsageError",
     "VerificationReport",
     "__version__",
+    "adopt",
     "clone",
     "compact",
     "dump",
@@ -75,7 +78,19 @@ __all__ = [
 
 if not TYPE_CHECKING:
     _MODULES = {
-        "sediment.api": ("clone", "compact", "dump", "expire", "history", "plan", "recover", "snapshot", "verify"),
+        "sediment.api": (
+            "adopt",
+            "clone",
+            "compact",
+            "dump",
+            "expire",
+            "history",
+            "plan",
+            "recover",
+            "snapshot",
+            "verify",
+        ),
+        "sediment.jobs.adopt": ("AdoptionRunReport",),
         "sediment.jobs.cloning.report": ("CloneRunReport",),
         "sediment.jobs.dump": ("TableDump",),
         "sediment.jobs.expire": ("ExpiryRunReport",),
