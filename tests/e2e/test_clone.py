@@ -170,7 +170,8 @@ def test_three_killed_brokers_become_one_node(cluster: list[KafkaNode], tmp_path
     first = cluster[0]
     create_topics(first)
     replicated = NewTopic("replicated", 2, 3, config={"min.insync.replicas": "2"})
-    for future in AdminClient({"bootstrap.servers": first.bootstrap}).create_topics([replicated]).values():
+    client = AdminClient({"bootstrap.servers": first.bootstrap})
+    for future in client.create_topics([replicated]).values():
         future.result(WAIT_SECONDS)
     Workload(first, seed=20).produce(batches=12)
     produce(first.bootstrap, "replicated", 40, enable_idempotence="true", acks="all")
