@@ -8,8 +8,8 @@ interrupted replacement is finished there, and the active segment rolled there; 
 segments are written directly to the output.
 
 Invariants: nothing in a source changes and no lock is taken there.  Instead the source is listed again at the end, and
-the output is complete only if the source is unchanged.  The output holds every partition: cleaned, or byte for byte if
-it was skipped or failed.  If a partition can be neither cleaned nor copied, the output stays incomplete.
+the output is complete only if the source is unchanged.  The output holds every partition: cleaned, or as an identical
+copy if it was skipped or failed.  If a partition can neither be cleaned nor copied, the output stays incomplete.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _GIVEN_UP = "output-incomplete"
 
 @dataclass(frozen=True, slots=True)
 class PublishTask:
-    """One partition to write: `files` are those in its folder of `source`, by name, as the driver listed them.
+    """One partition to write: `files` are the files that the driver listed in its folder of `source`, by name.
 
     Without `cleaning` the partition is copied byte for byte.
     """
@@ -143,7 +143,7 @@ def _check_listed(task: PublishTask) -> None:
             "the files differ from those that the driver listed",
             partition=task.folder,
             path=f"{task.source}/{task.folder}",
-            advice="stop the broker, work on a copy, and check if another disk is mounted at this path",
+            advice="stop the broker or work on a copy, and check whether another disk is mounted at this path",
         )
 
 
@@ -170,7 +170,7 @@ def placeholder_files(names: Iterable[str], folders: Container[str]) -> list[str
 
 
 def _in_folder(files: Mapping[str, StoredFile], folder: str) -> dict[str, StoredFile]:
-    """Return the files directly in a folder, by name, except those that the next start would remove unread."""
+    """Return the files directly in a folder, by name, except files that the next start would remove without reading."""
     start = f"{folder}/"
     names = {name.removeprefix(start): file for name, file in files.items() if name.startswith(start)}
     return {name: file for name, file in names.items() if "/" not in name and not _is_left_out(name)}
@@ -228,7 +228,7 @@ def _copied(task: PublishTask, attempt: str, on_bytes: OnBytes) -> tuple[Manifes
 
 
 def _cleaned(task: PublishTask, cleaning: CleaningTask, work: Path, attempt: str, on_bytes: OnBytes) -> PublishResult:
-    """Clean the partition in the directory `work`; copy the files that are not rewritten from there."""
+    """Clean the partition in the directory `work`, and copy the files that are not rewritten from it."""
     publisher = None if task.dry_run else Publisher(task.output, task.run_id)
     fs = PublishingFs(publisher, task.folder, on_bytes)
     if publisher is not None:
@@ -267,7 +267,7 @@ def _cleaned(task: PublishTask, cleaning: CleaningTask, work: Path, attempt: str
 
 @contextmanager
 def _errors_naming(shown: str, work: Path) -> Iterator[None]:
-    """Replace the working directory by the source, `shown`, in errors."""
+    """Replace the working directory with the source, `shown`, in errors."""
     try:
         yield
     except SedimentError as error:
@@ -283,7 +283,7 @@ def _errors_naming(shown: str, work: Path) -> Iterator[None]:
 # -------------------------------------------------------------------------------------------------------- on the driver
 @dataclass(slots=True)
 class _Source:
-    """Source: its store, the files listed there, and its directory or a local stand-in with its small files."""
+    """A source: its store, the files listed there, and its directory or a local stand-in with its small files."""
 
     store: Store
     files: dict[str, StoredFile]
@@ -317,7 +317,7 @@ class OutputRun(CleaningRun):
         """List, claim, clean, copy and complete; return a report for every selected partition."""
         stores = [Store(where) for where in self._options.given_log_dirs]
         check_output_path(self._output, stores)
-        with interruptible():  # a bucket may be slow, and nothing is written yet
+        with interruptible():  # a bucket may be slow, and nothing is written so far
             self._open(stores)
             prepared = [self._prepare(partition, source) for partition, source in self._source_of.items()]
         self.timer.lap(LIST)
@@ -377,7 +377,7 @@ class OutputRun(CleaningRun):
         return path
 
     def _prepare(self, partition: TopicPartition, source: _Source) -> tuple[PublishTask, PartitionReport | None]:
-        """Return the task of a partition, and its report if it is only copied."""
+        """Return the task of a partition, and its report if the partition is only copied."""
         files = _in_folder(source.files, str(partition))
         task = PublishTask(
             partition,
@@ -444,7 +444,7 @@ class OutputRun(CleaningRun):
     def _settle(
         self, finished: TaskResult[PublishTask, PublishResult], copied: PartitionReport | None
     ) -> PartitionReport:
-        """Return the report of a partition; `copied` is that of one copied as it is, without cleaning."""
+        """Return the report of a partition; `copied` is the report if the partition is copied without cleaning."""
         task, result = finished.item, finished.result
         if result is None or result.files is None:
             return self._lost(task, result, finished.error)
@@ -461,7 +461,7 @@ class OutputRun(CleaningRun):
         return self._located(report, task)
 
     def _lost(self, task: PublishTask, result: PublishResult | None, error: Exception | None) -> PartitionReport:
-        """Return the report of a partition that the output does not hold; no other partition is started."""
+        """Return the report of a partition that is missing in the output; no other partition is started."""
         if not self._stop.is_set() and result is not None and result.error is not None:
             code, reason = result.error
         elif not self._stop.is_set() and self._give_up.is_set():
@@ -504,7 +504,7 @@ class OutputRun(CleaningRun):
         return reports
 
     def _changed_partitions(self) -> set[str] | None:
-        """Return the partitions that changed since the listing, empty for files beside them; None: nothing changed."""
+        """Return the partitions that changed since the listing, empty if only other files did; None if nothing did."""
         changed: set[str] = set()
         beside = False
         for source in self._sources:
@@ -551,7 +551,7 @@ class OutputRun(CleaningRun):
     def _marks(self) -> bytes | None:
         """Return the content of `.sediment-uncleanable`; a store keeps no modification times, so it has no marks.
 
-        Copies have ctimes of their own, so their marks have no fingerprint.
+        Copies have their own ctimes, so their marks have no fingerprint.
         """
         if not self._marked or self._output.local_path is None:
             return None
@@ -573,7 +573,7 @@ _DIRECTORY_FILES = frozenset({CLEANER_FILE, CLEAN_SHUTDOWN_FILE, *(name for name
 
 
 def _check_alike(sources: Sequence[_Source]) -> None:
-    """Check that all sources have the same checkpoint files, because a missing file has a meaning of its own."""
+    """Check that all sources have the same checkpoint files, because the absence of a file has its own meaning."""
     first = sources[0]
     for other in sources[1:]:
         pairs = [

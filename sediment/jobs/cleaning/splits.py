@@ -6,8 +6,8 @@
       shuffle    by split
     clean        one task per split    synced `.part` files
 
-Invariants: tasks exchange no key and no value; the driver receives only the names and sizes of parts.  An error of a
-task travels as a value, so that Spark does not retry a task that would fail again.
+Invariants: tasks exchange no key and no value; the driver receives only the names and sizes of parts.  A task returns
+an error as a value, so Spark does not retry a task that would fail again.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from sediment.segment_io.format.hashing import draw_seed
 from sediment.segment_io.fs import Fs
 
 Environment = Callable[[], AbstractContextManager[tuple[Fs, OnBytes]]]
-"""Opens the file operations of a task, and the callback for the bytes that it reads."""
+"""Function that opens the file operations of a task, and the callback for the bytes that it reads."""
 
-SPLITS_PER_SLOT = 2  # more would balance the slots better, and collect every key more often
+SPLITS_PER_SLOT = 2  # more splits would balance the slots better, but collect every key more often
 _OCCURRENCE_BYTES = 120  # of a task's memory for a key: a slot of its map, a row of its run, and the row's copy
 _DEFAULT_BUDGET_BYTES = 1 << 30
-_LEAST_RECORD_BYTES = 64  # with its share of a batch's header; smaller records only cost a fold more passes
+_LEAST_RECORD_BYTES = 64  # with its share of a batch's header; if records are smaller, a fold only needs more passes
 
 
 def clean_partition_in_splits(sc: Any, task: CleaningTask, asked: CleaningResult) -> CleaningResult:
-    """Clean the partition for which a task returned `asked`; clean it as a whole if splits do not fit its log."""
+    """Clean the partition for which a task returned `asked`; clean it as a whole if its log cannot be split."""
     assert asked.to_split is not None
     split = asked.to_split
     while True:
@@ -74,7 +74,7 @@ def clean_partition_in_splits(sc: Any, task: CleaningTask, asked: CleaningResult
 
 
 def _failed(sc: Any, task: CleaningTask, error: SedimentError | OSError) -> CleaningResult:
-    """Return the failed result, or clean a corrupt partition as a whole if --on-corruption keeps what is readable."""
+    """Return the failed result, or clean a corrupt partition as a whole if --on-corruption is keep."""
     result = failed_task(task, error)
     keeps = result.uncleanable is not None and task.options.on_corruption == KEEP
     return _whole(sc, task) if keeps else result
@@ -135,13 +135,13 @@ def _in_one_task(sc: Any, task: CleaningTask, work: Callable[[Iterable[int]], It
 
 def _discard(task: CleaningTask) -> None:
     """Remove the parts of splits that will not be committed."""
-    if not task.options.dry_run:
+    if not task.dry_run:
         discard_parts(task.listing.path, task.run_id, Fs())
 
 
 @dataclass(frozen=True, slots=True)
 class SplitFailure:
-    """Error that ended the sweep of a split, or the finding that the log cannot be cleaned in these splits."""
+    """Error that ended the sweep of a split, or the reason why the log cannot be cleaned in these splits."""
 
     error: SedimentError | OSError | SplitNotApplicableError
 
@@ -159,7 +159,7 @@ class SplitJob:
 
 @dataclass(frozen=True, slots=True)
 class CollectedSplit:
-    """Contents of the split of this number, found by the first sweep; they pass through a fold."""
+    """Contents of the split with this number, from the first sweep; they pass through a fold."""
 
     number: int
     contents: SplitContents
@@ -175,7 +175,7 @@ def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> tuple[CleanedGroup
 
     Raises:
         SplitNotApplicableError: the log needs a forward scan first, or a cleaning as a whole; no part is left.
-        SedimentError, OSError: the first split that failed; parts of others may be left, under the run's id.
+        SedimentError, OSError: the first split that failed; parts of other splits may remain, under the run's id.
     """
     sc.setJobGroup(group, f"{job.work.plan.view.listing.partition} in {len(job.splits)} splits")
     count = len(job.splits)
