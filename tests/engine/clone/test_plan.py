@@ -1,4 +1,4 @@
-"""Which topics and partitions a clone has, under which names, ids and configs."""
+"""Topics and partitions of a clone, with their names, ids and configs."""
 
 from __future__ import annotations
 
