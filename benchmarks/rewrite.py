@@ -2,6 +2,8 @@
 
     one a segment   one record of each segment is dropped: nearly every byte is copied as it is
     spread          `--verdicts` records, evenly spread over the log, are dropped
+    one a batch     one record of each batch is dropped: every batch is decoded and written anew
+    search          the records of `--verdicts` keys are searched for; nothing is written
 
 CPU time is the better measure if other work shares the machine; the table shows both.
 """
@@ -28,16 +30,19 @@ from rich.table import Table
 
 from benchmarks.generate import Shape, write_partition
 from sediment.compaction.config import CompactionConfig
+from sediment.compaction.rewrite.key_matches import KeySet, find_key_matches
 from sediment.compaction.rewrite.plan import plan_rewrite
 from sediment.compaction.rewrite.segment_rewrite import rewrite_log
 from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
-from sediment.segment_io.format.layout import CODEC_LZ4, CODEC_NONE
-from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.layout import CODEC_LZ4, CODEC_NONE, INT64_MAX
+from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.listing import LogListing, list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import LogView, open_view
+from sediment.segment_io.segment.reader import HeaderScan
 
+LIMIT_BYTES = CompactionConfig().max_decompressed_batch_bytes
 CODECS = {"none": CODEC_NONE, "lz4": CODEC_LZ4}
 
 
@@ -81,6 +86,32 @@ def time_rewrite(view: LogView, offsets: list[int], repeat: int) -> Timing:
     return timed(run, undo, repeat)
 
 
+def time_search(listing: LogListing, keys: KeySet, repeat: int) -> Timing:
+    """Time the search for the records of `keys`."""
+    ends = [*(segment.base_offset for segment in listing.segments), INT64_MAX][1:]
+
+    def run() -> None:
+        found = 0
+        for segment, end_offset in zip(listing.segments, ends, strict=True):
+            matches = find_key_matches(
+                listing.partition, listing.path, segment, end_offset, keys, Fs(), limit_bytes=LIMIT_BYTES
+            )
+            found += len(matches)
+        assert found >= len(keys)
+
+    return timed(run, lambda: None, repeat)
+
+
+def first_offsets(listing: LogListing) -> list[int]:
+    """Return the base offset of every batch."""
+    return [
+        int(offset)
+        for segment in listing.segments
+        for rows in HeaderScan(listing.path / segment_file_name(segment.base_offset, SegmentFileKind.LOG))
+        for offset in rows["base_offset"]
+    ]
+
+
 def time_copy(directory: Path, repeat: int) -> Timing:
     """Time `cp` of the logs of a partition, each then synced."""
     logs = sorted(directory.glob("*.log"))
@@ -117,6 +148,10 @@ def main() -> None:
             "cp": time_copy(directory, given.repeat),
             "one a segment": time_rewrite(view, firsts, given.repeat),
             f"spread ({given.verdicts})": time_rewrite(view, spread, given.repeat),
+            "one a batch": time_rewrite(view, first_offsets(listing), given.repeat),
+            f"search ({given.verdicts})": time_search(
+                listing, KeySet.of(b"k%015d" % number for number in range(given.verdicts)), given.repeat
+            ),
         }
         megabytes = listing.log_bytes() / 1e6
     table = Table("", "s", "MB/s", "CPU s")

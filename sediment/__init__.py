@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         originals,
         plan,
         recover,
+        reencode,
         restore,
         snapshot,
         vacuum,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from sediment.jobs.originals import OriginalsRunReport
     from sediment.jobs.plan import PlanReport
     from sediment.jobs.recover import RecoveryRunReport
+    from sediment.jobs.reencode import ReencodeRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport, RunReport
     from sediment.jobs.restore import RestoreRunReport
     from sediment.jobs.snapshot import SnapshotReport
@@ -76,6 +78,7 @@ __all__ = [
     "PartitionFailure",
     "PlanReport",
     "RecoveryRunReport",
+    "ReencodeRunReport",
     "RestoreRunReport",
     "RunFailedError",
     "RunReport",
@@ -99,6 +102,7 @@ __all__ = [
     "plan",
     "records",
     "recover",
+    "reencode",
     "restore",
     "snapshot",
     "vacuum",
@@ -118,6 +122,7 @@ if not TYPE_CHECKING:
             "originals",
             "plan",
             "recover",
+            "reencode",
             "restore",
             "snapshot",
             "vacuum",
@@ -133,6 +138,7 @@ if not TYPE_CHECKING:
         "sediment.jobs.originals": ("OriginalsRunReport",),
         "sediment.jobs.plan": ("PlanReport",),
         "sediment.jobs.recover": ("RecoveryRunReport",),
+        "sediment.jobs.reencode": ("ReencodeRunReport",),
         "sediment.jobs.reporting.run_report": ("CompactionRunReport", "RunReport"),
         "sediment.jobs.restore": ("RestoreRunReport",),
         "sediment.jobs.snapshot": ("SnapshotReport",),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sediment.jobs.originals import OriginalsRunReport
     from sediment.jobs.plan import PlanReport
     from sediment.jobs.recover import RecoveryRunReport
+    from sediment.jobs.reencode import ReencodeRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport
     from sediment.jobs.restore import RestoreRunReport
     from sediment.jobs.snapshot import SnapshotReport
@@ -47,6 +48,7 @@ def plan(
     force: bool = False,
     from_start: bool = False,
     key_equality: Literal["hash", "exact"] = "hash",
+    originals: Path | None = None,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
@@ -69,6 +71,7 @@ def plan(
         force: plan for `compact(force=True)`, which ignores the dirty ratio.
         from_start: plan for `compact(from_start=True)`, which ignores the cleaner checkpoint.
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
+        originals: also report how much disk the originals in this directory of `keep_originals` hold.
         partitions: names or globs of partitions to select, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
@@ -223,7 +226,7 @@ def erase(
         action: drop the record, make its value null, or replace its value; default: tombstone in compacted topics,
             drop in others.
         replacement: file with the bytes of the new value.
-        all_versions: drop older records of a dropped record's key in compacted topics too.
+        all_versions: in compacted topics, also drop older records with the key of a dropped record.
         tombstones_out: write the keys that got a tombstone to this file.
         evidence: scan everything again after the run, and write signed evidence to this file.
         secret_file: secret of the HMACs that stand for the subjects in the evidence.
@@ -514,6 +517,7 @@ def recover(
     *,
     dry_run: bool = False,
     threads: int | None = None,
+    keep_originals: Path | None = None,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
@@ -536,6 +540,7 @@ def recover(
         log_dirs: as for `plan`.
         dry_run: change nothing; report the repairs that would be made.
         threads: load this many partitions at a time in each directory.
+        keep_originals: hard-link the files of live logs into this directory first; those that change stay there.
         partitions: names or globs of partitions to select, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
@@ -561,6 +566,69 @@ def recover(
     from sediment.jobs import recover as job
 
     return call_until_stopped(job.command, job.recover, keywords)
+
+
+def reencode(
+    log_dirs: Paths = (),
+    *,
+    codec: str | None = None,
+    level: int | None = None,
+    batch_bytes: int | None = None,
+    dry_run: bool = False,
+    keep_originals: Path | None = None,
+    allow_network_fs: bool = False,
+    partitions: Texts = (),
+    allow_empty_selection: bool = False,
+    settings: Settings = (),
+    config: Path | None = None,
+    metadata: Path | None = None,
+    broker_defaults: bool = False,
+    fail_on_unknown: bool = False,
+    now_ms: int | None = None,
+    master: str | None = None,
+    ledger: Path | None = None,
+    report: Path | None = None,
+    metrics: Path | None = None,
+    spark: SparkSession | None = None,
+) -> ReencodeRunReport:
+    """Change the codec or batch size of log directories in place; every reader sees the same records.
+
+    Ctrl-C finishes the partition in progress and releases the locks.
+
+    Args:
+        log_dirs: as for `plan`.
+        codec: none, gzip, snappy, lz4 or zstd; default: each batch keeps its codec.
+        level: the level of the codec, as in Kafka's `compression.<codec>.level`; default: Kafka's.
+        batch_bytes: merge neighbouring batches up to this size before compression; default: merge none.
+        dry_run: change nothing; report the bytes that the logs would take.
+        keep_originals: hard-link the files to be replaced into this directory first.
+        allow_network_fs: allow network filesystems.
+        partitions: names or globs of partitions to select, such as `orders-*`.
+        allow_empty_selection: accept a name or glob that matches nothing.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
+            one topic.
+        config: the broker's `server.properties`.
+        metadata: the log directory that holds `__cluster_metadata-0`.
+        broker_defaults: use Kafka's default for every setting that is not stated.
+        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        now_ms: the clock of every rule; default: now.
+        master: URL of a Spark master, for a session that this call starts.
+        ledger: append this run to the ledger at this path or URI.
+        report: write an HTML report of this run to this file.
+        metrics: write Prometheus metrics of this run to this file.
+        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+            SparkContext, or one that this call starts and stops.
+
+    Raises:
+        UsageError: a directory, a setting or an option is wrong; nothing was changed.
+        UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
+        DirectoryInUseError: a broker or another run holds a directory.
+        RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
+    """
+    keywords = locals()
+    from sediment.jobs import reencode as job
+
+    return call_until_stopped(job.command, job.perform, keywords)
 
 
 def restore(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.rewrite.plan import Rewrite, plan_rewrite
 from sediment.compaction.rewrite.segment_rewrite import rewrite_log
 from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
+from sediment.engine.config import LogConfig
+from sediment.engine.directory.loader import LoadedLog, load_log
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -118,6 +120,24 @@ def visible_records(directory: Path, *, committed: bool) -> dict[int, Record]:
             if not batch.is_control and not (committed and is_aborted):
                 found.update((record.offset, record) for record in batch.records())
     return found
+
+
+def load(directory: Path, end: int, *, clean: bool) -> LoadedLog:
+    """Load a partition as a start does, after a clean stop or without one."""
+    config = LogConfig(compaction=CompactionConfig(index_interval_bytes=300, producer_id_expiration_ms=None))
+    checkpoints = PartitionCheckpoints(recovery_point=end if clean else 0, clean_shutdown=clean)
+    return load_log(PARTITION, directory, config, checkpoints, Fs(), now_ms=NOW_MS)
+
+
+def producers_of(loaded: LoadedLog) -> dict[int, tuple[object, ...]]:
+    """Return each producer's state without timestamps, which are those of the records that stay."""
+    return {
+        key: (
+            replace(entry, timestamp_ms=0),
+            tuple(replace(batch, timestamp_ms=0) for batch in loaded.producers.batches(key)),
+        )
+        for key, entry in loaded.producers.entries.items()
+    }
 
 
 # ------------------------------------------------------------------------------------------------------ killed commits

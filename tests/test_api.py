@@ -47,8 +47,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference" / "python.md"
 FUNCTIONS = {
     name: getattr(sediment, name)
     for name in (
-        *("adopt", "clone", "compact", "dump", "erase", "expire", "history"),
-        *("originals", "plan", "recover", "restore", "snapshot", "vacuum", "verify"),
+        *("adopt", "clone", "compact", "dump", "erase", "expire", "history", "originals", "plan"),
+        *("recover", "reencode", "restore", "snapshot", "vacuum", "verify"),
     )
 }
 STATED = {"cleanup.policy": "compact", "min.compaction.lag.ms": 0, "plain:delete.retention.ms": 0}
@@ -222,6 +222,7 @@ def test_every_report_has_a_column_for_each_field_of_its_json() -> None:
     for kind in (
         *(sediment.PlanReport, sediment.CompactionRunReport, sediment.ExpiryRunReport),
         *(sediment.RecoveryRunReport, sediment.SnapshotReport, sediment.VerificationReport),
+        *(sediment.OriginalsRunReport, sediment.RestoreRunReport, sediment.VacuumRunReport),
     ):
         fields: dict[str, Any] = {name: None for name in kind.__dataclass_fields__ if name != "row_type"}
         report = kind(**(fields | {"partitions": (), "seconds": 0.0}))

@@ -25,14 +25,13 @@ import numpy.typing as npt
 from sediment.compaction.kernels.offset_map import OFFSET_SLOT_BYTES, OffsetMap, fill_slot, find_slot, headroom, normal
 from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, UNREADABLE
 from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.compiled.compare import equal_bytes
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import (
     copy_bytes,
     load_i16,
     load_i32,
     load_i64,
-    load_u8,
-    load_word64,
     store_i32,
     store_i64,
 )
@@ -92,17 +91,7 @@ _FIRST_RECORDS = 4096
 @kernel
 def _is_key(stored: int, address: int, length: int) -> bool:
     """Return True if the key stored at `stored` is the `length` bytes at `address`."""
-    if load_i32(stored) != length:
-        return False
-    stored += _LENGTH_BYTES
-    whole = length & ~7
-    for index in range(0, whole, 8):
-        if load_word64(stored + index) != load_word64(address + index):
-            return False
-    difference = 0
-    for index in range(whole, length):
-        difference |= load_u8(stored + index) ^ load_u8(address + index)
-    return difference == 0
+    return load_i32(stored) == length and equal_bytes(stored + _LENGTH_BYTES, address, length)
 
 
 @kernel

@@ -13,11 +13,12 @@ from sediment.compaction.cleaner import clean_log
 from sediment.compaction.config import COMPACT, CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.policy import cleanable_range
+from sediment.segment_io.format.layout import CODEC_ZSTD, INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
-from sediment.segment_io.fs import DryRunFs
+from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
-from sediment.segment_io.partition.log_view import open_view
+from sediment.segment_io.partition.log_view import LogView, open_view
 
 _LZ4 = bytes.fromhex(
     "000000000000000a000000600000000502c8840fe400030000000200000000000003e800000000000003f2ffffffffffffffffffff"
@@ -47,17 +48,48 @@ def warm_up(*, everything: bool = False) -> None:
             _clean(directory, CompactionConfig(cleanup_policy=(COMPACT,), dedupe_buffer_bytes=map_bytes))
         if everything:
             _clean(directory, CompactionConfig(cleanup_policy=(COMPACT,)), exact_keys=True)
+            _rewrite(directory, CompactionConfig())
 
 
-def _clean(directory: Path, config: CompactionConfig, *, exact_keys: bool = False) -> None:
-    fs = DryRunFs()
-    view = open_view(
+def _view_of(directory: Path, config: CompactionConfig, fs: Fs) -> LogView:
+    return open_view(
         list_log(TopicPartition("warm-up", 0), directory, fs),
-        PartitionCheckpoints(),
+        PartitionCheckpoints(clean_shutdown=True),
         fs,
         now_ms=0,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
     )
+
+
+def _clean(directory: Path, config: CompactionConfig, *, exact_keys: bool = False) -> None:
+    fs = DryRunFs()
+    view = _view_of(directory, config, fs)
     cleanable = cleanable_range(view, config, now_ms=0, force=True)
     plan = plan_cleaning(view, cleanable, config, now_ms=0)
     clean_log(plan, fs, run_id="warm-up", attempt="0", exact_keys=exact_keys)
+
+
+def _rewrite(directory: Path, config: CompactionConfig) -> None:
+    """Rewrite the log by a verdict, re-encode it, and search it for a key."""
+    # Imported late: the workers of a cleaning do not need them.
+    from sediment.compaction.reencode.plan import Encoding
+    from sediment.compaction.reencode.segment_reencode import reencode_log
+    from sediment.compaction.rewrite.key_matches import KeySet, find_key_matches
+    from sediment.compaction.rewrite.plan import plan_rewrite
+    from sediment.compaction.rewrite.segment_rewrite import rewrite_log
+    from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
+
+    fs = DryRunFs()
+    view = _view_of(directory, config, fs)
+    verdicts = Verdicts.of([Verdict(view.listing.segments[0].base_offset, Action.DROP)])
+    rewrite_log(plan_rewrite(view, verdicts, config), fs, run_id="warm-up", attempt="0")
+    reencode_log(view, Encoding(CODEC_ZSTD, batch_bytes=1 << 16), config, fs, run_id="warm-up", attempt="0")
+    find_key_matches(
+        view.listing.partition,
+        directory,
+        view.listing.segments[0],
+        INT64_MAX,
+        KeySet.of([b"k"]),
+        fs,
+        limit_bytes=config.max_decompressed_batch_bytes,
+    )

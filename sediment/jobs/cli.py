@@ -40,6 +40,7 @@ COMMANDS = {
     "restore": ("sediment.jobs.restore", "Put partitions back as they were before a run that kept its originals."),
     "serve": ("sediment.jobs.serve", "Let Kafka clients read a log directory, without a broker."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
+    "reencode": ("sediment.jobs.reencode", "Change the codec or batch size of logs; their records stay."),
     "recover": ("sediment.jobs.recover", "Load partitions as a broker does at its start, and repair them."),
     "vacuum": ("sediment.jobs.vacuum", "Remove the originals of old runs, which can then not be undone."),
     "warm-up": ("sediment.jobs.warm_up", "Compile kernels and archive Spark's classes, so the first run starts fast."),

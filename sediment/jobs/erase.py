@@ -146,7 +146,7 @@ def perform(
     "--where",
     cls=HiddenValueOption,
     metavar="SQL",
-    help="Erase the records for which this condition of Spark SQL on the table records is true; @FILE reads it.",
+    help="Erase the records for which this Spark SQL condition on the table records is true; @FILE: read a file.",
 )
 @click.option(
     "--verdicts",
@@ -165,9 +165,7 @@ def perform(
     metavar="FILE",
     help="Bytes of the new value.",
 )
-@click.option(
-    "--all-versions", is_flag=True, help="Drop older records of a dropped record's key in compacted topics too."
-)
+@click.option("--all-versions", is_flag=True, help="In compacted topics, also drop older records with the same key.")
 @click.option(
     "--tombstones-out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -210,7 +208,7 @@ def perform(
 def command(options: CommonOptions, yes: bool, **own: Any) -> None:
     """Erase records from LOG_DIR..., whose broker must be stopped.
 
-    SIGINT or SIGTERM finishes the current group, commits, reports and exits 1.
+    After SIGINT or SIGTERM, finish and commit the current group, report, and exit with status 1.
     """
     is_sure = yes or own["dry_run"] or own["check_file"] is not None
     if not is_sure and not may_ask():

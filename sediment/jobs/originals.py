@@ -1,4 +1,4 @@
-"""`sediment originals DIR`: the runs that kept their originals in DIR, what these hold, and which can be undone.
+"""`sediment originals DIR`: the runs that kept their originals in DIR, their sizes, and which runs can be undone.
 
 Nothing is changed and no lock is taken.  A run counts as restorable if `restore` would accept it now, alone or after
 the newer runs of the same partition.
@@ -27,6 +27,7 @@ from sediment.engine.directory.originals.restore import listed_files, plan_parti
 from sediment.engine.directory.originals.restore_plan import Refusal, RestorePlan
 from sediment.engine.directory.originals.retained import (
     HeldFiles,
+    bytes_only_in,
     held_files,
     held_without_catalogue,
     read_pins,
@@ -56,8 +57,8 @@ OF_EARLIER_VERSION = "an earlier version kept these files without a catalogue; p
 class OriginalsReport:
     """Originals of one partition that one run kept.
 
-    `bytes` are those of the files, `only_here_bytes` those of files without another link, which removing them frees.
-    Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
+    `bytes` is the size of the files; `only_here_bytes` is the size of files without another link, which a removal
+    frees. Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
     """
 
     partition: str
@@ -78,11 +79,15 @@ class OriginalsReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OriginalsRunReport(RunReport[OriginalsReport]):
-    """Report of `originals`: a row for each partition of each run, newest runs first."""
+    """Report of `originals`: a row for each partition of each run, newest runs first.
+
+    `originals_bytes` are those that no log directory shares; a file that several runs keep counts once.
+    """
 
     row_type: ClassVar[type] = OriginalsReport
 
     originals: str = field(metadata=AFTER_PARTITIONS)
+    originals_bytes: int = field(metadata=AFTER_PARTITIONS)
 
 
 # -------------------------------------------------------------------------------------------------------------- listing
@@ -110,6 +115,7 @@ def list_originals(target: Path, *, now_ms: int, fs: Fs | None = None) -> Origin
         seconds=time.monotonic() - started,
         partitions=(*rows, *rows_without_catalogue(target, fs)),
         originals=str(target),
+        originals_bytes=bytes_only_in(history, target, fs),
     )
 
 
@@ -208,10 +214,10 @@ def print_report(report: OriginalsRunReport, console: Console) -> None:
     for rows in by_run(report.partitions):
         for line in _notes(rows):
             console.print(line, soft_wrap=True, markup=False, highlight=False)
-    size_bytes = sum(row.only_here_bytes for row in report.partitions)
     runs = len({row.run for row in report.partitions if row.run is not None})
+    held = human_bytes(report.originals_bytes)
     console.print(
-        f"{counted(runs, 'run')}; only the originals hold {human_bytes(size_bytes)}, which a vacuum of all would free",
+        f"{counted(runs, 'run')}; only the originals hold {held}, which a vacuum of all would free",
         soft_wrap=True,
         markup=False,
         highlight=False,
@@ -236,7 +242,7 @@ Row = TypeVar("Row", bound=OfRun)
 
 
 def by_run(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return the rows of each run in a list of their own; so is each partition without a catalogue."""
+    """Return a list of rows for each run, and one for each partition without a catalogue."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.run or f"{NO_CATALOGUE} {row.partition}", []).append(row)

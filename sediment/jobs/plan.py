@@ -17,13 +17,16 @@ if __name__ == "__main__":
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 from rich.console import Console
 
 from sediment.compaction.strategy import KeyEquality
+from sediment.engine.directory.originals.history import read_history
+from sediment.engine.directory.originals.retained import bytes_only_in
 from sediment.engine.directory.uncleanable import read_uncleanable
 from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, find_resources, strategy_for
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
@@ -35,6 +38,7 @@ from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
 from sediment.jobs.reporting.figures import counted, human_bytes, utc_time
 from sediment.jobs.reporting.run_report import (
+    AFTER_PARTITIONS,
     FAILED,
     QUARANTINED,
     PartitionReport,
@@ -131,9 +135,15 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PlanReport(RunReport[PartitionPlan]):
-    """Report of a run of `plan`."""
+    """Report of a run of `plan`.
+
+    `originals_bytes` are those that only the originals in the directory `originals` hold; None: it is not given.
+    """
 
     row_type: ClassVar[type] = PartitionPlan
+
+    originals: str | None = field(default=None, metadata=AFTER_PARTITIONS)
+    originals_bytes: int | None = field(default=None, metadata=AFTER_PARTITIONS)
 
 
 # ------------------------------------------------------------------------------------------------------------ in a task
@@ -399,10 +409,17 @@ def plan(options: CommonOptions, own: CompactOptions, *, exact: bool) -> PlanRep
     )
 
 
-def perform(options: CommonOptions, *, exact: bool, force: bool, from_start: bool, key_equality: str) -> PlanReport:
+def perform(
+    options: CommonOptions, *, exact: bool, force: bool, from_start: bool, key_equality: str, originals: Path | None
+) -> PlanReport:
     """Plan with the options of the command (`plan`)."""
+    history = None if originals is None else read_history(originals, Fs())
     own = CompactOptions(force=force, dry_run=True, from_start=from_start, key_equality=KeyEquality(key_equality))
-    return plan(options, own, exact=exact)
+    report = plan(options, own, exact=exact)
+    if history is None or originals is None:
+        return report
+    size_bytes = bytes_only_in(history, originals, Fs())
+    return replace(report, originals=str(originals.absolute()), originals_bytes=size_bytes)
 
 
 def _prepare(
@@ -491,6 +508,14 @@ def print_report(report: PlanReport, console: Console) -> None:
         markup=False,
         highlight=False,
     )
+    if report.originals_bytes is not None:
+        held = human_bytes(report.originals_bytes)
+        console.print(
+            f"originals in {report.originals} hold {held} that a vacuum of all would free",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )
 
 
 def _explanations(partition: PartitionPlan) -> list[str]:
@@ -525,6 +550,12 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     "--from-start", is_flag=True, help="Plan for `compact --from-start`, which ignores the cleaner checkpoint."
 )
 @key_equality_option
+@click.option(
+    "--originals",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Also report how much disk the originals in DIR hold, the directory of --keep-originals.",
+)
 def command(options: CommonOptions, **own: Any) -> None:
     """Explain what compaction and retention would do with LOG_DIR... now, and write nothing."""
     options.conclude(perform(options, **own), print_report)

@@ -1,5 +1,6 @@
 """`sediment recover LOG_DIR …`: load and repair every partition as a broker does at its start.
 
+    catalogue         interrupted replacements finished · originals linked         only with --keep-originals
     per partition     load_log (passes, recovery, snapshots, leader epochs)        threads, kernels without the lock
     per directory     recovery points and log starts · the marker of a clean stop  when its partitions are done
 
@@ -22,7 +23,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -31,14 +32,20 @@ from rich.console import Console
 
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
+from sediment.engine.directory.interrupted_swaps import Repair, finish_interrupted
 from sediment.engine.directory.loader import LoadedLog, load_log
 from sediment.engine.directory.lock import DirectoryLock
+from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
+from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
+from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import (
+    AFTER_PARTITIONS,
     FAILED,
     RunReport,
     in_order,
@@ -116,12 +123,18 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RecoveryRunReport(RunReport[RecoveryReport]):
-    """Report of a run of `recover`; a broker treats `clean_directories` as stopped cleanly."""
+    """Report of a run of `recover`; a broker treats `clean_directories` as stopped cleanly.
+
+    `originals` is the directory of --keep-originals, `catalogue` the file in it that lists the files this run kept.
+    None: there is none.
+    """
 
     row_type: ClassVar[type] = RecoveryReport
 
     dry_run: bool
     clean_directories: tuple[str, ...]
+    originals: str | None = field(default=None, metadata=AFTER_PARTITIONS)
+    catalogue: str | None = field(default=None, metadata=AFTER_PARTITIONS)
 
 
 def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
@@ -180,6 +193,11 @@ class _LogToLoad:
     checkpoints: PartitionCheckpoints
     config: LogConfig
     log_bytes: int
+    finished: tuple[Repair, ...] = ()
+    """Repairs made before the originals were linked."""
+
+    failure: tuple[str, str] | None = None
+    """Reason code and reason if its originals cannot be kept."""
 
     @property
     def path(self) -> Path:
@@ -235,12 +253,15 @@ def _recover(source: _LogToLoad, lock: DirectoryLock | None, stop: threading.Eve
 
     if stop.is_set():
         return failed("stopped", "the run was stopped before this partition")
+    if source.failure is not None:
+        return failed(*source.failure)
     try:
         if lock is None:
             log = _load_in_overlay(source, options.now_ms)
         else:
             lock.check()
             log = _load(source, source.path, Fs(), options.now_ms)
+            log = replace(log, repairs=(*source.finished, *log.repairs))
     except LockLostError:
         stop.set()
         raise
@@ -334,10 +355,16 @@ def _update(
 
 # -------------------------------------------------------------------------------------------------------------- the run
 def recover(
-    options: CommonOptions, *, dry_run: bool = False, threads: int | None = None, stop: threading.Event | None = None
+    options: CommonOptions,
+    *,
+    dry_run: bool = False,
+    threads: int | None = None,
+    keep_originals: Path | None = None,
+    stop: threading.Event | None = None,
 ) -> RecoveryRunReport:
     """Load and repair the selected partitions of `options.log_dirs`, `threads` at a time in each directory.
 
+    `keep_originals` is a directory on the same filesystem that first receives links to the files of live logs.
     Setting `stop` ends the run after the partitions in progress; the others are reported as failed.
 
     Raises:
@@ -350,16 +377,24 @@ def recover(
     run_id = new_run_id()
     fs = Fs()
     directories = _open_directories(options, fs)
+    target = None if keep_originals is None else keep_originals.absolute()
+    if target is not None:
+        outside_log_dirs(str(target), options.log_dirs)
     reports: list[RecoveryReport] = []
     clean: list[str] = []
     with ExitStack() as stack:
         locks: dict[Path, DirectoryLock] = {}
         if not dry_run:
             for directory in directories:
+                if target is not None:
+                    check_originals_path(target, directory.path, fs)
                 locks[directory.path] = stack.enter_context(DirectoryLock(directory.path))
             # Read again: a broker may have written before it released the lock.
         directories = _open_directories(options, fs)
         per_directory = [(directory, *_logs_to_load(directory, options, fs)) for directory in directories]
+        originals: BackupLinks | None = None
+        if target is not None and not dry_run:
+            originals, per_directory = _keep_originals(target, run_id, per_directory, options, fs)
         logs = [log for _, some, _ in per_directory for log in some]
         progress = stack.enter_context(Progress(options.messages(), len(logs), sum(log.log_bytes for log in logs)))
         per_thread = threads or max(map(_default_threads, directories), default=1)
@@ -375,6 +410,7 @@ def recover(
                     clean.append(str(directory.path))
             elif directory.checkpoints.clean_shutdown:
                 clean.append(str(directory.path))
+        catalogue = None if originals is None else end_originals(originals, reports)
     return RecoveryRunReport(
         run_id=run_id,
         command="recover",
@@ -383,7 +419,59 @@ def recover(
         dry_run=dry_run,
         clean_directories=tuple(sorted(clean)),
         partitions=in_order(reports),
+        originals=None if target is None else str(target),
+        catalogue=None if catalogue is None else str(catalogue),
     )
+
+
+_PerDirectory = list[tuple[SelectedDirectory, list[_LogToLoad], bool]]
+
+
+def _keep_originals(
+    target: Path, run_id: str, per_directory: _PerDirectory, options: CommonOptions, fs: Fs
+) -> tuple[BackupLinks, _PerDirectory]:
+    """Link the segment files of every live log, with a catalogue, before any log is loaded.
+
+    Returns:
+        The backup links, and the logs with the repairs that came before; a log whose files cannot be linked has a
+        failure.
+
+    Raises:
+        SedimentError, OSError: the catalogue could not be written; nothing was changed, except that interrupted
+            replacements may be finished.
+    """
+    checkpoints = {directory.path: directory.checkpoints for directory, _, _ in per_directory}
+    before: list[OriginalPartition] = []
+    prepared: _PerDirectory = []
+    for directory, logs, is_whole in per_directory:
+        listed = []
+        for log in logs:
+            try:
+                found = finish_interrupted(log.path, fs)
+                if log.state is DirectoryState.LIVE:
+                    names = segment_file_names(log.path, fs)
+                    before.append(partition_before(log.partition, log.path, directory.checkpoints, names, None, fs))
+                listed.append(replace(log, finished=found))
+            except (SedimentError, OSError) as error:
+                listed.append(replace(log, failure=describe(error)))
+        prepared.append((directory, listed, is_whole))
+    originals = BackupLinks(target, catalogue_of_run(options, "recover", run_id, checkpoints, before), fs)
+    originals.begin()
+    kept: _PerDirectory = []
+    for directory, logs, is_whole in prepared:
+        kept.append((directory, [_kept(log, originals, fs) for log in logs], is_whole))
+    return originals, kept
+
+
+def _kept(log: _LogToLoad, originals: BackupLinks, fs: Fs) -> _LogToLoad:
+    """Return a log whose files are linked; one that cannot be linked has a failure."""
+    if log.failure is not None or log.state is not DirectoryState.LIVE:
+        return log
+    try:
+        originals.keep(log.path, segment_file_names(log.path, fs))
+    except (SedimentError, OSError) as error:
+        return replace(log, failure=describe(error))
+    return log
 
 
 def _default_threads(directory: SelectedDirectory) -> int:
@@ -469,13 +557,19 @@ def _is_verified(partition: RecoveryReport) -> bool:
     type=click.IntRange(min=1),
     help=f"Load this many partitions at a time in each directory (default: {_THREADS_KEY}).",
 )
-def command(options: CommonOptions, dry_run: bool, threads: int | None) -> None:
+@click.option(
+    "--keep-originals",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="First hard-link the files of live logs into DIR, on the same filesystem; those that change stay there.",
+)
+def command(options: CommonOptions, dry_run: bool, threads: int | None, keep_originals: Path | None) -> None:
     """Load every partition of LOG_DIR... as a broker does at its start, and repair it.
 
     After SIGINT or SIGTERM, finish the partitions in progress, report, and exit with status 1.
     """
     with stop_on_signals() as stop:
-        report = recover(options, dry_run=dry_run, threads=threads, stop=stop)
+        report = recover(options, dry_run=dry_run, threads=threads, keep_originals=keep_originals, stop=stop)
     options.conclude(report, print_report)
 
 

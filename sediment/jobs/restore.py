@@ -4,10 +4,9 @@
     per partition     list · finish_interrupted · a plan for each run; refused unless every run can be undone
     per run           catalogue planned · log starts · originals kept, segments put back · checkpoint entries · done
 
-Invariants: a partition is changed only if the whole chain of its runs can be undone.  What a restore removes is kept
-like the originals of every other run, so it can be undone too.  Entries of the cleaner checkpoint are lowered before
-the segments change and raised after it, so they are never ahead of the segments.  The same command finishes a killed
-restore.
+Invariants: a partition is changed only if the whole chain of its runs can be undone.  A restore keeps the files that it
+removes, like any other run, so it can be undone too.  Entries of the cleaner checkpoint are lowered before the segments
+change and raised after it, so they are never ahead of the segments.  The same command finishes a killed restore.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the imports that take time
 
+import fnmatch
 import re
 import threading
 import time
@@ -48,7 +48,7 @@ from sediment.engine.directory.originals.restore import (
     plan_partition,
     restore_partition,
 )
-from sediment.engine.directory.originals.restore_plan import Files, Refusal, RestorePlan
+from sediment.engine.directory.originals.restore_plan import CHANGED_SINCE, Files, Refusal, RestorePlan
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options
@@ -69,9 +69,11 @@ from sediment.jobs.settings.directories import check_filesystem
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import DeclinedError, SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.names import (
+    CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     LOCK_FILE,
     LOG_START_FILE,
+    RECOVERY_POINT_FILE,
     SegmentFileKind,
     TopicPartition,
     new_run_id,
@@ -83,6 +85,7 @@ from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints,
 
 ERASURE = "erasure"
 INTERRUPTED = "interrupted"
+RECOVER = "recover"
 ALREADY_RESTORED = "already-restored"
 
 _MS = re.compile(r"[0-9]{1,15}")
@@ -164,7 +167,7 @@ class RestoreOptions:
 
 
 def parse_time(text: str) -> int:
-    """Return a time in milliseconds since the epoch: a number of them, or an ISO 8601 time, in UTC unless it says.
+    """Return a time in ms since the epoch, given in this form or in ISO 8601, which is UTC unless it names a zone.
 
     Raises:
         UsageError: it is neither.
@@ -277,7 +280,7 @@ class _RestoreRun:
                 self._locks[path] = self._stack.enter_context(DirectoryLock(path))
             history = read_history(own.originals, self._fs)
         wanted = self._wanted(history)
-        reports: list[RestoreReport] = []
+        reports = self._missing(wanted)
         chains: list[_Chain] = []
         for chain in self._chains(history, wanted):
             found = self._planned(chain, history)
@@ -319,6 +322,20 @@ class _RestoreRun:
             return [found]
         assert self._own.as_of_ms is not None
         return [run for run in history.runs if run.started_ms >= self._own.as_of_ms]
+
+    def _missing(self, wanted: Sequence[Catalogue]) -> list[RestoreReport]:
+        """Return the reports of partitions that a run changed, and that do not exist any more."""
+        patterns = self._options.partitions or ("*",)
+        reports = {}
+        for path in self._options.log_dirs:
+            for name in (
+                entry.partition for run in wanted for entry in run.partitions if entry.log_dir == str(path.resolve())
+            ):
+                is_selected = any(fnmatch.fnmatchcase(name, glob) for glob in patterns)
+                if is_selected and not self._fs.is_directory(path / name):
+                    why = "the partition does not exist any more; a broker deleted or moved it"
+                    reports[path / name] = RestoreReport(name, str(path), REFUSED, CHANGED_SINCE, why)
+        return list(reports.values())
 
     def _chains(self, history: History, wanted: Sequence[Catalogue]) -> list[_Chain]:
         """Return the runs to undo in each selected partition."""
@@ -411,7 +428,7 @@ class _RestoreRun:
         return reports
 
     def _undo(self, run: Catalogue, here: Sequence[tuple[_Chain, OriginalPartition]]) -> dict[Path, RestoreReport]:
-        """Undo a run in partitions, with a catalogue of its own; return reports of those that failed."""
+        """Undo a run in partitions, with a new catalogue; return reports of those that failed."""
         run_id = new_run_id() if self._catalogues else self.run_id
         failed: dict[Path, RestoreReport] = {}
         listed: list[tuple[_Chain, PartitionRestore]] = []
@@ -514,8 +531,24 @@ class _RestoreRun:
             each.partition: lowest(cleaner.get(each.partition), each.entry.checkpoints.get(CLEANER_FILE))
             for each in restores
         }
+        if run.command == RECOVER and not _was_clean(run, log_dir):
+            self._mark_unclean(log_dir, now[RECOVERY_POINT_FILE] or {}, restores)
         self._write_entries(log_dir, LOG_START_FILE, starts)
         self._write_entries(log_dir, CLEANER_FILE, lowered)
+
+    def _mark_unclean(
+        self, log_dir: Path, recovery_points: Mapping[TopicPartition, int], restores: Sequence[PartitionRestore]
+    ) -> None:
+        """Lower recovery points and remove the marker of a clean stop, so that the next start verifies the logs."""
+        lowered = {
+            each.partition: lowest(recovery_points.get(each.partition), each.entry.checkpoints.get(RECOVERY_POINT_FILE))
+            for each in restores
+            if not each.plan.is_empty
+        }
+        if lowered:
+            self._fs.unlink(log_dir / CLEAN_SHUTDOWN_FILE, missing_ok=True)
+            self._fs.sync_directory(log_dir)
+            self._write_entries(log_dir, RECOVERY_POINT_FILE, lowered)
 
     def _write_last_entries(self, run: Catalogue, log_dir: Path, restores: Sequence[PartitionRestore]) -> None:
         """Write the checkpoint entries from before the run; a file that it made is removed with its last entry."""
@@ -544,6 +577,11 @@ class _RestoreRun:
             found = chain.report
         left = replace(found, bytes_before=chain.report.bytes_before, segments_before=chain.report.segments_before)
         return replace(left, status=FAILED, reason_code=code, reason=reason)
+
+
+def _was_clean(run: Catalogue, log_dir: Path) -> bool:
+    """Return True if the last stop before the run was clean."""
+    return all(each.clean_shutdown for each in run.log_dirs if Path(each.path).resolve() == log_dir.resolve())
 
 
 def lowest(now: int | None, before: int | None) -> int | None:
@@ -593,7 +631,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
 def command(options: CommonOptions, yes: bool, dry_run: bool, **own: Any) -> None:
     """Put the partitions of LOG_DIR... back as they were before a run that kept its originals.
 
-    SIGINT or SIGTERM finishes the partition in progress, reports and exits 1.
+    After SIGINT or SIGTERM, finish the partition in progress, report, and exit with status 1.
     """
     asks = must_ask(yes=yes, dry_run=dry_run, command="restore")
     with stop_on_signals() as stop:

@@ -1,7 +1,8 @@
 """`sediment vacuum DIR`: remove the originals of old runs, which can then no longer be undone.
 
-Invariants: only files that a catalogue lists, with their inode, size and time, are removed, and no link is followed.  A
-pinned run stays, and so does one that has not ended.  A run that asks changes nothing before the answer.
+Invariants: only files that a catalogue lists, with their inode, size and time, are removed, and no link is followed.
+The originals of a pinned run stay, and so do those of a run that has not ended.  A vacuum that asks for confirmation
+changes nothing before the answer.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _LEAST_MS = 24 * _UNIT_MS["h"]
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class VacuumReport:
-    """Originals of one partition that one run kept; `only_here_bytes` are those that their removal frees.
+    """Originals of one partition that one run kept; `only_here_bytes` is the space that their removal frees.
 
     Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
     """
@@ -177,7 +178,7 @@ def vacuum_options(
         UsageError: an option is wrong, or options exclude each other.
     """
     if older_than is None and pin is None and unpin is None:
-        raise UsageError("it is not stated how old the originals have to be", advice="give --older-than, such as 7d")
+        raise UsageError("no age of the originals is given", advice="give --older-than, such as 7d")
     if (pin is None) != (run_id is None):
         raise UsageError("--pin and --run belong together", advice="give --run ID --pin NAME")
     older_than_ms = None if older_than is None else parse_duration(older_than)
@@ -315,7 +316,7 @@ def _without_catalogue(row: Any) -> VacuumReport:
 def _removed(
     rows: Sequence[VacuumReport], history: History, own: VacuumOptions, stop: threading.Event, fs: Fs
 ) -> list[VacuumReport]:
-    """Remove the originals of each run that `rows` decide to remove; return the rows with what became of them."""
+    """Remove the originals of each run that `rows` decide to remove; return the rows with the outcome."""
     failed: dict[str, tuple[str, str]] = {}
     for run_id in dict.fromkeys(row.run for row in rows if row.status == REMOVED):
         run = None if run_id is None else history.run(run_id)
@@ -351,7 +352,9 @@ def perform(
 @click.command("vacuum")
 @click.argument("path", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
-    "--older-than", metavar="AGE", help="Remove the originals of runs that ended longer ago, such as 7d or 36h."
+    "--older-than",
+    metavar="AGE",
+    help="Remove the originals of runs that ended longer ago than AGE, such as 7d or 36h.",
 )
 @click.option("--run", "run_id", metavar="ID", help="With --pin: the run to keep.")
 @click.option("--pin", metavar="NAME", help="Keep the originals of --run until the pin NAME is removed.")
@@ -364,7 +367,7 @@ def perform(
 def command(as_json: bool, yes: bool, dry_run: bool, **options: Any) -> None:
     """Remove the originals of old runs from DIR; these runs can then no longer be undone.
 
-    SIGINT or SIGTERM finishes the originals of one run, reports and exits 1.
+    After SIGINT or SIGTERM, finish the originals of one run, report, and exit with status 1.
     """
     with errors_as_exit_status():
         removes = options["older_than"] is not None

@@ -589,14 +589,18 @@ def _first_of_each(differences: Sequence[Difference]) -> Iterator[Difference]:
 
 @contextmanager
 def _quick_session(master: str | None, app_name: str, given: SparkSession | None) -> Iterator[SparkSession]:
-    with plain_session(master, app_name, _over_tcp, given) as spark:
+    with plain_session(master, app_name, _for_queries, given) as spark:
         yield spark
 
 
-def _over_tcp(given: Mapping[str, str]) -> dict[str, str]:
-    """Return a setting for TCP, because with Unix domain sockets DataFrames' Python processes end with a traceback."""
-    name = "spark.python.unix.domain.socket.enabled"
-    return {name: given.get(name, "false")}
+_FOR_QUERIES = {
+    "spark.python.unix.domain.socket.enabled": "false",  # or DataFrames' Python processes end with a traceback
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # or each call on a column makes eight more to the JVM
+}
+
+
+def _for_queries(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: given.get(name, value) for name, value in _FOR_QUERIES.items()}
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Random logs written by Kafka 4.2.0 and rewritten by verdicts: Kafka opens, reads and cleans the result.
+"""Random logs written by Kafka 4.2.0, rewritten by verdicts or re-encoded: Kafka opens, reads and cleans the result.
 
-SEDIMENT_CONFORMANCE_REWRITES is the number of logs (60), SEDIMENT_CONFORMANCE_SEED the first seed (0).  The model is
-the twin's rewrite of the same log.
+SEDIMENT_CONFORMANCE_REWRITES is the number of logs (500), SEDIMENT_CONFORMANCE_SEED the first seed (0).  The model of a
+rewrite is the twin's rewrite of the same log, that of a re-encoding the log itself.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from sediment.compaction.config import CompactionConfig
 from tests.conformance.logs import SPEC, random_spec
 from tests.conformance.oracle import CleanAttempt, KafkaFailedError, KafkaOracle, LogState
 from tests.corpus import assert_same_batch, read_dump
-from tests.rewrites import random_table, rewrite_both
+from tests.reencodes import random_encoding, reencode
+from tests.rewrites import random_table, rewrite_both, visible_records
 from tests.twin.batches import Record
 from tests.twin.rewrite import Table, changed_record
 from tests.twin.segments import AnyBatch, list_segments
@@ -26,11 +28,14 @@ pytestmark = [pytest.mark.conformance, pytest.mark.timeout(0)]
 PARTITION = "random-0"
 
 
-def records_of(oracle: KafkaOracle, directory: Path, state: LogState, *, committed: bool) -> dict[int, Record]:
-    """Return the data records that Kafka reads, by offset, at the isolation level."""
+Records = dict[int, Record]
+
+
+def records_of(oracle: KafkaOracle, directory: Path, state: LogState) -> dict[bool, Records]:
+    """Return the data records that Kafka reads, by offset: all of them (False), and the committed ones (True)."""
     dump = directory.with_name("dump.jsonl.gz")
     oracle.dump(directory, dump)
-    found = {}
+    found: dict[bool, Records] = {False: {}, True: {}}
     for segment in read_dump(dump):
         for batch in segment.batches:
             assert batch.is_valid
@@ -38,8 +43,11 @@ def records_of(oracle: KafkaOracle, directory: Path, state: LogState, *, committ
                 entry.producer_id == batch.producer_id and entry.first_offset <= batch.last_offset < entry.last_offset
                 for entry in state.aborted
             )
-            if not batch.is_control and not (committed and is_aborted):
-                found.update((record.offset, record) for record in batch.records)
+            if not batch.is_control:
+                records = {record.offset: record for record in batch.records}
+                found[False] |= records
+                if not is_aborted:
+                    found[True] |= records
     return found
 
 
@@ -48,51 +56,92 @@ def facts_of(state: LogState) -> tuple[object, ...]:
     return state.log_start_offset, state.log_end_offset, state.producers, state.remembered
 
 
-def check_log(oracle: KafkaOracle, seed: int, work: Path) -> int:
-    """Rewrite the log of a seed and compare; return the number of records changed."""
-    spec = {**SPEC, **random_spec(seed), "log_start": None}
-    configs, now_ms = spec["configs"], spec["start_ms"]
-    directory = work / "written" / PARTITION
-    written = oracle.generate(spec, directory, checkpoints=True)
+class WrittenLog:
+    """A random log that Kafka wrote, and what Kafka finds in it."""
+
+    def __init__(self, oracle: KafkaOracle, seed: int, work: Path) -> None:
+        spec = {**SPEC, **random_spec(seed), "log_start": None}
+        self.oracle, self.work, self.now_ms = oracle, work, spec["start_ms"]
+        self.configs: Mapping[str, str] = spec["configs"]
+        self.directory = work / "written" / PARTITION
+        self._end = oracle.generate(spec, self.directory, checkpoints=True).log_end_offset
+        copy = shutil.copytree(self.directory, work / "before" / PARTITION)
+        self.state = self.load(copy, clean=True)
+        self.records = records_of(oracle, copy, self.state)
+        try:
+            self.replayed: LogState | None = self._replayed(self.directory, "replayed")
+        except KafkaFailedError:
+            # Kafka cannot rebuild a tiny index of every log that it wrote itself.
+            self.replayed = None
+
+    def load(self, path: Path, *, clean: bool) -> LogState:
+        """Let Kafka load a log after a clean stop, or without recovery point."""
+        point = self._end if clean else 0
+        return self.oracle.load(path, now_ms=self.now_ms, configs=self.configs, clean=clean, recovery_point=point)
+
+    def _replayed(self, directory: Path, name: str) -> LogState:
+        return self.load(_without_snapshots(directory, self.work / name / PARTITION), clean=False)
+
+    def check_result(self, directory: Path, name: str, models: Mapping[bool, Records]) -> None:
+        """Check that Kafka opens `directory` without recovery, and reads `models` at both isolation levels."""
+        copy = shutil.copytree(directory, self.work / f"after-{name}" / PARTITION)
+        after, before = self.load(copy, clean=True), self.state
+        # Kafka repaired nothing: the segments have their names and sizes.  Growth can make more of them.
+        assert {s.base_offset: s.log_bytes for s in after.segments} == _log_sizes(directory)
+        assert set(before.base_offsets) <= set(after.base_offsets)
+        assert facts_of(after) == facts_of(before)
+        assert (after.last_stable_offset, after.aborted) == (before.last_stable_offset, before.aborted)
+        if self.replayed is not None:
+            assert facts_of(self._replayed(directory, f"replayed-{name}")) == facts_of(self.replayed)
+        assert records_of(self.oracle, copy, after) == models
+
+    def clean(self, directory: Path, name: str) -> tuple[Path, CleanAttempt]:
+        """Let Kafka's cleaner clean a copy of `directory`."""
+        copy = shutil.copytree(directory, self.work / name / PARTITION)
+        return copy, self.oracle.clean(copy, now_ms=self.now_ms, configs=self.configs)
+
+
+def check_rewrite(log: WrittenLog, seed: int) -> int:
+    """Rewrite the log by verdicts and compare; return the number of records changed."""
+    directory = shutil.copytree(log.directory, log.work / "rewritten" / PARTITION)
     table = random_table(directory, seed)
-
-    def load(path: Path, *, clean: bool) -> LogState:
-        end = written.log_end_offset
-        return oracle.load(path, now_ms=now_ms, configs=configs, clean=clean, recovery_point=end if clean else 0)
-
-    before = load(shutil.copytree(directory, work / "before" / PARTITION), clean=True)
-    records = {
-        committed: records_of(oracle, work / "before" / PARTITION, before, committed=committed)
-        for committed in (False, True)
-    }
-    try:
-        replayed = load(_without_snapshots(directory, work / "replayed" / PARTITION), clean=False)
-    except KafkaFailedError:
-        # Kafka cannot rebuild a tiny index of every log that it wrote itself.
-        replayed = None
     both = rewrite_both(
         directory,
         table,
-        interval_bytes=int(configs["index.interval.bytes"]),
-        index_bytes=int(configs["segment.index.bytes"]),
+        interval_bytes=int(log.configs["index.interval.bytes"]),
+        index_bytes=int(log.configs["segment.index.bytes"]),
     )
-
-    after = load(shutil.copytree(directory, work / "after" / PARTITION), clean=True)
-    # Kafka repaired nothing: the segments have their names and sizes.  Replacements can make more of them.
-    assert {s.base_offset: s.log_bytes for s in after.segments} == _log_sizes(directory)
-    assert set(before.base_offsets) <= set(after.base_offsets)
-    assert facts_of(after) == facts_of(before)
-    assert (after.last_stable_offset, after.aborted) == (before.last_stable_offset, before.aborted)
-    if replayed is not None:
-        replayed_after = load(_without_snapshots(directory, work / "replayed-after" / PARTITION), clean=False)
-        assert facts_of(replayed_after) == facts_of(replayed)
-
     not_reached = {int(offset) for offset in both.done.not_reached.offsets}
-    for committed, found in records.items():
-        model = _changed(found, {offset: given for offset, given in table.items() if offset not in not_reached})
-        assert records_of(oracle, work / "after" / PARTITION, after, committed=committed) == model
-    _assert_cleaned_alike(oracle, directory, both.expected, configs, now_ms, work)
+    reached = {offset: given for offset, given in table.items() if offset not in not_reached}
+    log.check_result(
+        directory, "rewritten", {committed: _changed(found, reached) for committed, found in log.records.items()}
+    )
+    cleaned, attempt = log.clean(directory, "cleaned")
+    model, expected = log.clean(both.expected, "cleaned-model")
+    _assert_alike(attempt, expected)
+    if attempt.cleaned is not None and expected.cleaned is not None:
+        assert attempt.cleaned.messages_written == expected.cleaned.messages_written
+        # Grouping depends on compressed sizes, which differ from encoder to encoder; the batches do not.
+        for found, wanted in zip(_batches(cleaned), _batches(model), strict=True):
+            assert_same_batch(found, wanted, "cleaned")
     return sum(segment.stats.matched for segment in both.done.segments)
+
+
+def check_reencode(log: WrittenLog, seed: int) -> int:
+    """Re-encode the log and compare; return the number of batches encoded anew."""
+    directory = shutil.copytree(log.directory, log.work / "reencoded" / PARTITION)
+    config = CompactionConfig(
+        index_interval_bytes=int(log.configs["index.interval.bytes"]),
+        segment_index_bytes=int(log.configs["segment.index.bytes"]),
+    )
+    done = reencode(directory, random_encoding(seed), config)
+    log.check_result(directory, "reencoded", log.records)
+    cleaned, attempt = log.clean(directory, "reencoded-cleaned")
+    model, expected = log.clean(log.directory, "written-cleaned")
+    _assert_alike(attempt, expected)
+    for committed in (False, True):
+        assert visible_records(cleaned, committed=committed) == visible_records(model, committed=committed)
+    return sum(segment.stats.batches_encoded for segment in done.segments)
 
 
 def _without_snapshots(directory: Path, copy: Path) -> Path:
@@ -107,43 +156,37 @@ def _log_sizes(directory: Path) -> dict[int, int]:
     return {int(path.stem): path.stat().st_size for path in directory.glob("*.log")}
 
 
-def _changed(records: Mapping[int, Record], table: Table) -> dict[int, Record]:
+def _changed(records: Records, table: Table) -> Records:
     changed = {offset: changed_record(record, table.get(offset)) for offset, record in records.items()}
     return {offset: record for offset, record in changed.items() if record is not None}
 
 
-def _assert_cleaned_alike(
-    oracle: KafkaOracle, ours: Path, model: Path, configs: Mapping[str, str], now_ms: int, work: Path
-) -> None:
-    """Let Kafka's cleaner clean the result and the model."""
-
-    def clean(directory: Path, name: str) -> tuple[Path, CleanAttempt]:
-        copy = shutil.copytree(directory, work / name / PARTITION)
-        return copy, oracle.clean(copy, now_ms=now_ms, configs=configs)
-
-    (first, attempt), (second, expected) = clean(ours, "cleaned"), clean(model, "cleaned-model")
+def _assert_alike(attempt: CleanAttempt, expected: CleanAttempt) -> None:
+    """Assert that Kafka's cleaner chose both logs, and cleaned them up to the same offset."""
     assert (attempt.chosen, attempt.uncleanable_offset) == (expected.chosen, expected.uncleanable_offset)
     assert (attempt.error is None) == (expected.error is None), attempt.error or expected.error
     if attempt.cleaned is not None and expected.cleaned is not None:
         assert attempt.cleaned.end_offset == expected.cleaned.end_offset
-        assert attempt.cleaned.messages_written == expected.cleaned.messages_written
-        # Grouping depends on compressed sizes, which differ from encoder to encoder; the batches do not.
-        for found, wanted in zip(_batches(first), _batches(second), strict=True):
-            assert_same_batch(found, wanted, "cleaned")
 
 
-def test_kafka_opens_reads_and_cleans_a_rewritten_log(oracle: KafkaOracle, tmp_path: Path, capsys):
-    logs = int(os.environ.get("SEDIMENT_CONFORMANCE_REWRITES", "60"))
+def test_kafka_opens_reads_and_cleans_logs_that_were_rewritten_or_reencoded(
+    oracle: KafkaOracle, tmp_path: Path, capsys
+):
+    logs = int(os.environ.get("SEDIMENT_CONFORMANCE_REWRITES", "500"))
     first = int(os.environ.get("SEDIMENT_CONFORMANCE_SEED", "0"))
-    changed, differences = 0, []
+    changed, encoded, differences = 0, 0, []
     for seed in range(first, first + logs):
         work = tmp_path / str(seed)
         try:
-            changed += check_log(oracle, seed, work)
+            log = WrittenLog(oracle, seed, work)
+            changed += check_rewrite(log, seed)
+            encoded += check_reencode(log, seed)
         except (AssertionError, KafkaFailedError) as difference:
             differences.append(f"seed {seed}: {difference!r}")
         shutil.rmtree(work, ignore_errors=True)
     with capsys.disabled():
-        print(f"\n{logs} logs, {changed} records changed, {len(differences)} differences")
+        print(
+            f"\n{logs} logs, {changed} records changed, {encoded} batches encoded anew, {len(differences)} differences"
+        )
     assert not differences, "\n".join(differences)
-    assert changed > logs
+    assert min(changed, encoded) > logs

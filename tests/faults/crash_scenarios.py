@@ -6,7 +6,7 @@ A `CrashScenario` lays out a directory, runs a command in it, and checks the fil
     compact, rolled    no record lost or invented
     --keep-originals   every replaced file is kept
     --output           the source unchanged; with a manifest the output is complete, without one it is started over
-    erase              our start finds each segment as before or after the erasure, and the same log end
+    erase, reencode    our start finds each segment as before or after the run, and the same log end
     expire             every record from the log start on exists
     expire --archive   every record is in the log or in the archive, and in the archive once
     recover            the marker of a clean stop exists only after a finished repair
@@ -149,7 +149,7 @@ class CrashScenario:
     @property
     def interval_bytes(self) -> int:
         """The topic's `index.interval.bytes`."""
-        return _INTERVAL_BYTES if "compact" in self.name or self.command == "erase" else 4096
+        return _INTERVAL_BYTES if "compact" in self.name or self.command in ("erase", "reencode") else 4096
 
     @property
     def is_trusted_more_by_us(self) -> bool:
@@ -337,7 +337,7 @@ def _check_output(scenario: CrashScenario, tree: Tree) -> None:
     assert manifest in again
 
 
-# ---------------------------------------------------------------------------------------------------------------- erase
+# ---------------------------------------------------------------------------------------------------- erase, reencode
 def _lay_out_for_erase(root: Path) -> None:
     _lay_out_for_compact(root)
     (root / "keys").write_text("key-0\nkey-1\nkey-2\n")
@@ -352,7 +352,15 @@ _ERASE = (
 )
 
 
-def _check_erased(scenario: CrashScenario, tree: Tree) -> None:
+_REENCODE = (
+    "--codec=zstd",
+    "--batch-bytes=64k",
+    f"--now-ms={START_MS + 1_000_000}",
+    f"--set=index.interval.bytes={_INTERVAL_BYTES}",
+)
+
+
+def _check_rewritten(scenario: CrashScenario, tree: Tree) -> None:
     (directory,) = scenario.partitions()
     old, new = (scenario.of(state, directory) for state in (scenario.before, scenario.after))
     assert any(old[name] != new[name] for name in old if name.endswith(".log"))
@@ -370,8 +378,8 @@ def _check_erased(scenario: CrashScenario, tree: Tree) -> None:
     assert _segments(scenario.of(read_tree(scenario.root), directory)) == _segments(new)
 
 
-def _check_erased_and_kept(scenario: CrashScenario, tree: Tree) -> None:
-    _check_erased(scenario, tree)
+def _check_rewritten_and_kept(scenario: CrashScenario, tree: Tree) -> None:
+    _check_rewritten(scenario, tree)
     _check_logs_kept(scenario, tree)
 
 
@@ -660,15 +668,15 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
             _lay_out_for_compact,
             _check_output,
         ),
-        CrashScenario("erase", "erase", _ERASE, _lay_out_for_erase, _check_erased),
+        CrashScenario("erase", "erase", _ERASE, _lay_out_for_erase, _check_rewritten),
         CrashScenario(
             "erase, originals kept",
             "erase",
             (*_ERASE, f"--keep-originals=@/{ELSEWHERE}"),
             _lay_out_for_erase,
-            _check_erased_and_kept,
-            again=(*_ERASE, f"--keep-originals=@/{ELSEWHERE}-again"),
+            _check_rewritten_and_kept,
         ),
+        CrashScenario("reencode", "reencode", _REENCODE, _lay_out_for_compact, _check_rewritten),
         CrashScenario(
             "expire, some segments",
             "expire",

@@ -31,8 +31,18 @@ _Result = TypeVar("_Result")
 
 def read_image(directory: Path) -> Image:
     """Return the files of `directory`, without those of its sub-directories."""
-    files = (path for path in sorted(directory.iterdir()) if path.is_file())
-    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+    with os.scandir(directory) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_file())
+    return {name: read_file(f"{directory}/{name}") for name in names}
+
+
+def read_file(path: str) -> tuple[bytes, int]:
+    """Return the content of a file and its modification time in nanoseconds.
+
+    Fault tests read thousands of directories, so this makes the fewest system calls, on a path without a `Path`.
+    """
+    with open(path, "rb", buffering=0) as file:
+        return file.readall(), os.fstat(file.fileno()).st_mtime_ns
 
 
 def write_image(directory: Path, image: Image) -> None:
@@ -189,11 +199,12 @@ class Fail:
 class FaultyFs(Fs):
     """The local filesystem with one `fault`; `operations` counts changes and syncs.
 
-    `log` names the operations.  `disk` notes those in its directory.
+    `log` names the operations.  `disk` notes those in its directory.  `after_each` is called after each one.
     """
 
     fault: Kill | Fail | None = None
     disk: Disk | None = None
+    after_each: Callable[[], None] | None = None
     operations: int = 0
     log: list[str] = field(default_factory=list)
 
@@ -266,6 +277,8 @@ class FaultyFs(Fs):
             raise OSError(self.fault.errno, os.strerror(self.fault.errno), what)
         result = operation()
         self._note(note, directory)
+        if self.after_each is not None:
+            self.after_each()
         if due and isinstance(self.fault, Kill):
             if self.fault.for_real:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -29,7 +29,7 @@ from unittest import mock
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.stores import Store
-from tests.faults.faulty_fs import Disk
+from tests.faults.faulty_fs import Disk, read_file
 from tests.faults.inline_spark import ATTEMPTS, ExecutorLostError
 
 Tree = dict[str, tuple[bytes, int]]
@@ -94,12 +94,9 @@ def read_tree(root: Path) -> Tree:
     """Return all files and directories below `root`, without lock files."""
     tree: Tree = {}
     for folder, folders, files in os.walk(root):
-        above = Path(folder).relative_to(root)
-        tree |= {f"{above / name}/": _NO_INODE for name in folders}
-        for name in files:
-            path = Path(folder, name)
-            if name != ".lock":
-                tree[str(above / name)] = (path.read_bytes(), path.stat().st_mtime_ns)
+        above = f"{folder}/".removeprefix(f"{root}/")
+        tree |= {f"{above}{name}/": _NO_INODE for name in folders}
+        tree |= {f"{above}{name}": read_file(f"{folder}/{name}") for name in files if name != ".lock"}
     return tree
 
 
@@ -336,7 +333,8 @@ class FsTrace:
         for images in itertools.product(*(images for _, images in below)):
             tree = dict(folders)
             for (folder, _), image in zip(below, images, strict=True):
-                tree |= {str(Path(folder, name)): entry for name, entry in image.items() if name != ".lock"}
+                above = "" if folder == "." else f"{folder}/"
+                tree |= {f"{above}{name}": entry for name, entry in image.items() if name != ".lock"}
             yield tree
 
 

@@ -216,10 +216,13 @@ def whole_run(directory: Path, scenario: Scenario, fs: Fs) -> None:
 # ----------------------------------------------------------------------------------------------------------- the checks
 def committed_groups(directory: Path, scenario: Scenario) -> int:
     """Return the number of new groups; each must be old or new, and the new ones a prefix."""
-    files = {name: content for name, content in _contents(directory).items() if _is_kept(name)}
+    return _committed({name: content for name, content in _contents(directory).items() if _is_kept(name)}, scenario)
+
+
+def _committed(live: Files, scenario: Scenario) -> int:
     states = []
     for group in scenario.groups:
-        found = group.files_of(files)
+        found = group.files_of(live)
         assert found in (group.old, group.new), f"group {group.bases} is neither old nor new: {sorted(found)}"
         states.append(found == group.new)
     assert states == sorted(states, reverse=True), f"a group is new after one that is old: {states}"
@@ -230,8 +233,8 @@ def assert_whole(directory: Path, scenario: Scenario) -> int:
     """Assert no leftovers, each group old or new, all else unchanged; return the number of new groups."""
     files = _contents(directory)
     assert [name for name in files if name.endswith(TEMPORARY)] == []
-    committed = committed_groups(directory, scenario)
     live = {name: content for name, content in files.items() if _is_kept(name)}
+    committed = _committed(live, scenario)
     assert live == scenario.expected_state(committed)
     snapshots = {name: content for name, content in files.items() if name.endswith(".snapshot")}
     assert snapshots.items() <= scenario.snapshots().items()

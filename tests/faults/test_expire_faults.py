@@ -10,7 +10,7 @@ import errno
 import itertools
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,7 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
-from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Image, Kill, Killed, read_image, write_image
+from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Image, read_image, write_image
 from tests.jobs.expire.test_expire import NAME, make_log
 from tests.segments import NOW_MS
 from tests.twin.segments import list_segments
@@ -42,7 +42,10 @@ SCENARIOS = {
 
 @dataclass
 class Log:
-    """A directory as it is before, and what an undisturbed run makes of it."""
+    """A directory as it is before, and what an undisturbed run makes of it.
+
+    `recoverable` are the contents of which that was asserted: the same files have the same result.
+    """
 
     log_dir: Path
     sets: tuple[str, ...]
@@ -50,12 +53,13 @@ class Log:
     after: tuple[dict[str, bytes], dict[str, bytes]]
     records: dict[int, bytes]
     start_after: int
+    recoverable: set[tuple[frozenset[tuple[str, bytes]], ...]] = field(default_factory=set)
 
     @property
     def directory(self) -> Path:
         return self.log_dir / NAME
 
-    def lay_out(self, images: tuple[Image, Image] | None = None) -> None:
+    def lay_out(self, images: tuple[Image, ...] | None = None) -> None:
         """Write log directory and partition as in `images`, or as before the run."""
         top, partition = images or self.before
         write_image(self.directory, partition)
@@ -80,8 +84,8 @@ class Log:
 class FsOfBoth(FaultyFs):
     """A faulty filesystem whose disk is that of a log directory and of a partition in it."""
 
-    def __init__(self, fault: Kill | Fail | None, log_dir: Path) -> None:
-        super().__init__(fault)
+    def __init__(self, log_dir: Path) -> None:
+        super().__init__()
         self.disks = [Disk(log_dir), Disk(log_dir / NAME)]
 
     def _note(self, note, directory: Path) -> None:
@@ -142,41 +146,51 @@ def assert_repeat_completes(log: Log) -> None:
     assert (contents(log.log_dir), contents(log.directory)) == log.after
 
 
-def assert_recoverable(log: Log, images: tuple[Image, Image]) -> None:
+def assert_recoverable(log: Log, images: tuple[Image, ...]) -> None:
+    key = tuple(frozenset((name, content) for name, (content, _) in image.items()) for image in images)
+    if key in log.recoverable:
+        return
     log.lay_out(images)
     assert_repeat_completes(log)
     log.lay_out(images)
     assert_nothing_lost(log)
+    log.recoverable.add(key)
 
 
-def kills(log: Log):
-    """Yield after a run was killed at each of its operations."""
-    for number in itertools.count(1):
-        log.lay_out()
-        fs = FsOfBoth(Kill(number), log.log_dir)
-        try:
-            log.run(fs)
-        except Killed:
-            yield fs
-        else:
-            assert fs.operations == number - 1 > 20
-            return
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """Log directory and partition after an operation: as a kill leaves them, and as a power loss might."""
+
+    killed: tuple[Image, Image]
+    without_power: list[tuple[Image, ...]]
+
+
+def crashes(log: Log) -> list[Crashed]:
+    """Return what a crash after each operation would leave, read after each one of an undisturbed run."""
+    log.lay_out()
+    fs = FsOfBoth(log.log_dir)
+    found: list[Crashed] = []
+
+    def note() -> None:
+        survivors = itertools.product(*(disk.after_power_loss() for disk in fs.disks))
+        found.append(Crashed(log.images(), list(survivors)))
+
+    fs.after_each = note
+    assert not log.run(fs).failed
+    assert len(found) == fs.operations > 20
+    return found
 
 
 def test_a_run_killed_after_any_step_loses_nothing_and_the_next_run_completes_it(log: Log):
-    for _ in kills(log):
-        assert_recoverable(log, log.images())
+    for crash in crashes(log):
+        assert_recoverable(log, crash.killed)
 
 
 def test_a_power_loss_after_any_step_loses_nothing_and_the_next_run_completes_it(log: Log):
-    known = set()
-    for fs in kills(log):
-        for images in itertools.product(*(disk.after_power_loss() for disk in fs.disks)):
-            key = tuple(frozenset((name, content) for name, (content, _) in image.items()) for image in images)
-            if key not in known:
-                known.add(key)
-                assert_recoverable(log, images)
-    assert len(known) > 20
+    for crash in crashes(log):
+        for images in crash.without_power:
+            assert_recoverable(log, images)
+    assert len(log.recoverable) > 20
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 import errno
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -14,7 +15,7 @@ from sediment.engine.directory.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.swap import commit, discard_parts
 from sediment.segment_io.errors import CommitStateUnknownError, SourceChangedError
 from sediment.segment_io.fs import Fs
-from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Image, Kill, Killed, read_image, write_image
+from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Image, Kill, read_image, write_image
 from tests.faults.swap_scenario import (
     TEMPORARY,
     Scenario,
@@ -55,43 +56,68 @@ STRAYS: dict[str, dict[str, bytes]] = {
 }
 
 
-def kills(work: Work, lay_out: Callable[[], object], disk_of: Path | None = None) -> Iterator[FaultyFs]:
-    """Yield after `work` was killed at each of its operations, in a directory laid out anew each time."""
-    for number in count(1):
-        lay_out()
-        fs = FaultyFs(Kill(number), None if disk_of is None else Disk(disk_of))
-        try:
-            work(fs)
-        except Killed:
-            yield fs
-        else:
-            assert fs.operations == number - 1
-            return
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The directory after an operation, as a kill leaves it; `log` names the operations until then.
+
+    `without_power` are the states that a power loss could leave instead: without the unsynced changes of names, with
+    the first one, and so on.
+    """
+
+    image: Image
+    log: tuple[str, ...]
+    without_power: tuple[Image, ...]
+
+
+def crashes(directory: Path, start: Image, work: Work) -> list[Crashed]:
+    """Return what a crash after each operation of `work` on `directory`, which holds `start` at first, would leave.
+
+    The directory is read after each operation of one undisturbed run: a killed process does nothing more.
+    """
+    write_image(directory, start)
+    fs = FaultyFs(disk=Disk(directory))
+    found: list[Crashed] = []
+
+    def note() -> None:
+        found.append(Crashed(read_image(directory), tuple(fs.log), tuple(lost_power(fs))))
+
+    fs.after_each = note
+    work(fs)
+    assert len(found) == fs.operations
+    return found
 
 
 class Starts:
-    """A cache of the number of new groups after a start over an image."""
+    """A cache of what a start, and a run, make of an image: the same files have the same result."""
 
     def __init__(self, directory: Path, given: Scenario) -> None:
         self._directory = directory
         self._given = given
         self._known: dict[frozenset[tuple[str, tuple[bytes, int]]], int] = {}
+        self._completed: set[frozenset[tuple[str, tuple[bytes, int]]]] = set()
 
     def committed(self, image: Image) -> int:
+        """Return the number of new groups after a start over `image`."""
         key = frozenset(image.items())
         if key not in self._known:
             write_image(self._directory, image)
             self._known[key] = assert_start_repairs(self._directory, self._given)
         return self._known[key]
 
+    def completed(self, image: Image) -> int:
+        """Return the same, and assert that a run over the repaired directory ends like an undisturbed one."""
+        write_image(self._directory, image)
+        committed = assert_start_repairs(self._directory, self._given)
+        key = frozenset(read_image(self._directory).items())
+        if key not in self._completed:
+            assert_run_completes(self._directory, self._given)
+            self._completed.add(key)
+        return committed
 
-def crashes_of_a_commit(directory: Path, given: Scenario) -> list[Image]:
-    """Return the image after a kill at each step of a commit."""
+
+def crashes_of_a_commit(directory: Path, given: Scenario) -> list[Crashed]:
     swap = prepare(directory, given.groups, FaultyFs())
-    with_parts = read_image(directory)
-    return [
-        read_image(directory) for _ in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts))
-    ]
+    return crashes(directory, read_image(directory), partial(commit, swap))
 
 
 @pytest.fixture
@@ -114,10 +140,8 @@ def test_an_undisturbed_run_replaces_every_group_whatever_lies_there(left: str, 
 
 def test_names_of_two_groups_are_never_there_at_once(scenario: tuple[Path, Scenario]):
     directory, given = scenario
-    swap = prepare(directory, given.groups, FaultyFs())
-    with_parts = read_image(directory)
-    for _ in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
-        names = [path.name for path in directory.iterdir() if path.name.endswith((".cleaned", ".swap", ".deleted"))]
+    for crash in crashes_of_a_commit(directory, given):
+        names = [name for name in crash.image if name.endswith((".cleaned", ".swap", ".deleted"))]
         assert sum(bool(group.files_of(dict.fromkeys(names, b""))) for group in given.groups) <= 1
 
 
@@ -126,10 +150,9 @@ def test_names_of_two_groups_are_never_there_at_once(scenario: tuple[Path, Scena
 def test_a_start_makes_whole_what_a_kill_after_any_step_of_a_run_left(left: str, scenario: tuple[Path, Scenario]):
     directory, given = scenario
     start = with_strays(given.image, STRAYS[left])
-    committed = []
-    for _ in kills(lambda fs: whole_run(directory, given, fs), lambda: write_image(directory, start)):
-        committed.append(assert_start_repairs(directory, given))
-        assert_run_completes(directory, given)
+    starts = Starts(directory, given)
+    run = crashes(directory, start, partial(whole_run, directory, given))
+    committed = [starts.completed(crash.image) for crash in run]
     assert committed == sorted(committed)
     assert set(committed) == set(range(len(given.groups) + 1))
 
@@ -138,9 +161,9 @@ def test_the_next_repair_completes_one_killed_after_any_step(scenario: tuple[Pat
     directory, given = scenario
     starts = Starts(directory, given)
     for crash in crashes_of_a_commit(directory, given):
-        whole = starts.committed(crash)
-        for _ in kills(lambda fs: finish_interrupted(directory, fs), partial(write_image, directory, crash)):
-            assert starts.committed(read_image(directory)) == whole
+        whole = starts.committed(crash.image)
+        for again in crashes(directory, crash.image, partial(finish_interrupted, directory)):
+            assert starts.committed(again.image) == whole
 
 
 def test_a_process_that_got_sigkill_after_any_step_is_repaired_by_the_next_one(scenario: tuple[Path, Scenario]):
@@ -167,11 +190,9 @@ def test_a_start_makes_whole_whatever_prefix_of_unsynced_renames_reached_the_dis
     directory, given = scenario
     starts = Starts(directory, given)
     committed = set()
-    for fs in kills(
-        lambda fs: whole_run(directory, given, fs), partial(write_image, directory, given.image), disk_of=directory
-    ):
-        without_loss = starts.committed(read_image(directory))
-        found = [starts.committed(survivors) for survivors in lost_power(fs)]
+    for crash in crashes(directory, given.image, partial(whole_run, directory, given)):
+        without_loss = starts.committed(crash.image)
+        found = [starts.committed(survivors) for survivors in crash.without_power]
         assert max(found) <= without_loss
         assert found == sorted(found)
         committed.update(found)
@@ -183,29 +204,25 @@ def test_parts_that_tasks_left_unsynced_are_durable_before_anything_is_renamed(s
     starts = Starts(directory, given)
     commit(prepare(directory, given.groups[:2], FaultyFs()), FaultyFs())
     half = read_image(directory)
-    for fs in kills(
-        lambda fs: commit(prepare(directory, given.groups[2:], fs, synced=False), fs),
-        partial(write_image, directory, half),
-        disk_of=directory,
+    for crash in crashes(
+        directory, half, lambda fs: commit(prepare(directory, given.groups[2:], fs, synced=False), fs)
     ):
-        assert {starts.committed(survivors) for survivors in lost_power(fs)} <= {2, 3, 4}
+        assert {starts.committed(survivors) for survivors in crash.without_power} <= {2, 3, 4}
 
 
 def test_power_lost_while_repairing_is_repaired_too(scenario: tuple[Path, Scenario]):
     directory, given = scenario
     starts = Starts(directory, given)
     for crash in crashes_of_a_commit(directory, given):
-        whole = starts.committed(crash)
-        for fs in kills(
-            lambda fs: finish_interrupted(directory, fs), partial(write_image, directory, crash), disk_of=directory
-        ):
-            assert {starts.committed(survivors) for survivors in lost_power(fs)} == {whole}
+        whole = starts.committed(crash.image)
+        for again in crashes(directory, crash.image, partial(finish_interrupted, directory)):
+            assert {starts.committed(survivors) for survivors in again.without_power} == {whole}
 
 
 def test_a_repair_is_durable_when_it_returns(scenario: tuple[Path, Scenario]):
     directory, given = scenario
     for crash in crashes_of_a_commit(directory, given):
-        write_image(directory, crash)
+        write_image(directory, crash.image)
         fs = FaultyFs(disk=Disk(directory))
         finish_interrupted(directory, fs)
         assert lost_power(fs) == [read_image(directory)]
@@ -304,13 +321,12 @@ def test_a_source_after_the_end_of_the_new_segment_survives_a_crash_in_mid_swap(
     directory, given = survivor_scenario(tmp_path, kept=[31])
     (group,) = given.groups
     survivor = {name: content for name, content in group.old.items() if name.startswith(f"{33:020d}")}
-    swap = prepare(directory, given.groups, FaultyFs())
-    with_parts = read_image(directory)
     seen = []
-    for fs in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
-        complete = fs.log.count(f"rename {30:020d}.timeindex.cleaned {30:020d}.timeindex.swap") == 1
-        renamed = fs.log.count(f"rename {33:020d}.log {33:020d}.log.deleted") == 1
+    for crash in crashes_of_a_commit(directory, given):
+        complete = crash.log.count(f"rename {30:020d}.timeindex.cleaned {30:020d}.timeindex.swap") == 1
+        renamed = crash.log.count(f"rename {33:020d}.log {33:020d}.log.deleted") == 1
         expected = group.new if renamed else group.new | survivor if complete else group.old
+        write_image(directory, crash.image)
         finish_interrupted(directory, FaultyFs())
         files = {name: content for name, (content, _) in read_image(directory).items()}
         assert not any(name.endswith(TEMPORARY) for name in files)
@@ -327,9 +343,8 @@ def test_no_index_of_the_old_segment_survives_beside_a_new_log_that_has_none(kep
     (group,) = given.groups
     old_index = f"{30:020d}.txnindex"
     assert old_index in group.old and old_index not in group.new
-    swap = prepare(directory, given.groups, FaultyFs())
-    with_parts = read_image(directory)
-    for _ in kills(lambda fs: commit(swap, fs), lambda: write_image(directory, with_parts)):
+    for crash in crashes_of_a_commit(directory, given):
+        write_image(directory, crash.image)
         finish_interrupted(directory, FaultyFs())
         is_new = (directory / f"{30:020d}.log").read_bytes() == group.new[f"{30:020d}.log"]
         assert (directory / old_index).exists() is not is_new

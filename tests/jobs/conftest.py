@@ -1,11 +1,33 @@
 """One SparkContext for the tests of a process: commands use the active one."""
 
+import fcntl
+import tempfile
+from pathlib import Path
+
 import pytest
 
+from sediment.jobs.spark.cds_options import archive_path
 from sediment.jobs.spark.session import spark_context
+from tests.jobs.log_dirs import sediment_process
+
+# Tests plan many small queries, again and again, on a few rows.
+_SETTINGS = {
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # each call on a column would make eight more to the JVM
+    "spark.sql.codegen.cache.maxEntries": "5000",  # the classes of one `verify` would replace those of the last
+    "spark.sql.shuffle.partitions": "2",
+}
 
 
 @pytest.fixture(scope="session", autouse=True)
-def sc():
-    with spark_context("local[2]", "sediment tests") as active:
+def archive():
+    """Make the archive of Spark's classes in the cache folder once, with which every JVM starts sooner."""
+    with (Path(tempfile.gettempdir()) / "sediment-tests.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process of the run may be making it
+        if not archive_path().is_file():
+            sediment_process("warm-up")  # without an archive everything works too
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sc(archive):
+    with spark_context("local[2]", "sediment tests", lambda _given: _SETTINGS) as active:
         yield active

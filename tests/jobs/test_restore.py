@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tests.faults.inline_spark import inline_spark
 from tests.jobs.expire.test_expire import NAME, make_log
 from tests.jobs.expire.test_expire_originals import EPOCHS, LinkingFs
 from tests.jobs.kept_originals import catalogues
-from tests.jobs.log_dirs import Outcome, sediment, tree, write_checkpoint
+from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree, write_checkpoint
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.segments import NOW_MS, batch_bytes
 
@@ -182,6 +183,50 @@ def test_originals_share_no_inode_with_a_file_that_a_broker_changes(log_dir: Pat
     assert linked == {f"{0:020d}.log", CLOSED}
 
 
+# ------------------------------------------------------------------------------------------------------------ recover
+def recover(log_dir: Path, kept: Path) -> dict[str, Any]:
+    outcome = sediment("recover", log_dir, "--json", "--quiet", f"--keep-originals={kept}", f"--now-ms={NOW_MS}")
+    assert outcome.status == 0, outcome.stdout + outcome.stderr
+    return outcome.report
+
+
+def of_partition(files: Found) -> Found:
+    """Return the files of the partition that a start does not remove."""
+    return {name: data for name, data in files.items() if name.startswith(f"{NAME}/") and not name.endswith(".deleted")}
+
+
+def test_what_recover_cut_off_comes_back_and_the_next_start_verifies_it_again(log_dir: Path, kept: Path) -> None:
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    write_checkpoint(log_dir / "recovery-point-offset-checkpoint", {NAME: 5, "other-0": 4})
+    with (log_dir / NAME / CLOSED).open("r+b") as file:
+        file.seek(61)
+        file.write(b"\xff\xff\xff")
+    before = found(log_dir)
+    report = recover(log_dir, kept)
+    assert report["catalogue"] == str(kept / f"catalogue-{report['run_id']}.json")
+    assert [segment["base_offset"] for segment in report["partitions"][0]["segments"]] == [0, 5]
+    after = found(log_dir)
+    assert ".kafka_cleanshutdown" in after
+    undone = restored(log_dir, kept, f"--run={report['run_id']}")
+    assert of_partition(found(log_dir)) == of_partition(before)
+    assert not (log_dir / ".kafka_cleanshutdown").exists()
+    assert read_checkpoint(log_dir / "recovery-point-offset-checkpoint") == {NAME: 5, "other-0": 4}
+    restored(log_dir, kept, f"--run={undone['run_id']}")
+    assert of_partition(found(log_dir)) == of_partition(after)
+
+
+def test_recover_keeps_only_files_that_it_changed(log_dir: Path, kept: Path) -> None:
+    recover(log_dir, kept)
+    (log_dir / NAME / f"{0:020d}.index").unlink()
+    before = found(log_dir)
+    report = recover(log_dir, kept)
+    catalogue = catalogues(kept)[-1]
+    assert {file["name"] for file in catalogue["partitions"][0]["new_files"]} >= {f"{0:020d}.index"}
+    assert not list((kept / report["run_id"]).rglob("*.log"))
+    restored(log_dir, kept, f"--run={report['run_id']}")
+    assert of_partition(found(log_dir)) == of_partition(before)
+
+
 # ----------------------------------------------------------------------------------------------------- a broker went on
 def append(log_dir: Path, base: int) -> bytes:
     """Append a batch to a segment as a broker would, and return its bytes."""
@@ -246,6 +291,18 @@ def test_a_partition_that_went_on_in_another_way_is_refused_and_stays(
     assert (outcome.status, row["status"], row["reason_code"]) == (1, "refused", code)
     assert run in row["reason"]
     assert tree(log_dir.parent) == before
+
+
+def test_a_partition_that_is_gone_is_refused(log_dir: Path, kept: Path) -> None:
+    make_log(log_dir, "more-0")
+    write_checkpoint(log_dir / "replication-offset-checkpoint", {NAME: 15, "more-0": 15})
+    run = expire(log_dir, kept, *SOME)
+    shutil.rmtree(log_dir / "more-0")
+    rows = restore(log_dir, kept, f"--run={run}").partitions()
+    assert {name: (row["status"], row["reason_code"]) for name, row in rows.items()} == {
+        NAME: ("restored", None),
+        "more-0": ("refused", "changed-since"),
+    }
 
 
 def test_records_appended_to_a_segment_that_a_restore_put_back_are_not_lost(log_dir: Path, kept: Path) -> None:

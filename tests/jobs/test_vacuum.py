@@ -77,6 +77,20 @@ def test_the_listing_says_what_is_kept_and_what_can_be_undone(log_dir: Path, kep
     assert row["only_here_bytes"] < row["bytes"], "closed logs are shared with the log directory"
 
 
+def test_plan_and_the_listing_count_a_file_once_that_several_runs_keep(log_dir: Path, kept: Path) -> None:
+    run = expire(log_dir, kept, *ALL)
+    os.link(next((kept / run).rglob(f"{0:020d}.log")), kept.parent / "elsewhere")
+    shared = (kept.parent / "elsewhere").stat().st_size
+    listed = sediment("originals", kept, "--json").report
+    assert listed["originals_bytes"] == sum(row["bytes"] for row in listed["partitions"]) - shared
+    restored(log_dir, kept, f"--run={run}")
+    expire(log_dir, kept, *ALL)
+    (kept.parent / "elsewhere").unlink()
+    by_inode = {path.stat().st_ino: path.stat().st_size for path in kept.glob(f"*/{NAME}/*")}
+    planned = sediment("plan", log_dir, "--json", "--quiet", "--broker-defaults", f"--originals={kept}").report
+    assert (planned["originals"], planned["originals_bytes"]) == (str(kept), sum(by_inode.values()))
+
+
 def test_the_table_fits_80_columns(log_dir: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     run = expire(log_dir, kept, *SOME)

@@ -117,10 +117,13 @@ def rewrite_directory(
         before = [batch for _, batch in segment.batches()]
         after = rewritten_batches(before, table, bound)
         if [batch.data for batch in after] != [batch.data for batch in before]:
-            _write(segment, after, interval_bytes, max_index_bytes)
+            replace_segment(segment, after, interval_bytes, max_index_bytes)
 
 
-def _write(segment: Segment, batches: Sequence[AnyBatch], interval_bytes: int, max_index_bytes: int) -> None:
+def replace_segment(
+    segment: Segment, batches: Sequence[AnyBatch], interval_bytes: int, max_index_bytes: int = 10 << 20
+) -> None:
+    """Replace the files of a segment by those of other batches; its transaction index and modification time stay."""
     modified_ns = segment.path(LOG).stat().st_mtime_ns
     aborted = parse_transaction_index(segment.read(TRANSACTION_INDEX))
     segment.path(TRANSACTION_INDEX).unlink(missing_ok=True)

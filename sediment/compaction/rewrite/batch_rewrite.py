@@ -1,255 +1,162 @@
-"""One batch of which some records are dropped, become tombstones, or get another key or value.
+"""The driver of the rewriting loop: it calls the kernel until a chunk is done, and gives it what it asks for.
 
-1. Convert a message of magic 0 or 1 to a batch of magic 2, as the cleaner does (kafka-log 02 §6.4).
-2. Decompress and decode its records, and find their verdicts.
-3. Write the records that stay, with their edits, and compress them with the batch's own codec.
-4. Write the header.
-
-    field                                               after a rewrite
-    offsets, leader epoch, producer, sequence, flags    unchanged
-    base timestamp, max timestamp                       as in a cleaning: from the records that stay
-    delete horizon                                      unchanged; none if the batch got a new tombstone
-    record count, length, CRC                           recomputed
-
-A batch with a new tombstone loses its delete horizon, so the next cleaning gives it a new one.  With its old horizon,
-the tombstone could be dropped before any consumer has had time to read it.
-
-Invariant: a batch of which no record changes is not rewritten.
+kernel returns          driver then
+NEEDS_PAYLOAD           opens the batch: decompresses it, or converts a message of magic 0 or 1
+NEEDS_COMPRESSION       compresses the records and emits the batch
+NEEDS_..._ROOM          enlarges an array
+BATCH_TOO_LARGE         raises UsageError
+any other status        raises what a decoder says about the batch
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.rewrite.verdicts import Action, ByteArray, Int64s, Verdicts
-from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, OK
-from sediment.segment_io.errors import CorruptBatchError, UsageError
-from sediment.segment_io.format import decode
-from sediment.segment_io.format.compression.batch_codecs import compress, decompress
-from sediment.segment_io.format.decode import (
-    BATCH_ROW,
-    KEY_BYTES,
-    KEY_START,
-    OFFSET_DELTA,
-    PADDING_BYTES,
-    RECORD_FIELDS,
-    STATUS_TEXT,
-    VALUE_BYTES,
-    VALUE_START,
-    decode_records,
+from sediment.compaction.rewrite import rewrite_kernels as kernels
+from sediment.compaction.rewrite.open_batches import BatchOpener, ChunkBatches
+from sediment.compaction.rewrite.rewrite_kernels import VerdictColumns
+from sediment.compaction.rewrite.source_segment import SourceSegment
+from sediment.compaction.rewrite.verdicts import ByteArray, Int64s, Verdicts
+from sediment.segment_io.compiled.status import (
+    BATCH_TOO_LARGE,
+    DONE,
+    NEEDS_COMPRESSION,
+    NEEDS_OUTPUT_ROOM,
+    NEEDS_PAYLOAD,
+    NEEDS_RAW_ROOM,
+    NEEDS_RECORD_ROOM,
 )
-from sediment.segment_io.format.layout import (
-    BATCH_HEADER_BYTES,
-    CODEC_MASK,
-    CODEC_NONE,
-    DELETE_HORIZON_BIT,
-    MAGIC_V2,
-    MAX_SEGMENT_BYTES,
-    MIN_RECORD_BYTES,
-)
-from sediment.segment_io.format.padding import padded_copy
-from sediment.segment_io.format.rebuild import (
-    EDIT_FIELDS,
-    NEW_KEY_BYTES,
-    NEW_KEY_START,
-    NEW_VALUE_BYTES,
-    NEW_VALUE_START,
-    UNCHANGED,
-    edited_bound,
-    kept_timestamps,
-    write_edited_records,
-    write_empty_batch,
-    write_header,
-)
-from sediment.segment_io.format.upgrade import no_wrappers, upgrade_batches, upgrade_wrapper
+from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError, UsageError
+from sediment.segment_io.format.compression.batch_codecs import compress
+from sediment.segment_io.format.compression.compress_kernels import COMPRESSOR_REGISTERS, find_compressors
+from sediment.segment_io.format.decode import RECORD_FIELDS
+from sediment.segment_io.format.layout import CODEC_MASK
+from sediment.segment_io.format.rebuild import EDIT_FIELDS
+from sediment.segment_io.segment.reader import BatchSpan
 
-_NULL = -1
+_FIRST_RECORDS = 4096
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RewrittenBatch:
-    """The result for one batch.
+class BatchRewriter:
+    """The rewriter of the chunks of one segment; compressed records of a batch may expand to `limit_bytes`.
 
-    `content`, uint8[n], is the new batch, empty if the batch is dropped, and None if no record changed.  `dropped`,
-    `tombstoned` and `replaced` count records.  `found` and `without_key`, int64[], are indexes of the given verdicts.
-    `found` are the verdicts that have a record; `without_key` are the verdicts in `found` that would turn a record
-    without a key into a tombstone.
+    `seen` and `without_key`, bool[verdicts], mark the verdicts that met a record, and those of them that would make a
+    record without a key a tombstone.
     """
 
-    content: ByteArray | None
-    dropped: int
-    tombstoned: int
-    replaced: int
-    found: Int64s
-    without_key: Int64s
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Batch:
-    """A batch of magic 2: its header in `header`, uint8[], and its uncompressed records in `payload`, both padded.
-
-    `payload_bytes` does not count the padding; `first_byte` is the start of the records in `payload`.
-    """
-
-    header: ByteArray
-    payload: ByteArray
-    first_byte: int
-    payload_bytes: int
-    row: np.void
+    def __init__(self, source: SourceSegment, verdicts: Verdicts, limit_bytes: int) -> None:
+        self._source = source
+        self._opener = BatchOpener(limit_bytes)
+        self.seen = np.zeros(len(verdicts), dtype=np.bool_)
+        self.without_key = np.zeros(len(verdicts), dtype=np.bool_)
+        self._replacements = verdicts.replacements
+        # Copies: for columns that are read only, the kernel would be compiled once more.
+        self._verdicts = VerdictColumns(
+            verdicts.offsets.copy(),
+            verdicts.actions.copy(),
+            verdicts.edges.copy(),
+            verdicts.replacements.ctypes.data,
+            self.seen,
+            self.without_key,
+        )
+        self._state: Int64s = np.zeros(kernels.REGISTERS, dtype=np.int64)
+        self._output = np.zeros(0, dtype=np.uint8)
+        self._raw = np.zeros(0, dtype=np.uint8)
+        self._compressors = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
+        self._reserve_rows(_FIRST_RECORDS)
 
     @property
-    def records_address(self) -> int:
-        """Address of the first record."""
-        return int(self.payload.ctypes.data) + self.first_byte
+    def dropped(self) -> int:
+        """The records dropped so far."""
+        return int(self._state[kernels.DROPPED])
 
     @property
-    def codec(self) -> int:
-        """Codec of the batch on disk."""
-        return int(self.row["attributes"]) & CODEC_MASK
+    def tombstoned(self) -> int:
+        """The records that became tombstones so far."""
+        return int(self._state[kernels.TOMBSTONED])
 
+    @property
+    def replaced(self) -> int:
+        """The records that got another key or value so far."""
+        return int(self._state[kernels.REPLACED])
 
-def rewrite_batch(batch: ByteArray, verdicts: Verdicts, *, keeps_header: bool, limit_bytes: int) -> RewrittenBatch:
-    """Carry out `verdicts` on `batch`, uint8[n] of one batch of any magic whose checksum was checked.
+    def rewrite(self, span: BatchSpan, wanted: npt.NDArray[np.bool_], keeps_header: npt.NDArray[np.bool_]) -> ByteArray:
+        """Return the batches of a checked chunk with the verdicts carried out, valid until the next call.
 
-    A batch that loses all records is written as a batch without records if it `keeps_header`; otherwise it is dropped.
-    Compressed records may expand to `limit_bytes`.
+        `wanted` and `keeps_header` are bool[batches]: the batches with verdicts, and those that leave their header if
+        they lose all records.
 
-    Raises:
-        CorruptBatchError: the records cannot be decompressed or decoded.
-        UnsupportedDataError: a compressed message of magic 0 or 1 has an unknown codec.
-        UsageError: with its replacements, the batch is larger than a segment can be.
-    """
-    opened = _open(batch, limit_bytes)
-    records = _decoded(opened)
-    offsets = opened.row["base_offset"] + records[:, OFFSET_DELTA]
-    at = np.minimum(np.searchsorted(verdicts.offsets, offsets), len(verdicts) - 1)
-    rows = np.flatnonzero(verdicts.offsets[at] == offsets)
-    found = at[rows]
-    actions = verdicts.actions[found]
+        Raises:
+            CorruptBatchError: records cannot be decompressed or decoded.
+            UnsupportedDataError: a compressed message of magic 0 or 1 has an unknown codec.
+            UsageError: with its replacements, a batch is larger than a segment can be.
+        """
+        state = self._state
+        batches = self._opener.begin(span, wanted)
+        state[kernels.CURSOR], state[kernels.OUT_END], state[kernels.COPIED] = 0, 0, batches.edges[0]
+        if self._output.size < span.end - span.start:
+            self._reserve_output(span.end - span.start)
+        while True:
+            status = kernels.rewrite_batches(
+                batches,
+                keeps_header,
+                self._verdicts,
+                self._rows,
+                self._raw,
+                self._output,
+                self._compressors,
+                state,
+            )
+            if status == DONE:
+                return self._output[: state[kernels.OUT_END]]
+            self._provide(status, span, batches)
 
-    has_no_key = (actions == Action.TOMBSTONE) & (records[rows, KEY_BYTES] < 0)
-    tombstoned = (actions == Action.TOMBSTONE) & ~has_no_key & (records[rows, VALUE_BYTES] >= 0)
-    differs = [_differs(opened, records[row], verdicts, index) for row, index in zip(rows, found, strict=True)]
-    replaced = np.array(differs, dtype=np.bool_)
-    dropped = actions == Action.DROP
-    edits = np.full((len(records), EDIT_FIELDS), UNCHANGED, dtype=np.int64)
-    edits[rows[tombstoned], NEW_VALUE_BYTES] = _NULL
-    for action, start, size in (
-        (Action.REPLACE_KEY, NEW_KEY_START, NEW_KEY_BYTES),
-        (Action.REPLACE_VALUE, NEW_VALUE_START, NEW_VALUE_BYTES),
-    ):
-        chosen = replaced & (actions == action)
-        edits[rows[chosen], start] = verdicts.edges[found[chosen]]
-        edits[rows[chosen], size] = verdicts.edges[found[chosen] + 1] - verdicts.edges[found[chosen]]
-
-    content = None
-    if tombstoned.any() or replaced.any() or dropped.any():
-        kept = np.ones(len(records), dtype=np.bool_)
-        kept[rows[dropped]] = False
-        if kept.any():
-            content = _written(opened, records[kept], edits[kept], verdicts.replacements, bool(tombstoned.any()))
+    def _provide(self, status: int, span: BatchSpan, batches: ChunkBatches) -> None:
+        """Give the kernel what its status asks for."""
+        ordinal, needed = int(self._state[kernels.CURSOR]), int(self._state[kernels.NEEDED])
+        if status == NEEDS_PAYLOAD:
+            try:
+                self._opener.open_batch(ordinal)
+            except (CorruptBatchError, UnsupportedDataError) as error:
+                self._source.locate(error, span, ordinal)
+                raise
+        elif status == NEEDS_COMPRESSION:
+            self._compress(batches, int(span.rows["attributes"][ordinal]) & CODEC_MASK)
+        elif status == NEEDS_RECORD_ROOM:
+            self._reserve_rows(needed)
+        elif status == NEEDS_RAW_ROOM:
+            self._raw = np.zeros(2 * needed, dtype=np.uint8)
+        elif status == NEEDS_OUTPUT_ROOM:
+            self._reserve_output(needed)
+        elif status == BATCH_TOO_LARGE:
+            refused = UsageError(
+                "a batch with its replacements is larger than a segment can be; replace fewer records or use shorter "
+                "bytes"
+            )
+            self._source.locate(refused, span, ordinal)
+            raise refused
         else:
-            content = _emptied(opened) if keeps_header else np.zeros(0, dtype=np.uint8)
-    return RewrittenBatch(
-        content, int(dropped.sum()), int(tombstoned.sum()), int(replaced.sum()), found, found[has_no_key]
-    )
+            raise self._source.error(status, span, ordinal)
 
+    def _compress(self, batches: ChunkBatches, codec: int) -> None:
+        if not self._compressors.any():
+            # Loaded at the first need; the kernel itself then compresses the next batches if it can.
+            self._compressors = find_compressors()
+        raw = self._raw.data[: int(self._state[kernels.RAW_BYTES])]
+        compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)
+        while kernels.emit_compressed(batches, compressed, self._output, self._state) != DONE:
+            self._reserve_output(int(self._state[kernels.NEEDED]))
 
-def _differs(batch: _Batch, record: Int64s, verdicts: Verdicts, index: int) -> bool:
-    """Return True if a verdict replaces the key or value of a record with other bytes."""
-    match verdicts.actions[index]:
-        case Action.REPLACE_KEY:
-            start, size_bytes = record[KEY_START], record[KEY_BYTES]
-        case Action.REPLACE_VALUE:
-            start, size_bytes = record[VALUE_START], record[VALUE_BYTES]
-        case _:
-            return False
-    start += batch.first_byte
-    if size_bytes != verdicts.edges[index + 1] - verdicts.edges[index]:
-        return True
-    return batch.payload[start : start + size_bytes].tobytes() != verdicts.replacement(index)
-
-
-def _open(batch: ByteArray, limit_bytes: int) -> _Batch:
-    """Return the batch with its records decompressed, in magic 2."""
-    payload: bytes | None = None
-    header = padded_copy(batch.data)
-    row = _row_of(header, batch.size)
-    if row["magic"] < MAGIC_V2:
-        wrappers = no_wrappers(1)
-        if row["attributes"] & CODEC_MASK:
-            upgraded = upgrade_wrapper(batch.tobytes(), limit_bytes=limit_bytes)
-            payload, wrappers[0] = upgraded.payload, upgraded.known
-        one = np.zeros(1, dtype=np.int64)
-        header, _ = upgrade_batches(
-            header, batch.size, one, np.array([batch.size], dtype=np.int64), np.zeros(1, dtype=np.bool_), wrappers
+    def _reserve_rows(self, count: int) -> None:
+        count = 1 << (count - 1).bit_length()
+        self._rows = kernels.Rows(
+            np.zeros((count, RECORD_FIELDS), dtype=np.int64), np.zeros((count, EDIT_FIELDS), dtype=np.int64)
         )
-        row = _row_of(header, header.size - PADDING_BYTES)
-    codec = int(row["attributes"]) & CODEC_MASK
-    if codec == CODEC_NONE:
-        return _Batch(header, header, BATCH_HEADER_BYTES, int(row["size_bytes"]) - BATCH_HEADER_BYTES, row)
-    if payload is None:
-        compressed = header[BATCH_HEADER_BYTES : int(row["size_bytes"])].data
-        payload = bytes(decompress(codec, compressed, limit_bytes=limit_bytes))
-    return _Batch(header, padded_copy(payload), 0, len(payload), row)
 
-
-def _row_of(header: ByteArray, size_bytes: int) -> np.void:
-    rows = np.zeros(1, dtype=BATCH_ROW)
-    status, count, _, _ = decode.read_headers(header.ctypes.data, 0, size_bytes, 0, rows)
-    if count == 0:
-        raise CorruptBatchError(STATUS_TEXT[status])
-    found: np.void = rows[0]
-    return found
-
-
-def _decoded(batch: _Batch) -> npt.NDArray[np.int64]:
-    """Return the records' rows, int64[records, RECORD_FIELDS]."""
-    count = int(batch.row["record_count"])
-    if count * MIN_RECORD_BYTES > batch.payload_bytes:
-        raise CorruptBatchError(STATUS_TEXT[BAD_RECORD_COUNT])
-    records = np.zeros((count, RECORD_FIELDS), dtype=np.int64)
-    status = decode_records(batch.records_address, 0, batch.payload_bytes, count, records)
-    if status != OK:
-        raise CorruptBatchError(STATUS_TEXT[status])
-    return records
-
-
-def _written(
-    batch: _Batch, records: npt.NDArray[np.int64], edits: npt.NDArray[np.int64], replacements: ByteArray, forgets: bool
-) -> ByteArray:
-    """Return the batch of `records` with their `edits`; if `forgets` is set, without its delete horizon."""
-    header, count = batch.header.ctypes.data, len(records)
-    added = np.maximum(edits[:, [NEW_KEY_BYTES, NEW_VALUE_BYTES]], 0).sum()
-    bound = edited_bound(batch.payload_bytes, count, int(added))
-    if bound + BATCH_HEADER_BYTES > MAX_SEGMENT_BYTES:
-        raise UsageError(
-            "a batch with its replacements is larger than a segment can be; replace fewer records or use shorter bytes",
-            offset=int(batch.row["base_offset"]),
-        )
-    has_horizon = bool(batch.row["attributes"] & DELETE_HORIZON_BIT) and not forgets
-    base_timestamp, max_timestamp = kept_timestamps(header, records, count)
-    if has_horizon:
-        base_timestamp = int(batch.row["base_timestamp"])
-    target = np.empty(BATCH_HEADER_BYTES + bound, dtype=np.uint8)
-    start = target.ctypes.data + BATCH_HEADER_BYTES
-    end = write_edited_records(
-        start, header, batch.records_address, records, count, edits, replacements.ctypes.data, base_timestamp
-    )
-    if batch.codec == CODEC_NONE:
-        target = target[: BATCH_HEADER_BYTES + end - start]
-    else:
-        packed = compress(batch.codec, target[BATCH_HEADER_BYTES : BATCH_HEADER_BYTES + end - start].data)
-        target = np.empty(BATCH_HEADER_BYTES + len(packed), dtype=np.uint8)
-        target[BATCH_HEADER_BYTES:] = np.frombuffer(packed, dtype=np.uint8)
-    write_header(target.ctypes.data, header, target.size, count, base_timestamp, max_timestamp, has_horizon)
-    return target
-
-
-def _emptied(batch: _Batch) -> ByteArray:
-    target = np.empty(BATCH_HEADER_BYTES, dtype=np.uint8)
-    write_empty_batch(target.ctypes.data, batch.header.ctypes.data)
-    return target
+    def _reserve_output(self, size_bytes: int) -> None:
+        """Make room for `size_bytes` and as many again; the output so far stays."""
+        larger = np.empty(2 * size_bytes, dtype=np.uint8)
+        used = int(self._state[kernels.OUT_END])
+        larger[:used] = self._output[:used]
+        self._output = larger

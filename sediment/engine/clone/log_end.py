@@ -1,6 +1,7 @@
 """The end of a cloned log: a cut at an offset or a time, and markers for transactions that have no coordinator.
 
-    1. cut       the log ends at the offset; of a batch that spans it, the records below stay
+    1. cut       the log ends at the offset; of a batch that spans it, the records below stay (messages of magic 0 and
+                 1: the whole message goes)
     2. markers   each open transaction gets ABORT, or COMMIT if its coordinator had decided so
 
 A cut at a time ends the log before its first record with a later timestamp, control records included, as
@@ -17,23 +18,37 @@ from pathlib import Path
 import crc32c
 import numpy as np
 
-from sediment.compaction.rewrite.batch_rewrite import rewrite_batch
-from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
-from sediment.segment_io.errors import UsageError
+from sediment.segment_io.compiled.status import OK
+from sediment.segment_io.errors import CorruptBatchError, UsageError
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
+from sediment.segment_io.format.compression.batch_codecs import compress, decompress
+from sediment.segment_io.format.decode import (
+    OFFSET_DELTA,
+    RECORD_FIELDS,
+    STATUS_TEXT,
+    TIMESTAMP_DELTA,
+    decode_records,
+)
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
+    BATCH_HEADER_BYTES,
+    BATCH_STRUCT,
+    CODEC_MASK,
     CONTROL_ABORT,
     CONTROL_COMMIT,
     CONTROL_KEY_STRUCT,
     CRC,
     END_TXN_MARKER_STRUCT,
     INT32_MAX,
-    LAST_OFFSET_DELTA,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_V2,
+    TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
+from sediment.segment_io.format.padding import padded_copy
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerEntry
@@ -109,14 +124,15 @@ def _cut(log: PartitionLog, offset: int, fs: Fs) -> None:
     if spanning is None:
         log.truncate_to(offset)
         return
-    base_offset, content, last_offset = spanning
+    base_offset, content = spanning
     log.truncate_to(base_offset)
-    head = batch_head(content, offset, last_offset, log.config.compaction.max_decompressed_batch_bytes)
-    log.append_as_follower(head, INT32_MAX)
+    if content[MAGIC] >= MAGIC_V2:
+        head = batch_head(content, offset, log.config.compaction.max_decompressed_batch_bytes)
+        log.append_as_follower(head, INT32_MAX)
 
 
-def _spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> tuple[int, bytes, int] | None:
-    """Return base offset, bytes and last offset of the batch that begins below `offset` and ends at or above it."""
+def _spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> tuple[int, bytes] | None:
+    """Return base offset and bytes of the batch that begins below `offset` and ends at or above it."""
     base = max((each for each in log.base_offsets if each <= offset), default=log.first_base_offset)
     path = log.directory / segment_file_name(base, SegmentFileKind.LOG)
     for rows in HeaderScan(path):
@@ -127,24 +143,50 @@ def _spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> tuple[int, bytes,
         if int(row["base_offset"]) >= offset:
             return None
         content = fs.read_range(path, int(row["position"]), int(row["size_bytes"]))
-        return int(row["base_offset"]), content, int(row["last_offset"])
+        return int(row["base_offset"]), content
     return None
 
 
-def batch_head(content: bytes, end_offset: int, last_offset: int, limit_bytes: int) -> bytes:
-    """Return a batch without its records at or above `end_offset`, which its header does not span any more.
+def batch_head(content: bytes, end_offset: int, limit_bytes: int) -> bytes:
+    """Return a batch of magic 2 without its records at or above `end_offset`, which its header does not span any more.
 
     Raises:
-        CorruptBatchError: the records cannot be decoded.
+        CorruptBatchError: the records cannot be decompressed or decoded.
     """
-    verdicts = Verdicts.of(Verdict(offset, Action.DROP) for offset in range(end_offset, last_offset + 1))
-    batch = np.frombuffer(content, dtype=np.uint8)
-    kept = rewrite_batch(batch, verdicts, keeps_header=True, limit_bytes=limit_bytes).content
-    head = bytearray(content if kept is None else kept.tobytes())
-    base_offset = int.from_bytes(head[:8], "big")
-    head[LAST_OFFSET_DELTA : LAST_OFFSET_DELTA + 4] = (end_offset - 1 - base_offset).to_bytes(4, "big")
-    head[CRC : CRC + 4] = crc32c.crc32c(bytes(head[ATTRIBUTES:])).to_bytes(4, "big")
-    return bytes(head)
+    head = list(BATCH_STRUCT.unpack_from(content))
+    base_offset, attributes, base_timestamp_ms, largest_ms = head[0], head[5], head[7], head[8]
+    codec = attributes & CODEC_MASK
+    payload = bytes(decompress(codec, content[BATCH_HEADER_BYTES:], limit_bytes=limit_bytes))
+    rows = np.zeros((head[12], RECORD_FIELDS), dtype=np.int64)
+    padded = padded_copy(payload)
+    status = decode_records(padded.ctypes.data, 0, len(payload), len(rows), rows)
+    if status != OK:
+        raise CorruptBatchError(STATUS_TEXT[status], offset=base_offset)
+    count = int(np.count_nonzero(base_offset + rows[:, OFFSET_DELTA] < end_offset))
+    kept = compress(codec, payload[: _position_after(payload, count)]) if count else b""
+    if not attributes & TIMESTAMP_TYPE_BIT:
+        largest_ms = base_timestamp_ms + int(rows[:count, TIMESTAMP_DELTA].max(initial=0))
+    head[1] = BATCH_HEADER_BYTES + len(kept) - LOG_OVERHEAD_BYTES
+    head[6], head[8], head[12] = end_offset - 1 - base_offset, largest_ms, count
+    made = bytearray(BATCH_STRUCT.pack(*head) + bytes(kept))
+    made[CRC : CRC + 4] = crc32c.crc32c(bytes(made[ATTRIBUTES:])).to_bytes(4, "big")
+    return bytes(made)
+
+
+def _position_after(payload: bytes, count: int) -> int:
+    """Return the position after the first `count` records: each begins with its length as a zigzag varint."""
+    position = 0
+    for _ in range(count):
+        length = shift = 0
+        while True:
+            byte = payload[position]
+            position += 1
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        position += length >> 1
+    return position
 
 
 # -------------------------------------------------------------------------------------------------------------- markers

@@ -34,7 +34,7 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Cleaning is paused until `resume` was called `times` times."""
+    """Cleaning is paused until `resume` has been called `times` times."""
 
     times: int
 

@@ -10,9 +10,9 @@ Invariants: a log is in one live directory.  A failed directory goes offline wit
 nothing more is written to it.  The marker of a clean stop is written last, and only on two conditions: every log of the
 directory was closed without error, and every log had been loaded or the marker existed at the start.
 
-Two locks: `_guard` covers the maps and is the innermost.  No call under it may wait for a log or for the cleaner,
-because a log reports a disk failure while it holds its own lock.  `_administration` is held while logs are created,
-deleted or truncated.
+Two locks: `_guard` covers the maps and is the innermost.  A thread that holds `_guard` must not wait for a log or for
+the cleaner, because a log reports a disk failure while it holds its own lock.  `_administration` is held while logs are
+created, deleted or truncated.
 
 Source: kafka-log 04 §11 to §14, 05 §1.
 """

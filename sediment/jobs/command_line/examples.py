@@ -82,9 +82,19 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
             ("show what a broker would repair at its start", "sediment recover /var/lib/kafka/data --dry-run"),
             ("repair eight partitions at a time in each directory", "sediment recover /var/lib/kafka/data --threads 8"),
         ),
+        "reencode": (
+            (
+                "compute the bytes before and after",
+                "sediment reencode --config /etc/kafka/server.properties --codec zstd --dry-run",
+            ),
+            (
+                "merge small batches, compress them well, and keep the replaced files",
+                "sediment reencode /var/lib/kafka/data --codec zstd --level 9 --batch-bytes 64k --keep-originals /keep",
+            ),
+        ),
         "restore": (
             (
-                "show what the undoing of a run would change",
+                "show what undoing a run would change",
                 "sediment restore /var/lib/kafka/data --from /var/lib/kafka-originals --run 8e92ab2e1b9f --dry-run",
             ),
             (
@@ -115,7 +125,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "remove the originals of runs that ended more than a week ago",
                 "sediment vacuum originals --older-than 7d",
             ),
-            ("keep those of one run", "sediment vacuum originals --run 8e92ab2e1b9f --pin audit"),
+            ("keep the originals of one run", "sediment vacuum originals --run 8e92ab2e1b9f --pin audit"),
         ),
         "verify": (("compare a compacted copy with its source", "sediment verify /backup/before /backup/after"),),
         "warm-up": (("compile after an installation or an update", "sediment warm-up"),),

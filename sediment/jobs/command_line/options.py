@@ -376,7 +376,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--broker-defaults",
                 is_flag=True,
-                help="Use Kafka's default for every setting that no source gives. Without it, no default deletes data.",
+                help="Use Kafka's default for every setting that no source gives, even if the default deletes data.",
             ),
             click.option(
                 "--fail-on-unknown",

@@ -1,6 +1,6 @@
-"""Erasing: which records, what becomes of them, and the evidence of it.
+"""Erasing: the choice of records, their rewriting, and the evidence.
 
-    subjects        keys, condition or table that say which records, and their HMACs
+    subjects        keys, condition or table that select records, and their HMACs
     verdict_table   a table of verdicts, read from Parquet, Delta or CSV
     find_records    tasks and queries that find the records, and older records of the same keys
     erasure         the rewrite of one partition by its verdicts

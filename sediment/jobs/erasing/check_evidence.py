@@ -1,11 +1,12 @@
 """The check of evidence: its signature, its own figures, and the files of log directories.
 
     signature     of the public key, over type and payload
-    figures       what the document concludes follows from what it lists
-    files         every segment is the one that the run left, and nothing stands beside it that the run did not name
+    figures       the conclusions of the document follow from its lists
+    files         every segment is as the run left it, and no file lies beside it that the run did not name
 
-A broker that runs on may append after the last segment of the evidence, and retention may delete the first ones.  Both
-are notes, not problems.  Compaction rewrites segments, so a compacted log is to be checked before its broker starts.
+A broker that continues to run may append after the last segment of the evidence, and retention may delete the first
+ones.  Both are notes, not problems.  Compaction rewrites segments, so a compacted log is to be checked before its
+broker starts.
 
 Invariant: nothing is written, no lock is taken, and no record is decoded.
 """
@@ -224,7 +225,7 @@ def _checked(each: PartitionEvidence, log_dir: Path | None, evidence: Evidence, 
     if each.status not in DONE:
         return result(SKIPPED, each.status, "the evidence says that nothing was done in it")
     if log_dir is None:
-        return result(SKIPPED, "not-given", "its log directory was not given, so that its files were not checked")
+        return result(SKIPPED, "not-given", "its log directory was not given, so its files were not checked")
     check = _PartitionCheck(each, log_dir, evidence, fs)
     try:
         check.run()

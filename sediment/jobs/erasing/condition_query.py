@@ -1,11 +1,11 @@
 """The query that finds the records for which a condition of Spark SQL is true.
 
 Spark writes the plan of a query to its event log, and shows it in its UI.  So the query runs as an RDD, which has no
-SQL execution: no plan, and with it no literal of the condition, leaves the driver but in the code of the tasks.
+SQL execution: the plan, with the literals of the condition, leaves the driver only in the code of the tasks.
 
 The session has `spark.sql.ansi.enabled=false`: an expression that cannot be computed is null, and its record does not
 match.  With ANSI rules the error would quote the condition in the log of the executor.  PySpark's own log of failed
-queries is off meanwhile, because it quotes them too.
+queries is off during the query, because it also quotes the condition.
 
 Invariant: errors name the kind of Spark's error, never its text, which may quote the condition or a record.
 """

@@ -5,10 +5,11 @@
     3. plan      which segments, and which records are out of reach; a dry run ends here
     4. ask       once, with the counts
     5. rewrite   one task a segment, then commit a partition at a time
-    6. scan      read everything again, by another path; sign the evidence
+    6. scan      read everything again, with other code; sign the evidence
 
-Invariants: a run that asks changes no record before the answer.  A partition is committed only with verdicts on all
-of its matching records.  A key, and the text of --where, are in no output but the files that the caller asked for.
+Invariants: a run that asks for confirmation changes no record before the answer.  A partition is committed only with
+verdicts on all of its matching records.  A key, and the text of --where, appear only in files that the caller asked
+for.
 """
 
 from __future__ import annotations
@@ -217,7 +218,14 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
                 yield each, checked
                 continue
             self._selections[each.listing.path] = checked
-            yield each, ErasePartition(checked.verdicts, with_digests=self._proof is not None)
+            yield (
+                each,
+                ErasePartition(
+                    checked.verdicts,
+                    with_digests=self._proof is not None,
+                    counts_records=isinstance(self._subject, Condition),
+                ),
+            )
 
     def _found(
         self, scans: ScanRun, by_path: Mapping[Path, SelectedPartition]
@@ -485,7 +493,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return EraseReport(
             **base,
             action=selection.action,
-            records_scanned=selection.scanned,
+            records_scanned=findings.records if selection.scanned is None else selection.scanned,
             records_matched=len(selection.verdicts),
             records_erased=0 if is_failed else erased if done else findings.reached,
             keys_with_older_records=older,

@@ -7,16 +7,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.compaction.rewrite.plan import RewrittenSegment, SegmentTask, plan_rewrite
 from sediment.compaction.rewrite.verdicts import Action, NotReached, Verdicts
 from sediment.jobs.cleaning.environment import OnBytes
 from sediment.jobs.rewriting.partition_task import PartitionPlan
+from sediment.segment_io.format.layout import CONTROL_BIT, MAGIC_V2
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_view import LogView
+from sediment.segment_io.segment.reader import HeaderScan
 
 _READ_BYTES = 1 << 20
 _KINDS = tuple(kind for kind in SegmentFileKind if kind is not SegmentFileKind.SNAPSHOT)
@@ -97,18 +101,23 @@ class EraseSegment:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Findings of a plan: the verdicts that no segment may carry out, and those that some segment is to."""
+    """Findings of a plan: the verdicts that no segment may carry out, and the number of those that some segment is to.
+
+    `records` are all records of the partition, None if they were not counted.
+    """
 
     not_reached: NotReached
     reached: int
+    records: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ErasePartition:
-    """Rewrite of one partition."""
+    """Rewrite of one partition; with `counts_records` the plan counts all of its records, from their headers."""
 
     verdicts: Verdicts
     with_digests: bool
+    counts_records: bool
 
     def plan(self, view: LogView, config: CompactionConfig, _fs: Fs) -> PartitionPlan:
         """Return the segments with verdicts that may be carried out."""
@@ -117,5 +126,24 @@ class ErasePartition:
         return PartitionPlan(
             tuple(EraseSegment(task, self.with_digests) for task in plan.tasks),
             plan.next_dirty_offset if has_new_keys else None,
-            Planned(plan.not_reached, sum(len(task.verdicts) for task in plan.tasks)),
+            Planned(
+                plan.not_reached,
+                sum(len(task.verdicts) for task in plan.tasks),
+                _data_records(view.listing) if self.counts_records else None,
+            ),
         )
+
+
+def _data_records(listing: LogListing) -> int:
+    """Return the number of data records; a compressed message of magic 0 or 1 counts as one.
+
+    Raises:
+        CorruptBatchError: a header is malformed.
+    """
+    records = 0
+    for segment in listing.segments:
+        for rows in HeaderScan(listing.file(segment, SegmentFileKind.LOG), size_bytes=segment.log_bytes):
+            is_legacy = rows["magic"] < MAGIC_V2
+            is_control = ~is_legacy & (rows["attributes"] & CONTROL_BIT != 0)
+            records += int(np.where(is_legacy, 1, rows["record_count"])[~is_control].sum())
+    return records

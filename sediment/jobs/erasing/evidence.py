@@ -8,9 +8,9 @@
     partitions        one for each selected partition; see `PartitionEvidence`
     not_reached       places besides the segments: kind, path, advice
 
-Of a verdict table the subject is its rows, as `topic-partition:offset` lines, ascending.
+The subject of a verdict table is its rows, as `topic-partition:offset` lines, ascending.
 
-Invariant: no key, value or condition is in the document.  It claims what this run did and read, and no more.
+Invariant: no key, value or condition is in the document.  It only claims what this run did and read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tasks that read the records of partitions and return those that concern an erasure.
+"""Tasks that read the records of partitions and return the records that an erasure needs.
 
     MatchKeys      offsets of the records with one of the given keys
     KeysAt         keys of the records at given offsets

@@ -4,7 +4,7 @@
                     replicas that the metadata log names
     not visible     tables, backups, filesystem snapshots and free blocks: they are always listed
 
-Invariant: nothing here is read but names, checkpoints and the metadata log.
+Invariant: only names, checkpoints and the metadata log are read here.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class EraseReport(RewriteReport):
     """Report of one partition; a dry run reports what would be erased.
 
     `action` is drop, tombstone or replace; None if the table of verdicts says it, or it is unknown.  `records_scanned`
-    are the records read to find those to erase; None: they were not counted.  `records_matched` are the records found;
-    `records_erased` those changed, fewer if some had been erased before or are among `not_reached`.
+    are the records read to find those to erase; None for a table of verdicts, which names them.  `records_matched` are
+    the records found; `records_erased` those changed, fewer if some had been erased before or are among `not_reached`.
     `keys_with_older_records` counts the keys of which a record would be dropped while an older one stays.
     """
 
@@ -51,9 +51,9 @@ class EraseReport(RewriteReport):
 class EraseRunReport(RewriteRunReport[EraseReport]):
     """Report of a run of `erase`.
 
-    `estimated_seconds` is that of the rewriting, in a dry run.  `evidence` is the file of the evidence; `complete` is
-    True if the evidence covers every replica and no matching record stays.  None: there is none.  `not_reached` are
-    places besides the log that may hold erased records.
+    `estimated_seconds` is the estimated time of the rewriting, in a dry run.  `evidence` is the file of the evidence;
+    `complete` is True if the evidence covers every replica and no matching record stays.  None: there is none.
+    `not_reached` are places besides the log that may hold erased records.
     """
 
     row_type: ClassVar[type] = EraseReport

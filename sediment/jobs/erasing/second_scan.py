@@ -1,7 +1,7 @@
-"""The scan after an erasure: every record of a partition once more, by another path than the scan that found them.
+"""The scan after an erasure: it reads every record of a partition again, with other code than the first scan.
 
-That scan decodes into columns and compares in Arrow.  The rewrite decodes single batches.  Here every batch is read as
-a consumer reads a fetch (`segment_io.segment.batch_reader`), and Python compares keys and values.
+The first scan decodes into columns and compares in Arrow.  The rewrite decodes single batches.  Here every batch is
+read as a consumer reads a fetch (`segment_io.segment.batch_reader`), and Python compares keys and values.
 
     record with a verdict      drop: it must not exist     tombstone: no value     replace: the new bytes
     record without a verdict   its key must not be one of the keys

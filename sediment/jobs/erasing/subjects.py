@@ -1,4 +1,4 @@
-"""Subjects of an erasure: the keys, the condition or the table that say which records.
+"""Subjects of an erasure: the keys, the condition or the table that select records.
 
     file of keys     text     one key a line, UTF-8
                      hex      one key a line, as hexadecimal digits

@@ -1,4 +1,4 @@
-"""Commands that rewrite segments in place and keep every offset: what they share.
+"""The common part of commands that rewrite segments in place and keep every offset.
 
     options         options of every such command, and `validate`
     partition_task  tasks: plan one partition, rewrite one segment

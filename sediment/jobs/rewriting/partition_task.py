@@ -4,7 +4,7 @@
                               view, free space                     .part files
 
 Invariants: nothing is renamed here.  A segment's task needs no other segment, so tasks run anywhere and in any order.
-An error of a partition is part of its result, so that Spark does not retry a task that would fail again.
+An error of a partition is part of its result, so Spark does not retry a task that would fail again.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ UNCHANGED = "unchanged"
 class RewriteReport:
     """Report of one partition.  Bytes are `.log` bytes of the whole partition, `segments` those after the run.
 
-    A dry run reports what would be; `bytes_after` is None if it was not computed.
+    A dry run reports the expected result; `bytes_after` is None if it was not computed.
     """
 
     partition: str
@@ -48,8 +48,8 @@ class RewriteReport:
 class RewriteRunReport(RunReport[Partition]):
     """Report of a run of a rewriting command.
 
-    `originals` is the directory of --keep-originals, `catalogue` the file in it that lists the files this run kept.
-    None: there is none.  `seconds_by_stage` has the driver's wall time.
+    `originals` is the directory of --keep-originals, and `catalogue` the file there that lists the files kept by this
+    run. None: there is none.  `seconds_by_stage` has the driver's wall time.
     """
 
     dry_run: bool

@@ -9,9 +9,9 @@
 4. Write the catalogue of originals, then rewrite the segments.
 5. Once all segments of a partition are written: link its originals, lower the cleaner checkpoint, commit.
 
-Invariants: only the driver renames.  A partition is committed only if all of its segments were rewritten; a partition
-that fails stays unchanged, and the others continue.  The cleaner checkpoint is lowered before the commit, so that a
-crash between them only makes a later cleaning read more.
+Invariants: only the driver renames files.  A partition is committed only if all of its segments were rewritten; a
+partition that fails stays unchanged, and the others continue.  The cleaner checkpoint is lowered before the commit, so
+a crash between the two only makes a later cleaning read more.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
         """
 
     def _finish(self, reports: list[Report]) -> list[Report]:
-        """Return the reports after the last steps of the command, which holds the locks still."""
+        """Return the reports after the last steps of the command, which still holds the locks."""
         return reports
 
     # ------------------------------------------------------------------------------------------------------ the run
@@ -403,7 +403,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
 
     # --------------------------------------------------------------------------------------------------------- reports
     def _failed(self, listing: LogListing, why: CleaningResult, planned: PlannedPartition | None) -> Report:
-        """Return the report of a partition that an error kept from being rewritten, and mark corrupt data."""
+        """Return the report of a partition that was not rewritten because of an error; mark corrupt data."""
         status = FAILED
         if why.uncleanable is not None:
             status = QUARANTINED

@@ -1,9 +1,9 @@
-"""Compiled loops that rebuild a batch from its kept records.  No policy.
+"""Compiled loops that rebuild a batch from its kept records, or one batch from several.  No policy.
 
 kafka-log 02 §6.4 lists the fields that a rebuilt batch keeps and recomputes.  The loops get the packed rows of the kept
 records.  A record is written as length, attributes 0, timestamp delta and offset delta.  The key length and all bytes
-after it are unchanged, unless an edit replaces key or value.  Callers provide `rebuilt_bound` bytes at the target, or
-`edited_bound` for edited records.
+after it are unchanged, unless an edit replaces key or value.  Callers provide `rebuilt_bound` bytes at the target,
+`edited_bound` for edited records, or `rebased_bound` for records that join an earlier batch.
 """
 
 from __future__ import annotations
@@ -252,6 +252,51 @@ def write_edited_records(
         copy_bytes(target, payload + records[index, HEADERS_START], headers_bytes)
         target += headers_bytes
     return target
+
+
+@kernel
+def rebased_bound(payload_bytes: int, records: int) -> int:
+    """Return the largest size of the records that `write_rebased_records` writes from `records` in `payload_bytes`."""
+    return payload_bytes + records * _GROWTH_PER_RECORD_BYTES
+
+
+@kernel
+def write_rebased_records(
+    target: int, payload: int, records: npt.NDArray[np.int64], count: int, offset_shift: int, timestamp_shift: int
+) -> int:
+    """Write `count` records of `payload` at `target` with both shifts added to their deltas; return the end.
+
+    The shifts are the distances of the batch's bases from those of the batch that the records join.
+    """
+    for index in range(count):
+        timestamp_delta = records[index, TIMESTAMP_DELTA] + timestamp_shift
+        offset_delta = records[index, OFFSET_DELTA] + offset_shift
+        tail_bytes = records[index, RECORD_END] - records[index, RECORD_TAIL]
+        body = 1 + varlong_bytes(timestamp_delta) + varlong_bytes(offset_delta) + tail_bytes
+        target = write_varlong(target, body)
+        store_i8(target, 0)
+        target = write_varlong(target + 1, timestamp_delta)
+        target = write_varlong(target, offset_delta)
+        copy_bytes(target, payload + records[index, RECORD_TAIL], tail_bytes)
+        target += tail_bytes
+    return target
+
+
+@kernel
+def write_joined_header(
+    target: int, first_header: int, size_bytes: int, codec: int, last_delta: int, count: int, max_timestamp: int
+) -> None:
+    """Write the header, with its CRC, of batches that became one of `size_bytes`; its records are in place already.
+
+    The other fields are those of the first batch.
+    """
+    copy_batch(target, first_header, BATCH_HEADER_BYTES)
+    store_i32(target + BATCH_LENGTH, size_bytes - LOG_OVERHEAD_BYTES)
+    store_i16(target + ATTRIBUTES, (load_i16(first_header + ATTRIBUTES) & ~CODEC_MASK) | codec)
+    store_i32(target + LAST_OFFSET_DELTA, last_delta)
+    store_i64(target + MAX_TIMESTAMP, max_timestamp)
+    store_i32(target + RECORD_COUNT, count)
+    store_i32(target + CRC, crc32c(target + ATTRIBUTES, size_bytes - ATTRIBUTES))
 
 
 @kernel

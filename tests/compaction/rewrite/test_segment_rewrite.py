@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,6 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.rewrite.plan import collect_rewrite, plan_rewrite
 from sediment.compaction.rewrite.segment_rewrite import rewrite_log, rewrite_segment
 from sediment.compaction.rewrite.verdicts import Action, Reason, Verdicts
-from sediment.engine.config import LogConfig
-from sediment.engine.directory.loader import LoadedLog, load_log
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError, UsageError
@@ -26,7 +23,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from tests.corpus import assert_same_log
 from tests.logs import LogShape, write_random_log
-from tests.rewrites import PARTITION, random_table, rewrite_both, verdicts_of, view_of, visible_records
+from tests.rewrites import load, producers_of, random_table, rewrite_both, verdicts_of, view_of, visible_records
 from tests.segments import ABORT, NOW_MS, batch_bytes, marker_bytes, write_segment
 from tests.twin.batches import Record, encode_batch
 from tests.twin.indexes import AbortedTransaction
@@ -42,12 +39,6 @@ SHAPES = {
     "null keys": LogShape(null_keys=0.5, headers=0.8, horizons=0.5),
 }
 DROP, TOMBSTONE = Verdict(Change.DROP), Verdict(Change.TOMBSTONE)
-
-
-def load(directory: Path, end: int, *, clean: bool) -> LoadedLog:
-    config = LogConfig(compaction=CompactionConfig(index_interval_bytes=300, producer_id_expiration_ms=None))
-    checkpoints = PartitionCheckpoints(recovery_point=end if clean else 0, clean_shutdown=clean)
-    return load_log(PARTITION, directory, config, checkpoints, Fs(), now_ms=NOW_MS)
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
@@ -110,17 +101,6 @@ def test_a_start_finds_nothing_to_repair_and_the_same_producers(shape: str, seed
     assert producers_of(replayed) == producers_of(before)
     expected = load_producers(tmp_path / "t-0-twin", now_ms=0, expiration_ms=None)
     assert load_producers(directory, now_ms=0, expiration_ms=None).entries == expected.entries
-
-
-def producers_of(loaded: LoadedLog) -> dict[int, tuple[object, ...]]:
-    """Return each producer's state without timestamps, which are those of the records that stay."""
-    return {
-        key: (
-            replace(entry, timestamp_ms=0),
-            tuple(replace(batch, timestamp_ms=0) for batch in loaded.producers.batches(key)),
-        )
-        for key, entry in loaded.producers.entries.items()
-    }
 
 
 @pytest.mark.parametrize("seed", range(3))

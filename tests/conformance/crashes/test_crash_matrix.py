@@ -51,6 +51,8 @@ def test_kafka_opens_what_a_crash_at_any_step_left_and_has_what_our_start_has(
     final = readable_batches(directory)
     scenario.restore(scenario.before)
     all_batches = readable_batches(directory)
+    if scenario.command == "restore":
+        final = all_batches  # what it puts back is not there at first
     end_offset = loaded_by_kafka(oracle, scenario, directory).log_end_offset
     known = set()
     for image in sampled_by_crash(recorded(scenario).images):

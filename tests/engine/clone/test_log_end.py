@@ -28,7 +28,7 @@ def test_a_batch_keeps_its_records_below_the_cut(codec: int) -> None:
     records = [Record(10 + 2 * n, NOW_MS + n, b"k%d" % n, b"value" * n) for n in range(6)]
     content = encode_batch(records, base_offset=10, codec=codec, producer_id=5, producer_epoch=0, base_sequence=3)
     for end in range(11, 21):
-        found = parse_batch(batch_head(content, end, 20, LIMIT_BYTES))
+        found = parse_batch(batch_head(content, end, LIMIT_BYTES))
         assert found.is_valid()
         assert found.records() == tuple(record for record in records if record.offset < end)
         assert (found.base_offset, found.last_offset, found.producer_id) == (10, end - 1, 5)

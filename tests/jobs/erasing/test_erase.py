@@ -22,7 +22,7 @@ from sediment.jobs.erasing.report import EraseRunReport
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import DeclinedError
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.kept_originals import catalogues, put_back
+from tests.jobs.kept_originals import catalogues
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.segments import list_segments
@@ -149,14 +149,36 @@ def test_a_table_in_csv(logs, tmp_path):
     assert records(logs / "people-0")[0] == (b"a", None)
 
 
-def test_originals_are_kept_and_undo_the_run(logs, keys, tmp_path):
-    before = tree(logs)
-    erase(logs, f"--keys-file={keys}", *STATED, f"--keep-originals={tmp_path}/kept")
-    (catalogue,) = catalogues(tmp_path / "kept")
+def test_originals_are_kept_and_put_back_only_if_the_erasure_is_to_be_undone(logs, keys, tmp_path):
+    before, kept = tree(logs), tmp_path / "kept"
+    erase(logs, f"--keys-file={keys}", *STATED, f"--keep-originals={kept}")
+    (catalogue,) = catalogues(kept)
     assert (catalogue["command"], catalogue["state"]) == ("erase", "done")
-    assert tree(logs) != before
-    put_back(tmp_path / "kept", catalogue)
+    erased = tree(logs)
+    assert erased != before
+    arguments = ("restore", logs, f"--from={kept}", f"--run={catalogue['run_id']}", "--json", "--yes")
+    refused = sediment(*arguments)
+    assert {each["reason_code"] for each in refused.report["partitions"]} == {"erasure"}
+    assert tree(logs) == erased
+    assert sediment(*arguments, "--undo-erasure").status == 0
     assert tree(logs) == before
+
+
+def test_a_restore_undoes_an_erasure_only_if_that_is_asked_for_and_can_erase_again(logs, keys, tmp_path):
+    before, kept = tree(logs), tmp_path / "kept"
+    erase(logs, f"--keys-file={keys}", *STATED, f"--keep-originals={kept}")
+    erased = tree(logs)
+    restore = ("restore", logs, f"--from={kept}", "--yes", "--json")
+    (run,) = catalogues(kept)
+    refused = sediment(*restore, f"--run={run['run_id']}")
+    assert {row["reason_code"] for row in refused.report["partitions"]} == {"erasure"}
+    assert tree(logs) == erased
+    restored = sediment(*restore, f"--run={run['run_id']}", "--undo-erasure")
+    assert (restored.status, tree(logs)) == (0, before), restored.stdout + restored.stderr
+    again = sediment(*restore, f"--run={restored.report['run_id']}")
+    assert (again.status, tree(logs)) == (0, erased), again.stdout + again.stderr
+    rows = sediment("originals", kept, "--json").report["partitions"]
+    assert all(row["holds_erased"] for row in rows if row["run"] in (run["run_id"], again.report["run_id"]))
 
 
 def test_the_keys_with_new_tombstones_are_written_for_their_owner_alone(logs, keys, tmp_path):

@@ -17,6 +17,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from sediment import api
 from sediment.jobs.erasing.envelope import load_signer, signed
 from sediment.jobs.erasing.evidence import page_file
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
@@ -193,6 +194,8 @@ def test_honest_evidence_is_verified(erased):
     assert [each["status"] for each in outcome.report["partitions"]] == ["verified", "verified"]
     assert outcome.report["complete"] is True
     assert erased.check().status == 0  # the signature alone
+    report = api.erase(check=erased.evidence, public_key=erased.keys.public)
+    assert (report.complete, report.failures()) == (True, ())
 
 
 def test_records_that_a_broker_appended_since_are_a_note(erased):

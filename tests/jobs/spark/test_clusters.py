@@ -21,6 +21,7 @@ from sediment.compaction.config import CompactionConfig
 from sediment.engine.directory.lock import place_run_token
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.task import clean_partition
+from sediment.jobs.spark.session import QUICK_JVM
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
@@ -54,10 +55,16 @@ def fresh_log_dir(path: Path, cases, copies: int = 1) -> Path:
 
 
 def start(log_dir: Path, cases, master: str, *options: str, **conf: str) -> subprocess.Popen[str]:
-    """`sediment compact` on `master`, with Spark settings from a spark-defaults.conf as a user would have them."""
+    """`sediment compact` on `master`, with Spark settings from a spark-defaults.conf as a user would have them.
+
+    Every JVM lives for seconds only, so none optimises.
+    """
     folder = log_dir.with_name(log_dir.name + "-conf")
     folder.mkdir()
-    lines = [f"{key.replace('_', '.')} {value}" for key, value in conf.items()]
+    given = {"spark.executor.extraJavaOptions": QUICK_JVM} | {key.replace("_", "."): conf[key] for key in conf}
+    if master.startswith("spark:"):
+        given["spark.driver.extraJavaOptions"] = QUICK_JVM
+    lines = [f"{key} {value}" for key, value in given.items()]
     (folder / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
     return subprocess.Popen(
         [
@@ -122,7 +129,12 @@ def standalone(scratch: Path, *hosts: str) -> Iterator[Standalone]:
                 [str(SPARK_CLASS), f"org.apache.spark.deploy.{kind}", "--port", "0", "--webui-port", "0", *arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+                env={
+                    **os.environ,
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
+                    "SPARK_LAUNCHER_OPTS": QUICK_JVM,
+                },
             )
             stack.callback(process.wait)
             stack.callback(process.kill)
@@ -167,8 +179,9 @@ def test_spark_submit_takes_the_same_arguments(cases, expected, tmp_path):
     script = Path(__file__).parents[3] / "jobs" / "compact.py"
     process = subprocess.Popen(
         [
-            *(str(submit), "--master", "local[2]", str(script), str(log_dir), "--json", "--force"),
-            *("--now-ms=1700001000000", *settings(cases)),
+            *(str(submit), "--master", "local[2]", "--driver-java-options", QUICK_JVM),
+            *(str(script), str(log_dir), "--json", "--force", "--now-ms=1700001000000"),
+            *settings(cases),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -273,7 +273,7 @@ def _is_same(path: Path, file: OriginalFile) -> bool:
 
 
 def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
-    """Link the files of `log_dir` outside the partitions, such as checkpoints, into `target`, unless that is done.
+    """Link the files of `log_dir` outside the partitions, such as checkpoints, into `target`, unless they are there.
 
     Raises:
         UsageError: `target` shows another log directory, is not empty, or is on another filesystem.
@@ -297,7 +297,7 @@ def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
 
 
 def snapshot_partition(partition: TopicPartition, log_dir: Path, target: Path, fs: Fs) -> None:
-    """Link all files of a partition into target/<topic-partition>, unless that is done.
+    """Link all files of a partition into target/<topic-partition>, unless they are there already.
 
     Raises:
         UsageError: the filesystem cannot link to that directory.

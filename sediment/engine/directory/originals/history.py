@@ -1,8 +1,8 @@
 """Runs of a directory of originals in the order of time, and the runs that undo each other.
 
-A run of `restore` undoes one other run.  If both are to be undone, neither has to be.  An erasure is a run of `erase`,
-or a restore that undoes the restore of one; what it keeps holds erased records, and so do older originals of the same
-partitions.
+A run of `restore` undoes one other run.  If both are to be undone, nothing has to be done.  An erasure is a run of
+`erase`, or a restore that undoes the restore of such a run.  Its originals hold erased records, and so do older
+originals of the same partitions.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     3  insert             segments before the first one, or after the last one (`swap.insert`)
     4  commit             groups that replace the segments of the run (`swap.commit`)
     5  remove             segments at the start, and empty ones at the end (`swap.mark_deleted`)
-    6  snapshots          producer snapshots, each as a whole; those that the run made are removed
+    6  snapshots          producer snapshots, each as a whole; snapshots that the run made are removed
     7  leader epochs      those before the run, and later ones
 
 The caller holds the lock of the log directory, and has finished interrupted replacements.  It has made
@@ -13,11 +13,13 @@ The caller holds the lock of the log directory, and has finished interrupted rep
 
 Invariants: the directory loads after a crash at any step, here and in a broker, because each step only uses operations
 that have this property.  A second plan and a second call do the rest.  An original shares its inode only with a closed
-log, because a broker appends to the active segment and resizes indexes in place.
+log, because a broker appends to the active segment and resizes indexes in place.  The exception is an active segment
+that a recovery had removed as a whole.
 """
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,8 +115,30 @@ def plan_partition(
     Raises:
         OSError: the originals cannot be read.
     """
-    kept = listed_files(run_folder(target, catalogue.run_id) / entry.partition, fs)
-    return plan_restore(entry, live, kept, is_done=catalogue.is_done, log_start_checkpoint=log_start_checkpoint)
+    folder = run_folder(target, catalogue.run_id) / entry.partition
+    kept = listed_files(folder, fs)
+    return plan_restore(
+        entry,
+        live,
+        kept,
+        copies=_copies(live, kept, Path(entry.log_dir, entry.partition), folder, fs),
+        is_done=catalogue.is_done,
+        log_start_checkpoint=log_start_checkpoint,
+    )
+
+
+def _copies(live: Files, kept: Files, directory: Path, folder: Path, fs: Fs) -> frozenset[str]:
+    """Return the names of live files that are copies of their originals; only likely ones are read."""
+    return frozenset(
+        name
+        for name, file in kept.items()
+        if name in live
+        and live[name] != file
+        and (live[name].size_bytes, live[name].mtime_ns) == (file.size_bytes, file.mtime_ns)
+        and fs.exists(directory / name)
+        and original_file(directory / name) == live[name]
+        and filecmp.cmp(directory / name, folder / name, shallow=False)
+    )
 
 
 def restore_partition(
@@ -225,5 +249,5 @@ def _epochs_to_write(restore: PartitionRestore, fs: Fs) -> bytes | None:
     now = read_leader_epochs(fs, path)
     if now == known:
         return None
-    wanted = merged_epochs(known, now or ())
+    wanted = merged_epochs(known, now or ()) if restore.plan.is_appended else known
     return before if wanted == known else format_leader_epochs(wanted)

@@ -1,6 +1,6 @@
 """Plan that puts a partition back as it was before a run, or the reason why that would lose something.
 
-The catalogue names the logs before the run and after it.  Base offsets that both have are anchors:
+The catalogue names the logs before the run and after it.  Base offsets that appear in both are anchors:
 
     segments before the first anchor    inserted where only the log before has them, removed where only the log after
                                         has them: what `expire` deleted at the start, and the empty segment it rolled
@@ -8,14 +8,14 @@ The catalogue names the logs before the run and after it.  Base offsets that bot
                                         split or rewrote, or a recovery cut off
     segments past all known ones        appended since; they stay
 
-Invariants: nothing is read or written.  A log that is neither as before the run nor as after it is never replaced.  The
-last one may have grown if it stays.  A partition that is as before the run already has an empty plan; one that a killed
-restore has left half way has a plan for the rest.
+Invariants: nothing is read or written.  A log that is in neither of its states before and after the run is never
+replaced.  The last log may have grown if it stays.  The plan is empty for a partition that is already as before the
+run.  After a killed restore, the plan has the remaining changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sediment.engine.directory.originals.catalogue import OriginalFile, OriginalPartition
@@ -70,10 +70,11 @@ class RestoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The changes of a partition; all lists ascend, and empty ones say that nothing is left to do.
+    """The changes of a partition; all lists ascend; they are empty if nothing is left to do.
 
     `log_start_first` has to be durable before the segments change, `log_start_last` after it; None: no entry.  They
-    count only if `moves_log_start`.  `emptied` are empty segments at the log end.
+    count only if `moves_log_start`.  `emptied` are empty segments at the log end.  `is_appended` is True if a broker
+    appended after the run.
     """
 
     inserted: tuple[RestoredSegment, ...] = ()
@@ -86,6 +87,7 @@ class RestorePlan:
     log_start_first: int | None = None
     log_start_last: int | None = None
     restores_epochs: bool = False
+    is_appended: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -112,17 +114,24 @@ class RestorePlan:
 
 
 def plan_restore(
-    entry: OriginalPartition, live: Files, kept: Files, *, is_done: bool, log_start_checkpoint: int | None
+    entry: OriginalPartition,
+    live: Files,
+    kept: Files,
+    *,
+    copies: Collection[str] = (),
+    is_done: bool,
+    log_start_checkpoint: int | None,
 ) -> RestorePlan | Refusal:
     """Return the plan that undoes a run in a partition, or the reason to leave it alone.
 
     `live` are the present segment files without leftovers, `kept` the originals of this run, `log_start_checkpoint` the
-    present entry.  `is_done` is False for a run that was killed; its catalogue lists more files than it removed.
+    present entry.  `copies` names files of `live` with the bytes of their original: a restore puts back all but closed
+    logs as copies.  `is_done` is False for a run that was killed; its catalogue lists more files than it removed.
     """
     if not is_done:
         entry = _with_linked_files(entry, kept)
     if entry.new_files is not None:
-        return _Planner(entry, entry.new_files, live, kept, log_start_checkpoint).plan()
+        return _Planner(entry, entry.new_files, live, kept, copies, log_start_checkpoint).plan()
     if all(_is_same(live.get(file.name), file) for file in entry.files):
         return RestorePlan()
     return Refusal(
@@ -162,11 +171,13 @@ class _Planner:
         new_files: Sequence[OriginalFile],
         live: Files,
         kept: Files,
+        copies: Collection[str],
         log_start_checkpoint: int | None,
     ) -> None:
         self._entry = entry
         self._live = live
         self._kept = kept
+        self._copies = copies
         self._log_start_checkpoint = log_start_checkpoint
         self._removed_by_run = {file.name: file for file in entry.files}
         self._new = {file.name: file for file in new_files}
@@ -210,11 +221,19 @@ class _Planner:
             log_start_first=log_start_first,
             log_start_last=self._entry.checkpoints.get(LOG_START_FILE),
             restores_epochs=bool(prefix) or (tail not in self._unchanged),
+            is_appended=self._is_appended(),
+        )
+
+    def _is_appended(self) -> bool:
+        last = max(self._after, default=-1)
+        found, left = self._found.get(last), self._after.get(last)
+        return max(self._found, default=-1) > self._last_known or (
+            last in self._unchanged and found is not None and left is not None and found.size_bytes > left.size_bytes
         )
 
     # ------------------------------------------------------------------------------------------------------- divergence
     def _check_unchanged(self) -> None:
-        """Refuse if a log that the run left alone is not as it was; the last one may have grown."""
+        """Refuse if a log that the run left alone has changed; the last log may have grown."""
         last = max(self._after, default=-1)
         for base, file in sorted(self._unchanged.items()):
             found = self._found.get(base)
@@ -228,7 +247,7 @@ class _Planner:
                 raise _RefusedError(CHANGED_SINCE, f"segment {base} was made after the run, between segments of it")
 
     def _keep_what_was_appended(self) -> None:
-        """Treat an empty segment that the run rolled, and that has grown since, as one that stays."""
+        """Keep a segment that was empty when the run rolled it, and that has grown since then."""
         last = max(self._after, default=-1)
         found, made = self._found.get(last), self._after.get(last)
         if last in self._unchanged or found is None or made is None or found.size_bytes <= made.size_bytes:
@@ -239,12 +258,12 @@ class _Planner:
             raise _RefusedError(
                 APPENDED_SINCE, f"records were appended to segment {last} after the run; they would be lost"
             )
-        self._before[last] = self._after[last] = self._unchanged[last] = found
+        self._before[last] = self._unchanged[last] = found
         for name in [name for name in self._new if _base_of(name) == last]:
             del self._new[name]
 
     def _check_span(self, bases: Sequence[int]) -> None:
-        """Refuse if the logs at `bases` are neither those before the run nor those after it."""
+        """Refuse if the logs at `bases` are neither the logs before the run nor the logs after it."""
         before = [(base, self._before[base]) for base in bases if base in self._before]
         after = [(base, self._after[base]) for base in bases if base in self._after]
         if not any(all(self._is_found(base, file) for base, file in logs) for logs in (before, after)):
@@ -257,13 +276,12 @@ class _Planner:
                 raise _changed(base, found)
 
     def _is_as_before(self, found: OriginalFile | None) -> bool:
-        """Return True if a present file is as before the run; all but closed logs are put back as copies."""
+        """Return True if a present file is the one from before the run, or a copy that a restore put back."""
         before = None if found is None else self._removed_by_run.get(found.name)
         if found is None or before is None or found == before:
-            return before is not None and found is not None
-        # The files of a cleaned segment have the modification time of their source, and may have its size too.
-        is_closed_log = found.name.endswith(_LOG) and _base_of(found.name) != max(self._before)
-        return found != self._new.get(found.name) and not is_closed_log and _is_copy(found, before)
+            return found is not None and before is not None
+        # A run may also have made a file with the bytes of the one before.
+        return found != self._new.get(found.name) and found.name in self._copies
 
     def _is_made(self, name: str, file: OriginalFile) -> bool:
         """Return True if a file is as the run made it, and not as before the run."""
@@ -272,11 +290,11 @@ class _Planner:
 
     def _is_found(self, base: int, file: OriginalFile) -> bool:
         found = self._found.get(base)
-        return (
-            base in self._unchanged
-            or _is_same(found, file)
-            or (file is self._before.get(base) and self._is_as_before(found))
-        )
+        if base in self._unchanged or _is_same(found, file):
+            return True
+        if file is self._before.get(base):
+            return self._is_as_before(found)
+        return base == max(self._after) and _is_copy(found, file)
 
     # ------------------------------------------------------------------------------------------------------------ parts
     def _plan_prefix(
@@ -317,7 +335,12 @@ class _Planner:
         is_whole = all(self._is_as_before(self._live.get(name)) for name in files)
         if is_whole and not made and list(present) == wanted:
             return None
-        return RestoredGroup(present, tuple(self._segment(base) for base in wanted))
+        segments = (self._segment(base) for base in wanted)
+        # A start undoes an interrupted replacement by links even if no old segment reaches as far (interrupted_swaps).
+        return RestoredGroup(
+            present,
+            tuple(replace(each, is_active=False) if each.base_offset > max(present) else each for each in segments),
+        )
 
     def _segment(self, base: int) -> RestoredSegment:
         """Return a segment as before the run: its originals, and files that the run did not change."""

@@ -1,9 +1,10 @@
-"""Originals on disk: how much they hold, which are pinned, and their removal.
+"""Originals on disk: their size, the pinned ones, and their removal.
 
     DIR/pins.json     names of pins, and the run that each one keeps
 
 Invariants of `remove_originals`: a file is removed only if the catalogue of its run lists it with this name, inode,
-size and time, and no link is followed.  The catalogue goes last, so a second call finishes a removal that was killed.
+size and time, and no link is followed.  The catalogue is removed last, so a second call finishes a removal that was
+killed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sediment.engine.directory.originals.catalogue import (
     catalogue_file,
     run_folder,
 )
+from sediment.engine.directory.originals.history import History
 from sediment.segment_io.errors import CorruptDataError, UsageError
 from sediment.segment_io.format.names import DirectoryState, parse_partition_directory, parse_segment_file
 from sediment.segment_io.fs import Fs
@@ -74,6 +76,26 @@ def held_without_catalogue(target: Path, fs: Fs) -> dict[str, HeldFiles]:
                 held += HeldFiles(1, status.st_size, status.st_size if status.st_nlink == 1 else 0)
         found[entry.name] = held
     return found
+
+
+def bytes_only_in(history: History, target: Path, fs: Fs) -> int:
+    """Return the bytes of the originals in `target` that no log directory shares: those that removing all would free.
+
+    Raises:
+        OSError: the files cannot be read.
+    """
+    paths = [path for run in history.runs for entry in run.partitions for path, _ in _listed(run, entry, target)]
+    paths += [
+        target / name / file.name for name in held_without_catalogue(target, fs) for file in fs.scan(target / name)
+    ]
+    links: dict[int, int] = {}
+    found = {}
+    for path in paths:
+        status = _regular_file(path)
+        if status is not None:
+            links[status.st_ino] = links.get(status.st_ino, 0) + 1
+            found[status.st_ino] = status
+    return sum(status.st_size for inode, status in found.items() if status.st_nlink == links[inode])
 
 
 def _is_partition(name: str) -> bool:

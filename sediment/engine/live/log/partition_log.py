@@ -429,7 +429,7 @@ class PartitionLog:
             return self._log.offsets.high_watermark
 
     def maybe_increment_high_watermark(self, offset: int | None = None) -> bool:
-        """Raise the high watermark to `offset`, by default to the log end; return False if it is already that high.
+        """Raise the high watermark to `offset`, by default the log end; return False if it is already there or above.
 
         The default is right for a log without other replicas, and safe with any number of appending threads.
 
@@ -484,7 +484,7 @@ class PartitionLog:
 
     # ------------------------------------------------------------------------------------------- truncate and replace
     def truncate_to(self, offset: int) -> bool:
-        """Truncate the log to end at `offset`; return False if it already ends there or below.
+        """Truncate the log to end at `offset`; return False if it already ends at `offset` or below.
 
         A batch that spans `offset` is removed whole.
 
@@ -574,7 +574,7 @@ class PartitionLog:
 
     # -------------------------------------------------------------------------------------------------------------- end
     def go_offline(self, reason: str) -> None:
-        """Refuse every further call with StorageError; `reason` is a clause for its text.
+        """Refuse every further call with StorageError; `reason` is a clause of the error's text.
 
         This does not wait for a lock, so calls in progress continue.  `close_handlers` closes the files.
         """

@@ -223,7 +223,7 @@ class AppendBuffers:
         self.rows = np.zeros(2 * self.rows.size, dtype=BATCH_ROW)
 
     def records(self, count: int) -> npt.NDArray[np.int64]:
-        """Return an array for decoded records, int64[>= count, RECORD_FIELDS]; `reasons` gets as many rows."""
+        """Return an array for decoded records, int64[>= count, RECORD_FIELDS]; `reasons` grows to the same length."""
         if count > len(self._records):
             self._records = np.zeros((2 * count, RECORD_FIELDS), dtype=np.int64)
             self.reasons = np.zeros(2 * count, dtype=np.uint8)

@@ -1,7 +1,7 @@
-"""A compiled function that compresses the records of one batch, as `batch_codecs.compress` does at Kafka's levels.
+"""A compiled function that compresses the records of one batch, as `batch_codecs.compress` does.
 
-It calls functions of the codecs' C libraries by address.  It leaves snappy, which no library exports, and codecs
-without a library to `batch_codecs.compress`.
+It calls functions of the codecs' C libraries by address.  It leaves snappy, which no library exports, other levels of
+lz4 than Kafka's default, and codecs without a library to `batch_codecs.compress`.
 
 Invariants: the result is byte for byte that of `batch_codecs.compress` for the same records.  Nothing is written
 outside the target.
@@ -10,13 +10,14 @@ outside the target.
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 
 import numpy as np
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import call_for_int, call_for_size, copy_bytes, store_i8
 from sediment.segment_io.compiled.native import LIBDEFLATE, LZ4, ZSTD, Tools, address_of, take_tool
-from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVEL, ZSTD_LEVEL
+from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVEL, LZ4_LEVEL, ZSTD_LEVEL
 from sediment.segment_io.format.layout import (
     CODEC_GZIP,
     CODEC_LZ4,
@@ -47,26 +48,30 @@ _ZSTD_C_CHECKSUM = 201
 _ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END = range(3)
 
 
-def find_compressors() -> Tools:
+def find_compressors(codec: int | None = None, level: int | None = None) -> Tools:
     """Return the libraries' functions with new contexts, int64[COMPRESSOR_REGISTERS].
 
-    The contexts exist as long as the array; only one thread at a time may use them.
+    They compress at Kafka's default levels; `codec` compresses at `level`, unless that is None.  The contexts exist as
+    long as the array; only one thread at a time may use them.
     """
     tools = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
-    tools[_LZ4_COMPRESS] = address_of(LZ4, "LZ4_compress_default")
+    if codec != CODEC_LZ4 or level in (None, LZ4_LEVEL):
+        tools[_LZ4_COMPRESS] = address_of(LZ4, "LZ4_compress_default")
     function, make, free = "libdeflate_gzip_compress", "libdeflate_alloc_compressor", "libdeflate_free_compressor"
-    take_tool(tools, _GZIP_COMPRESS, LIBDEFLATE, function, make, free, arguments=(GZIP_LEVEL,))
+    gzip_level = GZIP_LEVEL if codec != CODEC_GZIP or level in (None, -1) else level
+    take_tool(tools, _GZIP_COMPRESS, LIBDEFLATE, function, make, free, arguments=(gzip_level,))
+    zstd_level = ZSTD_LEVEL if codec != CODEC_ZSTD or level is None else level
     function, make, free = "ZSTD_compressStream2", "ZSTD_createCCtx", "ZSTD_freeCCtx"
-    take_tool(tools, _ZSTD_COMPRESS, ZSTD, function, make, free, prepare=_prepare_zstd)
+    take_tool(tools, _ZSTD_COMPRESS, ZSTD, function, make, free, prepare=partial(_prepare_zstd, zstd_level))
     return tools
 
 
-def _prepare_zstd(library: ctypes.CDLL, context: ctypes.c_void_p) -> bool:
+def _prepare_zstd(level: int, library: ctypes.CDLL, context: ctypes.c_void_p) -> bool:
     set_parameter = getattr(library, "ZSTD_CCtx_setParameter", None)
     if set_parameter is None:
         return False
     set_parameter.restype = ctypes.c_ssize_t  # an error is a size_t near the largest value
-    wanted = {_ZSTD_C_LEVEL: ZSTD_LEVEL, _ZSTD_C_CONTENT_SIZE: 0, _ZSTD_C_CHECKSUM: 0}
+    wanted = {_ZSTD_C_LEVEL: level, _ZSTD_C_CONTENT_SIZE: 0, _ZSTD_C_CHECKSUM: 0}
     return all(set_parameter(context, name, value) >= 0 for name, value in wanted.items())
 
 

@@ -25,12 +25,17 @@ def entry(
 
 
 def plan(
-    partition: OriginalPartition, live: list[OriginalFile], kept: list[OriginalFile], *, is_done: bool = True
+    partition: OriginalPartition,
+    live: list[OriginalFile],
+    kept: list[OriginalFile],
+    *,
+    copies: tuple[str, ...] = (),
+    is_done: bool = True,
 ) -> RestorePlan | Refusal:
     def named(files: list[OriginalFile]) -> dict[str, OriginalFile]:
         return {each.name: each for each in files}
 
-    return plan_restore(partition, named(live), named(kept), is_done=is_done, log_start_checkpoint=None)
+    return plan_restore(partition, named(live), named(kept), copies=copies, is_done=is_done, log_start_checkpoint=None)
 
 
 OLD = [file(0, inode=1), file(0, "index", inode=2, size=8), file(5, inode=3), file(5, "index", inode=4, size=8)]
@@ -56,8 +61,15 @@ def test_an_index_of_the_run_counts_as_its_own_even_if_it_has_the_size_and_time_
 
 def test_nothing_is_left_to_do_after_a_restore_although_indexes_are_copies() -> None:
     copies = [each if each.name.endswith(".log") else replace(each, inode=each.inode + 50) for each in OLD]
-    found = plan(MERGED, [*copies, ACTIVE], OLD)
+    names = tuple(each.name for each in OLD if not each.name.endswith(".log"))
+    found = plan(MERGED, [*copies, ACTIVE], OLD, copies=names)
     assert isinstance(found, RestorePlan) and found.is_empty
+
+
+def test_a_copy_of_an_index_of_the_run_is_replaced_even_if_it_has_the_size_and_time_of_the_old_one() -> None:
+    found = plan(MERGED, [NEW[0], replace(NEW[1], inode=50), ACTIVE], OLD)
+    assert isinstance(found, RestorePlan)
+    assert [each.file.inode for each in found.groups[0].segments[0].files] == [1, 2]
 
 
 def test_a_source_that_a_crash_left_beside_the_new_segment_is_replaced_too() -> None:
@@ -126,3 +138,23 @@ def test_later_leader_epochs_stay() -> None:
     before = (EpochEntry(0, 0), EpochEntry(2, 7))
     assert merged_epochs(before, (EpochEntry(2, 9),)) == before
     assert merged_epochs(before, (EpochEntry(2, 9), EpochEntry(5, 20))) == (*before, EpochEntry(5, 20))
+
+
+def test_a_file_of_the_run_with_the_bytes_of_the_one_before_is_replaced_too() -> None:
+    same = [replace(OLD[0], inode=11), file(0, "index", inode=12, size=8)]
+    found = plan(entry(OLD[:2], same, [ACTIVE]), [*same, ACTIVE], OLD, copies=tuple(each.name for each in same))
+    assert isinstance(found, RestorePlan) and found.groups[0].sources == (0,)
+
+
+@pytest.mark.parametrize(
+    ("live", "is_appended"),
+    [
+        ([*NEW, ACTIVE], False),
+        ([*NEW, file(10, inode=9, size=500)], True),
+        ([*NEW, ACTIVE, file(20, inode=30)], True),
+    ],
+    ids=["nothing", "grown", "rolled"],
+)
+def test_a_plan_says_if_a_broker_appended(live: list[OriginalFile], is_appended: bool) -> None:
+    found = plan(MERGED, live, OLD)
+    assert isinstance(found, RestorePlan) and found.is_appended is is_appended

@@ -75,5 +75,5 @@ def test_snappy_and_what_has_no_library_are_left_to_others(monkeypatch):
 
 
 def test_a_context_that_cannot_be_set_up_is_not_used(monkeypatch):
-    monkeypatch.setattr(compress_kernels, "_prepare_zstd", lambda library, context: False)
+    monkeypatch.setattr(compress_kernels, "_prepare_zstd", lambda *_: False)
     assert compressed(CODEC_ZSTD, b"records", find_compressors()) is None

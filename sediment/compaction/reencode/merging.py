@@ -1,0 +1,106 @@
+"""The batches that may be encoded anew, and the neighbours that may become one batch, by their headers alone.
+
+A batch may change if it is a data batch of magic 2 with records, entirely below the bound.  It may be merged with the
+batch before it if both may change, neither is among the last five data batches of its producer in the segment, and
+
+    equal                                         because
+    codec, unless all batches get another one     each batch keeps its codec
+    producer, epoch, transaction flag             a header has one of each
+    leader epoch                                  a truncation to the end of an epoch ends between two batches
+    timestamp type; LogAppendTime                 the header's time is that of all records
+    delete horizon                                a header has one
+    and offsets and sequence numbers go on without a gap: a header has the first of each
+
+A broker that loads the log remembers the last five batches of each producer, and recognises them if a client sends
+them again.  So these stay as they are in every segment, and the state at its end is the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.compaction.rewrite.verdicts import Int64s
+from sediment.segment_io.format.layout import (
+    CODEC_MASK,
+    CODEC_ZSTD,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    INT32_MAX,
+    MAGIC_V2,
+    NO_PRODUCER_ID,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+)
+from sediment.segment_io.segment.reader import Rows
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MergeRule:
+    """The rule for one segment.
+
+    `last_of_producers`, int64[n], are the positions of the last five data batches of each producer, ascending.
+    `merges` is False if no batches are merged; `keeps_codec` is True if each batch keeps its codec.
+    """
+
+    bound: int
+    last_of_producers: Int64s
+    merges: bool
+    keeps_codec: bool
+
+    def may_change(self, rows: Rows) -> Flags:
+        """Return bool[rows]: True for batches that may be encoded anew."""
+        is_data = (rows["magic"] >= MAGIC_V2) & (rows["attributes"] & CONTROL_BIT == 0) & (rows["record_count"] > 0)
+        changes: Flags = is_data & (rows["last_offset"] < self.bound) & (rows["attributes"] & CODEC_MASK <= CODEC_ZSTD)
+        return changes
+
+    def may_join(self, rows: Rows, before: Rows) -> Flags:
+        """Return bool[rows]: True for batches that may become one batch with the batch before them.
+
+        `before`, BATCH_ROW[0 or 1], is the batch before the first of `rows`.
+        """
+        joins = np.zeros(rows.size, dtype=np.bool_)
+        both = np.concatenate([before, rows])
+        if self.merges and both.size > 1:
+            mergeable = self.may_change(both) & ~np.isin(both["position"], self.last_of_producers)
+            joins[rows.size - both.size + 1 :] = (
+                mergeable[:-1] & mergeable[1:] & _agree(both[:-1], both[1:], self.keeps_codec)
+            )
+        return joins
+
+
+def _agree(first: Rows, second: Rows, keeps_codec: bool) -> Flags:
+    """Return bool[rows]: True where the headers of two neighbours allow one batch."""
+    same_flags = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | DELETE_HORIZON_BIT | (CODEC_MASK if keeps_codec else 0)
+    has_append_time = second["attributes"] & TIMESTAMP_TYPE_BIT != 0
+    has_horizon = second["attributes"] & DELETE_HORIZON_BIT != 0
+    result: Flags = (
+        ((first["attributes"] ^ second["attributes"]) & same_flags == 0)
+        & (first["producer_id"] == second["producer_id"])
+        & (first["producer_epoch"] == second["producer_epoch"])
+        & (first["leader_epoch"] == second["leader_epoch"])
+        & (~has_append_time | (first["max_timestamp"] == second["max_timestamp"]))
+        & (~has_horizon | (first["base_timestamp"] == second["base_timestamp"]))
+        & (first["last_offset"] + 1 == second["base_offset"])
+        & _sequences_go_on(first, second)
+    )
+    return result
+
+
+def _sequences_go_on(first: Rows, second: Rows) -> Flags:
+    """Return bool[rows]: True where the sequence numbers of `second` follow those of `first`; after 2^31 - 1 comes 0.
+
+    Source: Kafka's DefaultRecordBatch.incrementSequence.
+    """
+    following = first["base_sequence"].astype(np.int64) + (first["last_offset"] - first["base_offset"]) + 1
+    wrapped = np.where(following > INT32_MAX, following - INT32_MAX - 1, following)
+    result: Flags = np.where(
+        first["producer_id"] == NO_PRODUCER_ID,
+        first["base_sequence"] == second["base_sequence"],
+        wrapped == second["base_sequence"],
+    )
+    return result

@@ -1,0 +1,128 @@
+"""The encoding that is asked for, the tasks of a partition, and their results.
+
+Every segment gets a task, because only its headers show if a batch changes.  The bound is the last stable offset, as in
+a rewrite by verdicts: batches that reach it are not changed.
+
+Invariant: a task needs its segment and nothing else, so tasks may run anywhere and in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
+from sediment.segment_io.format.layout import (
+    BATCH_HEADER_BYTES,
+    CODEC_GZIP,
+    CODEC_LZ4,
+    CODEC_NAMES,
+    CODEC_ZSTD,
+    INT64_MAX,
+)
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.partition.listing import SegmentRef
+
+if TYPE_CHECKING:
+    from sediment.segment_io.partition.log_view import LogView
+
+_LEVELS = {CODEC_GZIP: GZIP_LEVELS, CODEC_LZ4: LZ4_LEVELS, CODEC_ZSTD: ZSTD_LEVELS}
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """The encoding that batches get.
+
+    Raises:
+        UsageError: nothing is asked for, or the values do not fit together.
+    """
+
+    codec: int | None = None
+    """The codec; None: each batch keeps its own, and only batches of one codec are merged."""
+
+    level: int | None = None
+    """The codec's level, as in Kafka's `compression.<codec>.level`; None: Kafka's default."""
+
+    batch_bytes: int | None = None
+    """Neighbours are merged up to this size of a batch before compression; None: batches are not merged."""
+
+    def __post_init__(self) -> None:
+        if self.codec is None and self.batch_bytes is None:
+            raise UsageError("nothing is to be encoded differently; give a codec or a batch size")
+        if self.level is not None:
+            levels = _LEVELS.get(-1 if self.codec is None else self.codec)
+            if levels is None:
+                named = "no codec" if self.codec is None else CODEC_NAMES[self.codec]
+                raise UsageError(f"{named} has no levels; give a level with gzip, lz4 or zstd")
+            if self.level not in levels:
+                raise UsageError(
+                    f"level {self.level} is outside {levels.start} to {levels.stop - 1}; give a level of the codec"
+                )
+        if self.batch_bytes is not None and self.batch_bytes <= BATCH_HEADER_BYTES:
+            raise UsageError(f"a batch of {self.batch_bytes} bytes holds no record; give a larger batch size")
+
+
+@dataclass(frozen=True, slots=True)
+class ReencodeTask:
+    """The re-encoding of one segment.
+
+    `end_offset` is the base offset of the next segment, INT64_MAX for the active one.  No batch that reaches `bound` is
+    changed.
+    """
+
+    partition: TopicPartition
+    directory: Path
+    segment: SegmentRef
+    end_offset: int
+    bound: int
+    encoding: Encoding
+    config: CompactionConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ReencodeStats:
+    """Counts of one segment: batches before and after, and among those after the ones that were written anew."""
+
+    batches_before: int = 0
+    batches_after: int = 0
+    batches_encoded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReencodedSegment:
+    """The result of one task; its group has no parts if no batch of the segment changed."""
+
+    group: CleanedGroup
+    stats: ReencodeStats
+
+
+@dataclass(frozen=True, slots=True)
+class Reencode:
+    """The result of all tasks of a partition, ready to commit; `segments` ascend."""
+
+    swap: PreparedSwap
+    segments: tuple[ReencodedSegment, ...]
+
+
+def plan_reencode(view: LogView, encoding: Encoding, config: CompactionConfig) -> tuple[ReencodeTask, ...]:
+    """Return a task for each segment of `view` with a batch below the bound, ascending."""
+    listing, bound = view.listing, view.last_stable_offset
+    ends = [*(segment.base_offset for segment in listing.segments), INT64_MAX][1:]
+    return tuple(
+        ReencodeTask(listing.partition, listing.path, segment, end_offset, bound, encoding, config)
+        for segment, end_offset in zip(listing.segments, ends, strict=True)
+        if segment.base_offset < bound and segment.log_bytes
+    )
+
+
+def collect_reencode(view: LogView, segments: Iterable[ReencodedSegment]) -> Reencode:
+    """Join the results of all tasks of a partition, in any order; the cleaner checkpoint stays."""
+    ordered = tuple(sorted(segments, key=lambda done: done.group.sources[0].base_offset))
+    checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
+    groups = tuple(done.group for done in ordered)
+    return Reencode(PreparedSwap(view.listing.partition, str(view.listing.path), groups, checkpoint), ordered)

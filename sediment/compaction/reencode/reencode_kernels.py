@@ -1,0 +1,350 @@
+"""Compiled loop that encodes the batches of one chunk anew, first batch first, and copies the others.
+
+    chunk      | batch | batch | batch | batch |        `wanted`: the batches to open; `joins`: may join the one before
+                                       ^ CURSOR
+    originals  | header records… | header records… |    the batches of the group as they are on disk
+    raw        | records of the group, uncompressed |   offsets and timestamps are relative to its first batch
+    output     | copied or encoded… |      free    |
+                                    ^ OUT_END
+
+Batches that become one batch are a group.  It may reach from one chunk into the next.
+
+1. Let the batch join the group if it may, and if the result stays within the limit.
+2. Otherwise end the group: compress `raw` and write one batch, or copy `originals` if nothing would be gained.
+3. Encode the batch alone if no other may join it, begin the next group with it, or copy it if it is not wanted.
+
+    field                                     of a batch written anew
+    base offset, base timestamp, sequence     those of the first batch
+    last offset                               that of the last batch
+    max timestamp                             the largest of the batches
+    leader epoch, producer, flags             as in all of them
+    codec                                     the new one
+    record count, length, CRC                 recomputed
+
+The records of the first batch are not touched.  Those of the others get other offset and timestamp deltas; all bytes
+from their key on are copied.
+
+The loop is resumable: if it cannot go on by itself, it returns the status that asks for it, and continues at the next
+call.
+
+Invariants
+* Records are decoded before a second batch joins them.
+* Compressed or merged batches take fewer bytes than the originals.  Only uncompressed ones that were asked for may
+  take more, up to the limit of a batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.compaction.kernels.batch_decoder import read_header
+from sediment.compaction.rewrite.open_batches import ChunkBatches
+from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import copy_bytes, load_i16, load_i64
+from sediment.segment_io.compiled.native import Tools
+from sediment.segment_io.compiled.status import (
+    BAD_RECORD_COUNT,
+    DONE,
+    NEEDS_COMPRESSION,
+    NEEDS_OUTPUT_ROOM,
+    NEEDS_PAYLOAD,
+    NEEDS_RAW_ROOM,
+    NEEDS_RECORD_ROOM,
+    OK,
+)
+from sediment.segment_io.format.compression.compress_kernels import (
+    NOT_COMPRESSED,
+    compress_records,
+    compressed_bound,
+)
+from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
+from sediment.segment_io.format.decode import decode_records
+from sediment.segment_io.format.layout import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    BATCH_HEADER_BYTES,
+    CODEC_MASK,
+    CODEC_NONE,
+    INT32_MAX,
+    MAX_TIMESTAMP,
+    MIN_RECORD_BYTES,
+)
+from sediment.segment_io.format.rebuild import rebased_bound, write_joined_header, write_rebased_records
+
+# ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]
+CURSOR = 0  # batches of the chunk that are done
+OUT_END = 1  # used bytes of the output
+NEEDED = 2  # the amount that a status asks for
+GROUP_BATCHES = 3  # 0: no group is open
+GROUP_RECORDS = 4
+GROUP_LAST_OFFSET = 5
+GROUP_MAX_TIMESTAMP = 6
+RAW_BYTES = 7  # used bytes of `raw`
+ORIGINAL_BYTES = 8  # used bytes of `originals`
+BATCHES_AFTER = 9
+BATCHES_ENCODED = 10
+REGISTERS = 11
+
+# -------------------------------------------------------------------------------------- settings, int64[RULE_REGISTERS]
+CODEC = 0  # the new codec, or KEEP_CODEC
+ENCODES_SAME_CODEC = 1  # 1: batches that have the codec already are encoded as well, because of the level
+JOINED_BYTES = 2  # the largest batch of several, before compression
+BATCH_BYTES = 3  # the largest batch that may take more bytes than the originals
+RULE_REGISTERS = 4
+KEEP_CODEC = -1
+
+
+class GroupMemory(NamedTuple):
+    """Memory of the group: its records and its batches, uint8[n]; and rows, int64[n, RECORD_FIELDS], of one batch."""
+
+    raw: ByteArray
+    originals: ByteArray
+    records: Int64s
+
+
+class Group(NamedTuple):
+    """Batches that become one: addresses and sizes of their uncompressed records, and of the batches on disk.
+
+    The other fields are those of the batches together.
+    """
+
+    records: int
+    records_bytes: int
+    originals: int
+    originals_bytes: int
+    batches: int
+    record_count: int
+    last_offset: int
+    max_timestamp: int
+
+
+@kernel
+def reencode_batches(
+    batches: ChunkBatches,
+    joins: npt.NDArray[np.bool_],
+    rules: Int64s,
+    memory: GroupMemory,
+    output: ByteArray,
+    compressors: Tools,
+    state: Int64s,
+) -> int:
+    """Write the batches from CURSOR on to the output, except for those of the last group.
+
+    Return DONE, a status that asks, or one of a bad batch.  `joins` is bool[batches].
+    """
+    raw = np.int64(memory.raw.ctypes.data)
+    originals = np.int64(memory.originals.ctypes.data)
+    out = np.int64(output.ctypes.data)
+    last = batches.headers.size - 1
+    while state[CURSOR] <= last:
+        ordinal = state[CURSOR]
+        address = batches.edges[ordinal]
+        size_bytes = batches.edges[ordinal + 1] - address
+        payload, payload_bytes = batches.payloads[ordinal, 0], batches.payloads[ordinal, 1]
+        header = read_header(address)
+        count = header.record_count
+        if batches.wanted[ordinal]:
+            if payload_bytes == NOT_DECOMPRESSED:
+                return NEEDS_PAYLOAD
+            if count * MIN_RECORD_BYTES > payload_bytes:
+                return BAD_RECORD_COUNT
+
+            # 1. Join the group.
+            if joins[ordinal] and state[GROUP_BATCHES] > 0:
+                bound = state[RAW_BYTES] + rebased_bound(payload_bytes, count)
+                state[NEEDED] = max(bound, state[ORIGINAL_BYTES] + size_bytes)
+                if memory.raw.size < bound or memory.originals.size < state[ORIGINAL_BYTES] + size_bytes:
+                    return NEEDS_RAW_ROOM
+                if memory.records.shape[0] < count:
+                    state[NEEDED] = count
+                    return NEEDS_RECORD_ROOM
+                status = decode_records(payload, 0, payload_bytes, count, memory.records)
+                if status != OK:
+                    return status
+                base_offset = load_i64(originals + BASE_OFFSET)
+                raw_end = write_rebased_records(
+                    raw + state[RAW_BYTES],
+                    payload,
+                    memory.records,
+                    count,
+                    header.base_offset - base_offset,
+                    header.base_timestamp - load_i64(originals + BASE_TIMESTAMP),
+                )
+                if (
+                    BATCH_HEADER_BYTES + raw_end - raw <= rules[JOINED_BYTES]
+                    and header.last_offset - base_offset <= INT32_MAX
+                    and state[GROUP_RECORDS] + count <= INT32_MAX
+                ):
+                    copy_bytes(originals + state[ORIGINAL_BYTES], address, size_bytes)
+                    state[RAW_BYTES] = raw_end - raw
+                    _note_batch(address, size_bytes, header.last_offset, count, state)
+                    state[CURSOR] = ordinal + 1
+                    continue
+
+        # 2. End the group.
+        status = end_group(rules, memory, output, compressors, state)
+        if status != OK:
+            return status
+
+        # 3. Encode the batch alone, begin the next group with it, or copy it.
+        if batches.wanted[ordinal]:
+            is_alone = not joins[ordinal + 1] if ordinal < last else rules[JOINED_BYTES] == 0
+            if is_alone:
+                timestamp = load_i64(address + MAX_TIMESTAMP)
+                group = Group(payload, payload_bytes, address, size_bytes, 1, count, header.last_offset, timestamp)
+                status = _write_group(group, rules, output, compressors, state)
+                if status == NEEDS_OUTPUT_ROOM:
+                    return status
+                if status == OK:
+                    state[CURSOR] = ordinal + 1
+                    continue
+            state[NEEDED] = max(payload_bytes, size_bytes)
+            if memory.raw.size < state[NEEDED] or memory.originals.size < state[NEEDED]:
+                return NEEDS_RAW_ROOM
+            if not is_alone:
+                if memory.records.shape[0] < count:
+                    state[NEEDED] = count
+                    return NEEDS_RECORD_ROOM
+                status = decode_records(payload, 0, payload_bytes, count, memory.records)
+                if status != OK:
+                    return status
+            copy_bytes(raw, payload, payload_bytes)
+            copy_bytes(originals, address, size_bytes)
+            state[RAW_BYTES] = payload_bytes
+            state[GROUP_MAX_TIMESTAMP] = load_i64(address + MAX_TIMESTAMP)
+            _note_batch(address, size_bytes, header.last_offset, count, state)
+        else:
+            state[NEEDED] = state[OUT_END] + size_bytes
+            if output.size < state[NEEDED]:
+                return NEEDS_OUTPUT_ROOM
+            copy_bytes(out + state[OUT_END], address, size_bytes)
+            state[OUT_END] += size_bytes
+            state[BATCHES_AFTER] += 1
+        state[CURSOR] = ordinal + 1
+    return DONE
+
+
+@kernel
+def _note_batch(address: int, size_bytes: int, last_offset: int, count: int, state: Int64s) -> None:
+    """Count a batch that was added to the group."""
+    state[GROUP_BATCHES] += 1
+    state[GROUP_RECORDS] += count
+    state[GROUP_LAST_OFFSET] = last_offset
+    state[GROUP_MAX_TIMESTAMP] = max(state[GROUP_MAX_TIMESTAMP], load_i64(address + MAX_TIMESTAMP))
+    state[ORIGINAL_BYTES] += size_bytes
+
+
+@kernel
+def _group_in(memory: GroupMemory, state: Int64s) -> Group:
+    return Group(
+        np.int64(memory.raw.ctypes.data),
+        state[RAW_BYTES],
+        np.int64(memory.originals.ctypes.data),
+        state[ORIGINAL_BYTES],
+        state[GROUP_BATCHES],
+        state[GROUP_RECORDS],
+        state[GROUP_LAST_OFFSET],
+        state[GROUP_MAX_TIMESTAMP],
+    )
+
+
+@kernel
+def end_group(rules: Int64s, memory: GroupMemory, output: ByteArray, compressors: Tools, state: Int64s) -> int:
+    """Write the group, if one is open; return OK, NEEDS_OUTPUT_ROOM or NEEDS_COMPRESSION."""
+    if state[GROUP_BATCHES] == 0:
+        return OK
+    status = _write_group(_group_in(memory, state), rules, output, compressors, state)
+    if status == OK:
+        _forget_group(state)
+    return status
+
+
+@kernel
+def place_compressed(
+    rules: Int64s, compressed: ByteArray, memory: GroupMemory, output: ByteArray, state: Int64s
+) -> int:
+    """Write the group that NEEDS_COMPRESSION was about, with `compressed` as its records.
+
+    Return OK or NEEDS_OUTPUT_ROOM.
+    """
+    group = _group_in(memory, state)
+    state[NEEDED] = state[OUT_END] + BATCH_HEADER_BYTES + max(compressed.size, group.originals_bytes)
+    if output.size < state[NEEDED]:
+        return NEEDS_OUTPUT_ROOM
+    target = np.int64(output.ctypes.data) + state[OUT_END] + BATCH_HEADER_BYTES
+    copy_bytes(target, np.int64(compressed.ctypes.data), compressed.size)
+    _finish_group(group, _codec_of(group, rules), compressed.size, rules, output, state)
+    _forget_group(state)
+    return OK
+
+
+@kernel
+def _codec_of(group: Group, rules: Int64s) -> int:
+    """Return the codec that the group gets."""
+    return rules[CODEC] if rules[CODEC] != KEEP_CODEC else load_i16(group.originals + ATTRIBUTES) & CODEC_MASK
+
+
+@kernel
+def _write_group(group: Group, rules: Int64s, output: ByteArray, compressors: Tools, state: Int64s) -> int:
+    """Write a group; return OK, NEEDS_OUTPUT_ROOM, or NEEDS_COMPRESSION if that cannot be done here."""
+    bound = compressed_bound(group.records_bytes)
+    state[NEEDED] = state[OUT_END] + BATCH_HEADER_BYTES + max(bound, group.originals_bytes)
+    if output.size < state[NEEDED]:
+        return NEEDS_OUTPUT_ROOM
+    codec = _codec_of(group, rules)
+    before = load_i16(group.originals + ATTRIBUTES) & CODEC_MASK
+    if group.batches == 1 and codec == before and not rules[ENCODES_SAME_CODEC]:
+        _write_originals(group, output, state)
+        return OK
+    target = np.int64(output.ctypes.data) + state[OUT_END] + BATCH_HEADER_BYTES
+    packed_bytes = group.records_bytes
+    if codec == CODEC_NONE:
+        copy_bytes(target, group.records, group.records_bytes)
+    else:
+        packed_bytes = compress_records(codec, group.records, group.records_bytes, target, bound, compressors)
+        if packed_bytes == NOT_COMPRESSED:
+            return NEEDS_COMPRESSION
+    _finish_group(group, codec, packed_bytes, rules, output, state)
+    return OK
+
+
+@kernel
+def _finish_group(group: Group, codec: int, packed_bytes: int, rules: Int64s, output: ByteArray, state: Int64s) -> None:
+    """Write the header before the encoded records, or the originals over them if they do not take more bytes."""
+    size_bytes = BATCH_HEADER_BYTES + packed_bytes
+    may_grow = rules[CODEC] == CODEC_NONE and size_bytes <= rules[BATCH_BYTES]
+    if size_bytes >= group.originals_bytes and not may_grow:
+        _write_originals(group, output, state)
+        return
+    write_joined_header(
+        np.int64(output.ctypes.data) + state[OUT_END],
+        group.originals,
+        size_bytes,
+        codec,
+        group.last_offset - load_i64(group.originals + BASE_OFFSET),
+        group.record_count,
+        group.max_timestamp,
+    )
+    state[OUT_END] += size_bytes
+    state[BATCHES_AFTER] += 1
+    state[BATCHES_ENCODED] += 1
+
+
+@kernel
+def _write_originals(group: Group, output: ByteArray, state: Int64s) -> None:
+    copy_bytes(np.int64(output.ctypes.data) + state[OUT_END], group.originals, group.originals_bytes)
+    state[OUT_END] += group.originals_bytes
+    state[BATCHES_AFTER] += group.batches
+
+
+@kernel
+def _forget_group(state: Int64s) -> None:
+    state[GROUP_BATCHES] = 0
+    state[GROUP_RECORDS] = 0
+    state[RAW_BYTES] = 0
+    state[ORIGINAL_BYTES] = 0

@@ -1,0 +1,171 @@
+"""The task of one segment: two forward scans of its file, and one new segment under `.part` names.
+
+1. Scan the headers.  Find the last five batches of each producer, and if any batch may change.
+2. Scan again.  Check every checksum, encode and merge batches, and copy the others.
+
+Messages of magic 0 and 1, transaction markers and other control batches, batches without records and batches that
+reach the bound are copied.  So an aborted transaction keeps its entry in the transaction index.
+
+Memory is one chunk, one decompressed batch, and the batches that become one.
+
+Invariant: the checksum of every byte copied was checked; a segment without a change gets no parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.prepared_swap import CleanedGroup, CleanStats
+from sediment.compaction.reencode.batch_reencode import BatchEncoder
+from sediment.compaction.reencode.merging import Flags, MergeRule
+from sediment.compaction.reencode.plan import (
+    Encoding,
+    Reencode,
+    ReencodedSegment,
+    ReencodeStats,
+    ReencodeTask,
+    collect_reencode,
+    plan_reencode,
+)
+from sediment.compaction.rewrite.last_batches import with_last_of_producers
+from sediment.compaction.rewrite.source_segment import Progress, SourceSegment
+from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
+from sediment.compaction.source_errors import errors_of_partition
+from sediment.segment_io.format.decode import BATCH_ROW
+from sediment.segment_io.format.layout import CODEC_MASK
+from sediment.segment_io.format.names import PartSegment
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.log_view import LogView
+from sediment.segment_io.segment.reader import Rows
+
+
+def reencode_log(
+    view: LogView,
+    encoding: Encoding,
+    config: CompactionConfig,
+    fs: Fs,
+    *,
+    run_id: str,
+    attempt: str,
+    progress: Progress | None = None,
+) -> Reencode:
+    """Carry out the tasks of a partition one after another; if one fails, no part of it is left.
+
+    Arguments and errors are those of `plan_reencode` and `reencode_segment`.
+    """
+    done: list[ReencodedSegment] = []
+    try:
+        for task in plan_reencode(view, encoding, config):
+            done.append(reencode_segment(task, fs, run_id=run_id, attempt=attempt, progress=progress))
+    except BaseException:
+        for part in collect_reencode(view, done).swap.parts():
+            fs.unlink(view.listing.path / part.part_name, missing_ok=True)
+        raise
+    return collect_reencode(view, done)
+
+
+def reencode_segment(
+    task: ReencodeTask, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None
+) -> ReencodedSegment:
+    """Write the new segment of `task` to synced `.part` files beside its source; if that fails, leave none.
+
+    `progress` is called with the bytes of each chunk of either scan; its exceptions end the re-encoding.
+
+    Raises:
+        CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
+        CorruptIndexError: the transaction index cannot be read.
+        SourceChangedError: the segment is not the one that was planned.
+        OwnerNotKeptError, OSError: a part could not be written.
+    """
+    with ExitStack() as stack, errors_of_partition(task.partition):
+        source = SourceSegment(task.directory, task.segment, task.end_offset, fs, stack, progress)
+        return _SegmentReencode(task, source).run(run_id, attempt)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Headers:
+    """Findings of the first scan: the batches, positions of the last of each producer, and if any batch may change."""
+
+    batches: int
+    last_of_producers: Int64s
+    may_change: bool
+
+
+class _SegmentReencode:
+    """The two scans of one segment."""
+
+    def __init__(self, task: ReencodeTask, source: SourceSegment) -> None:
+        self._task = task
+        self._source = source
+
+    def run(self, run_id: str, attempt: str) -> ReencodedSegment:
+        """Do both scans; the second one only if a batch may change."""
+        task = self._task
+        headers = self._scan_headers()
+        parts: tuple[PartSegment, ...] = ()
+        stats = ReencodeStats(headers.batches, headers.batches, 0)
+        if headers.may_change:
+            encoder = BatchEncoder(
+                self._source,
+                task.encoding,
+                task.config.max_decompressed_batch_bytes,
+                task.config.max_message_bytes,
+            )
+            parts = self._source.write(
+                self._pieces(encoder, self._rule(headers.last_of_producers)), task.config, run_id, attempt
+            )
+            stats = ReencodeStats(headers.batches, encoder.batches_after, encoder.batches_encoded)
+            if not stats.batches_encoded:
+                self._source.remove(parts)
+                parts = ()
+        written_bytes = sum(part.files[0].size_bytes for part in parts) if parts else task.segment.log_bytes
+        counts = CleanStats(bytes_read=task.segment.log_bytes, bytes_written=written_bytes)
+        return ReencodedSegment(CleanedGroup((task.segment,), parts, counts), stats)
+
+    def _rule(self, last: Int64s) -> MergeRule:
+        encoding = self._task.encoding
+        return MergeRule(self._task.bound, last, encoding.batch_bytes is not None, encoding.codec is None)
+
+    def _scan_headers(self) -> _Headers:
+        """Do the first scan."""
+        last = np.zeros((0, 2), dtype=np.int64)
+        batches, may_change = 0, False
+        before = np.zeros(0, dtype=BATCH_ROW)
+        # Without the last batches of producers: a batch may change at most if it may under this rule.
+        rule = self._rule(np.zeros(0, dtype=np.int64))
+        for span in self._source.spans():
+            rows = span.rows
+            batches += rows.size
+            is_data = rule.may_change(rows) & (rows["producer_id"] >= 0)
+            last = with_last_of_producers(last, rows[is_data])
+            may_change |= bool((self._encodes(rule, rows) | rule.may_join(rows, before)).any())
+            before = rows[-1:].copy()
+        return _Headers(batches, np.sort(last[:, 1]), may_change)
+
+    def _pieces(self, encoder: BatchEncoder, rule: MergeRule) -> Iterator[ByteArray]:
+        """Yield the new batches, a piece for each chunk."""
+        before = np.zeros(0, dtype=BATCH_ROW)
+        for span in self._source.checked_spans():
+            rows = span.rows
+            joins = rule.may_join(rows, before)
+            # The last batch is opened, because the first of the next chunk may join it.
+            is_joined = np.append(joins[1:], rule.merges)
+            piece = encoder.encode(span, rule.may_change(rows) & (self._encodes(rule, rows) | joins | is_joined), joins)
+            before = rows[-1:].copy()
+            if piece.size:
+                yield piece
+        if (piece := encoder.finish()).size:
+            yield piece
+
+    def _encodes(self, rule: MergeRule, rows: Rows) -> Flags:
+        """Return bool[rows]: True for batches that are encoded anew even if they are not merged."""
+        encoding = self._task.encoding
+        if encoding.codec is None:
+            return np.zeros(rows.size, dtype=np.bool_)
+        has_other_codec: Flags = rows["attributes"] & CODEC_MASK != encoding.codec
+        return rule.may_change(rows) & (has_other_codec | (encoding.level is not None))

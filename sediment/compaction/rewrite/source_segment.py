@@ -1,0 +1,148 @@
+"""One segment as a rewrite reads and replaces it: chunks of headers, chunks of checked batches, and new parts.
+
+Invariants: the file that is read is the listed one; it consists of whole batches; the lengths, checksums and offsets of
+the batches of a checked chunk were verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from sediment.compaction.chunk_reader import SourceFiles
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.kernels.scan_chunk import scan_chunk
+from sediment.compaction.rewrite.verdicts import ByteArray
+from sediment.segment_io.compiled.status import BAD_LENGTH, CUT_MISSED, DONE, LEGACY_MET
+from sediment.segment_io.errors import CorruptBatchError, SedimentError
+from sediment.segment_io.format.indexes import AbortedTransaction, parse_transaction_index
+from sediment.segment_io.format.names import PartSegment, SegmentFileKind, segment_file_name
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, batch_error
+from sediment.segment_io.segment.writer import write_segments
+
+Progress = Callable[[int], None]
+
+
+class SourceSegment:
+    """A segment of `directory` whose offsets end at `end_offset`; it is open until `stack` closes it.
+
+    `progress` is called with the bytes of each chunk, checked or not, before it is yielded.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        segment: SegmentRef,
+        end_offset: int,
+        fs: Fs,
+        stack: ExitStack,
+        progress: Progress | None = None,
+    ) -> None:
+        self._directory = directory
+        self._segment = segment
+        self._end_offset = end_offset
+        self._fs = fs
+        self._progress = progress
+        self._files = SourceFiles(directory, fs, stack)
+        self.path = self._files.path(segment)
+
+    # ---------------------------------------------------------------------------------------------------------- reading
+    def spans(self) -> Iterator[BatchSpan]:
+        """Yield the chunks of the segment; their checksums are not checked.
+
+        Raises:
+            CorruptBatchError: a header is malformed, or the segment ends inside a batch.
+            SourceChangedError: the segment is not the listed one.
+        """
+        scan = HeaderScan(self.path, size_bytes=self._segment.log_bytes)
+        for span in scan.spans(self._files.descriptor(self._segment)):
+            if self._progress is not None:
+                self._progress(span.end - span.start)
+            yield span
+        if scan.end_position != self._segment.log_bytes:
+            raise CorruptBatchError(
+                "the segment ends inside a batch",
+                path=str(self.path),
+                position=scan.end_position,
+                offset=self._segment.base_offset,
+                advice="run `sediment recover`, or restore the segment from a replica or a backup",
+            )
+
+    def checked_spans(self) -> Iterator[BatchSpan]:
+        """Yield the chunks of the segment; the lengths, checksums and offsets of their batches are checked.
+
+        Raises:
+            CorruptBatchError: a batch is malformed or fails its CRC, or the segment ends inside a batch.
+            SourceChangedError: the segment is not the listed one.
+        """
+        for span in self.spans():
+            self._check(span)
+            yield span
+
+    def _check(self, span: BatchSpan) -> None:
+        positions = np.zeros(span.rows.size, dtype=np.int64)
+        status, _, position = scan_chunk(
+            span.buffer.ctypes.data,
+            span.start,
+            span.end,
+            self._segment.base_offset,
+            self._end_offset,
+            True,
+            positions,
+        )
+        if status not in (DONE, LEGACY_MET):
+            status = BAD_LENGTH if status == CUT_MISSED else status
+            raise batch_error(status, self.path, span.position + position - span.start, span.buffer, position)
+
+    def locate(self, error: SedimentError, span: BatchSpan, ordinal: int) -> None:
+        """Set path, position and offset of an error about batch `ordinal` of a chunk."""
+        row = span.rows[ordinal]
+        error.path, error.position, error.offset = str(self.path), int(row["position"]), int(row["base_offset"])
+
+    def error(self, status: int, span: BatchSpan, ordinal: int) -> CorruptBatchError:
+        """Return the error that a decoder's `status` means for batch `ordinal` of a chunk."""
+        position = int(span.rows["position"][ordinal])
+        return batch_error(status, self.path, position, span.buffer, span.start + position - span.position)
+
+    # ---------------------------------------------------------------------------------------------------------- writing
+    def write(
+        self, pieces: Iterable[ByteArray], config: CompactionConfig, run_id: str, attempt: str
+    ) -> tuple[PartSegment, ...]:
+        """Write and sync the segments that replace this one; see `write_segments`.
+
+        All entries of the transaction index stay, so `pieces` must contain every transaction marker of the source.
+
+        Raises:
+            CorruptIndexError: the transaction index cannot be read.
+            OwnerNotKeptError, OSError: a part could not be written.
+        """
+        return write_segments(
+            pieces,
+            self._directory,
+            self._segment.base_offset,
+            self._aborted(),
+            index_interval_bytes=config.index_interval_bytes,
+            segment_index_bytes=config.segment_index_bytes,
+            like=self.path,
+            mtime_ns=self._segment.mtime_ns,
+            run_id=run_id,
+            attempt=attempt,
+            fs=self._fs,
+        )
+
+    def _aborted(self) -> tuple[AbortedTransaction, ...]:
+        if not self._segment.transaction_index_bytes:
+            return ()
+        path = self.path.with_name(segment_file_name(self._segment.base_offset, SegmentFileKind.TRANSACTION_INDEX))
+        return parse_transaction_index(self._fs.read_bytes(path), path=str(path)).transactions()
+
+    def remove(self, parts: Iterable[PartSegment]) -> None:
+        """Remove parts that replace nothing."""
+        for part in parts:
+            for file in part.files:
+                self._fs.unlink(self._directory / file.part_name)

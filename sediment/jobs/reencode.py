@@ -1,0 +1,263 @@
+"""`sediment reencode LOG_DIR …`: keep the records, and change the codec or the size of their batches.
+
+    1. plan       which segments, in tasks
+    2. rewrite    one task a segment; in a dry run in memory only, so the bytes after it are exact
+    3. commit     a partition at a time
+
+Invariants: every reader sees the same records at the same offsets.  Batches that would not become smaller stay as they
+are, unless they are to be uncompressed.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+from rich.console import Console
+
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.reencode.plan import Encoding, ReencodedSegment, ReencodeTask, plan_reencode
+from sediment.jobs.cleaning.environment import OnBytes
+from sediment.jobs.cleaning.result import CleaningResult
+from sediment.jobs.command_line.byte_size import ByteSize
+from sediment.jobs.command_line.options import CommonOptions, common_options
+from sediment.jobs.reporting.figures import human_bytes
+from sediment.jobs.reporting.run_report import in_order
+from sediment.jobs.rewriting.options import RewriteOptions, rewrite_options
+from sediment.jobs.rewriting.partition_task import PartitionPlan, PartitionRewrite
+from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, print_table
+from sediment.jobs.rewriting.rewriting_run import PlannedPartition, RewritingRun, SelectedPartition
+from sediment.jobs.spark.cancellation import stop_on_signals
+from sediment.segment_io.format.layout import CODEC_NAMES
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import SegmentRef
+
+if TYPE_CHECKING:
+    from sediment.segment_io.partition.log_view import LogView
+
+REENCODED = "reencoded"
+
+
+@dataclass(frozen=True, slots=True)
+class ReencodeOptions(RewriteOptions):
+    """Options of `reencode` besides the common ones."""
+
+    codec: str | None = None
+    level: int | None = None
+    batch_bytes: int | None = None
+
+    def encoding(self) -> Encoding:
+        """Return the encoding that batches get.
+
+        Raises:
+            UsageError: nothing is asked for, or the values do not fit together.
+        """
+        return Encoding(None if self.codec is None else CODEC_NAMES.index(self.codec), self.level, self.batch_bytes)
+
+    def validate(self, common: CommonOptions) -> None:
+        """Check that the options go together and suit the log directories of `common`.
+
+        Raises:
+            UsageError: they do not.
+        """
+        RewriteOptions.validate(self, common)
+        self.encoding()
+
+
+# --------------------------------------------------------------------------------------------------------------- report
+@dataclass(frozen=True, slots=True)
+class ReencodeReport(RewriteReport):
+    """Report of one partition; batches are those of the segments that the run read.
+
+    `batches_encoded` are those of `batches_after` that were encoded anew.  A dry run reports exactly what would be.
+    """
+
+    batches_before: int = 0
+    batches_after: int = 0
+    batches_encoded: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ReencodeRunReport(RewriteRunReport[ReencodeReport]):
+    """Report of a run of `reencode`, with the encoding that was asked for."""
+
+    row_type: ClassVar[type] = ReencodeReport
+
+    codec: str | None = None
+    level: int | None = None
+    batch_bytes: int | None = None
+
+
+def print_report(report: ReencodeRunReport, console: Console) -> None:
+    """Print the table for people."""
+    rows = report.partitions
+
+    def cells(number: int) -> tuple[str, ...]:
+        return f"{rows[number].batches_before:,}", f"{rows[number].batches_after:,}"
+
+    print_table(rows, ("batches", "after"), cells, _summary(report), console)
+
+
+def _summary(report: ReencodeRunReport) -> str:
+    statuses = Counter(row.status for row in report.partitions)
+    counts = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no partitions"
+    before = sum(row.bytes_before for row in report.partitions)
+    after = sum(row.bytes_before if row.bytes_after is None else row.bytes_after for row in report.partitions)
+    verb = "would become" if report.dry_run else "became"
+    kept = f"; the replaced files are in {report.originals}" if report.catalogue else ""
+    return (
+        f"{counts}; {human_bytes(before)} {verb} {human_bytes(after)}{kept}; {report.seconds:.1f} s "
+        f"(run {report.run_id})"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- the tasks
+@dataclass(frozen=True, slots=True)
+class ReencodeSegment:
+    """Re-encoding of one segment."""
+
+    task: ReencodeTask
+
+    @property
+    def segment(self) -> SegmentRef:
+        """The segment."""
+        return self.task.segment
+
+    def rewrite(self, fs: Fs, *, run_id: str, attempt: str, progress: OnBytes) -> ReencodedSegment:
+        """Re-encode the segment; arguments and errors are those of `reencode_segment`."""
+        # Imported late: it compiles kernels, which the driver never needs.
+        from sediment.compaction.reencode.segment_reencode import reencode_segment
+
+        return reencode_segment(self.task, fs, run_id=run_id, attempt=attempt, progress=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class ReencodePartition:
+    """Re-encoding of one partition."""
+
+    encoding: Encoding
+
+    def plan(self, view: LogView, config: CompactionConfig, _fs: Fs) -> PartitionPlan:
+        """Return every segment with a batch that may change."""
+        return PartitionPlan(tuple(map(ReencodeSegment, plan_reencode(view, self.encoding, config))))
+
+
+# ------------------------------------------------------------------------------------------------------------- the run
+def reencode(options: CommonOptions, own: ReencodeOptions, *, stop: threading.Event | None = None) -> ReencodeRunReport:
+    """Re-encode the selected partitions of `options.log_dirs`.
+
+    Setting `stop` ends the run after the group in progress; partitions without a result are reported as failed.
+
+    Raises:
+        UsageError: a directory, a setting or a combination of options is wrong; nothing was changed.
+        UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
+        DirectoryInUseError: a broker or another run holds a directory.
+    """
+    own.validate(options)
+    started = time.monotonic()
+    with ExitStack() as stack:
+        run = _ReencodeRun(options, own, stop or threading.Event(), stack)
+        reports = run.perform()
+        return ReencodeRunReport(
+            run_id=run.run_id,
+            command=run.command,
+            now_ms=options.now_ms,
+            seconds=time.monotonic() - started,
+            dry_run=own.dry_run,
+            partitions=in_order(reports),
+            codec=own.codec,
+            level=own.level,
+            batch_bytes=own.batch_bytes,
+            originals=None if own.keep_originals is None else str(own.keep_originals),
+            catalogue=None if run.catalogue is None else str(run.catalogue),
+            seconds_by_stage=run.timer.seconds(),
+        )
+
+
+def perform(
+    options: CommonOptions, *, stop: threading.Event, keep_originals: Path | None, **own: Any
+) -> ReencodeRunReport:
+    """Re-encode with the options of the command (`reencode`)."""
+    kept = None if keep_originals is None else keep_originals.absolute()
+    return reencode(options, ReencodeOptions(keep_originals=kept, **own), stop=stop)
+
+
+class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
+    """Run of `reencode` in place."""
+
+    command: ClassVar[str] = "reencode"
+    rewrites_in_dry_run: ClassVar[bool] = True
+
+    def _why_not(self, _selected: SelectedPartition) -> tuple[str, str] | None:
+        return None
+
+    def _rewrites(
+        self, _sc: Any, partitions: Sequence[SelectedPartition]
+    ) -> Iterator[tuple[SelectedPartition, PartitionRewrite | CleaningResult]]:
+        rewrite = ReencodePartition(self._own.encoding())
+        for each in partitions:
+            yield each, rewrite
+
+    def _approve(self, _planned: Sequence[PlannedPartition]) -> None:
+        return None
+
+    def _report(self, report: RewriteReport, planned: PlannedPartition | None) -> ReencodeReport:
+        base = {name: getattr(report, name) for name in RewriteReport.__dataclass_fields__}
+        base["status"] = report.status or REENCODED
+        done = [] if planned is None else [each for each in planned.results if isinstance(each, ReencodedSegment)]
+        stats = [each.stats for each in done]
+        return ReencodeReport(
+            **base,
+            batches_before=sum(each.batches_before for each in stats),
+            batches_after=sum(each.batches_after for each in stats),
+            batches_encoded=sum(each.batches_encoded for each in stats),
+        )
+
+
+@click.command("reencode")
+@common_options
+@click.option(
+    "--codec",
+    type=click.Choice(CODEC_NAMES),
+    help="Codec of the batches.  Default: each keeps its own.",
+)
+@click.option(
+    "--level",
+    type=int,
+    metavar="N",
+    help="Level of --codec gzip (1 to 9), lz4 (1 to 17) or zstd (-131072 to 22).  Default: Kafka's.",
+)
+@click.option(
+    "--batch-bytes",
+    type=ByteSize(),
+    metavar="N",
+    help="Merge neighbouring batches up to N bytes before compression, such as 64k.  Default: merge none.",
+)
+@rewrite_options
+def command(options: CommonOptions, **own: Any) -> None:
+    """Change the codec or batch size of LOG_DIR..., whose broker must be stopped.
+
+    Every reader sees the same records.  SIGINT or SIGTERM finishes the current group, commits, reports and exits 1.
+    """
+    with stop_on_signals() as stop:
+        report = perform(options, stop=stop, **own)
+    options.conclude(report, print_report)
+
+
+if __name__ == "__main__":
+    # Tasks are pickled by the name of their module, and on an executor `__main__` is a different module.
+    from sediment.jobs.reencode import command as importable
+
+    importable()
