@@ -19,6 +19,8 @@ from sediment.version import __version__
 if TYPE_CHECKING:
     from sediment import records
     from sediment.api import (
+        adopt,
+        clone,
         compact,
         dump,
         erase,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
         vacuum,
         verify,
     )
+    from sediment.jobs.adopt import AdoptionRunReport
+    from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.dump import TableDump
     from sediment.jobs.erasing.check_evidence import CheckReport
     from sediment.jobs.erasing.report import EraseRunReport
@@ -60,7 +64,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AdoptionRunReport",
     "CheckReport",
+    "CloneRunReport",
     "CompactionRunReport",
     "CorruptDataError",
     "DirectoryInUseError",
@@ -85,6 +91,8 @@ __all__ = [
     "VacuumRunReport",
     "VerificationReport",
     "__version__",
+    "adopt",
+    "clone",
     "compact",
     "dump",
     "erase",
@@ -104,6 +112,8 @@ __all__ = [
 if not TYPE_CHECKING:
     _MODULES = {
         "sediment.api": (
+            "adopt",
+            "clone",
             "compact",
             "dump",
             "erase",
@@ -118,6 +128,8 @@ if not TYPE_CHECKING:
             "vacuum",
             "verify",
         ),
+        "sediment.jobs.adopt": ("AdoptionRunReport",),
+        "sediment.jobs.cloning.report": ("CloneRunReport",),
         "sediment.jobs.dump": ("TableDump",),
         "sediment.jobs.erasing.check_evidence": ("CheckReport",),
         "sediment.jobs.erasing.report": ("EraseRunReport",),

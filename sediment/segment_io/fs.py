@@ -31,6 +31,8 @@ _BLOCK_BYTES = 4096  # addresses, positions and sizes of direct writes are multi
 _DIRECT_WRITE_BYTES = 4 << 20
 _LARGE_WRITE_BYTES = 1 << 20
 _ZEROS = bytes(1 << 20)
+_FICLONE = 0x40049409  # linux/fs.h
+_NO_REFLINK = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,19 @@ class FileEntry:
     mtime_ns: int
     is_directory: bool
     is_file: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """State of a file without its content; times in nanoseconds since the epoch.
+
+    A change of a file changes its ctime, which no program can set.  A store that has no inode and no ctime has None.
+    """
+
+    size_bytes: int
+    mtime_ns: int
+    inode: int | None = None
+    ctime_ns: int | None = None
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -234,6 +249,14 @@ class Fs:
             return None
         return status.st_ino, status.st_size, status.st_mtime_ns
 
+    def file_stamp(self, path: Path) -> FileStamp | None:
+        """Return the state of the file at `path` without its content, links followed; None if there is none."""
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return None
+        return FileStamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+
     def read_bytes(self, path: Path) -> bytes:
         """Return the whole content of a file that is not larger than a segment may be.
 
@@ -348,6 +371,27 @@ class Fs:
         """Give the file at `source` the second name `target`, which must not exist."""
         os.link(source, target)
 
+    def reflink(self, source: Path, target: Path) -> bool:
+        """Make `target` a new file that shares the blocks of `source`; return False if the filesystem has no reflinks.
+
+        `target` must not exist.  A later change of one file does not change the other.  The content is not yet durable.
+        """
+        opened = open_to_read(source)
+        try:
+            made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.ioctl(made, _FICLONE, opened)
+            except OSError as error:
+                os.unlink(target)
+                if error.errno not in _NO_REFLINK:
+                    raise
+                return False
+            finally:
+                os.close(made)
+        finally:
+            os.close(opened)
+        return True
+
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
         """Remove a file."""
         try:
@@ -429,6 +473,9 @@ class DryRunFs(Fs):
 
     def link(self, source: Path, target: Path) -> None:
         return None
+
+    def reflink(self, source: Path, target: Path) -> bool:
+        return True
 
     def make_directory(self, path: Path) -> None:
         return None

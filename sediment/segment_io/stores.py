@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.fs import FileEntry, Fs
+from sediment.segment_io.fs import FileEntry, FileStamp, Fs
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -100,6 +100,11 @@ class Store:
         filesystem, base = self._opened
         return filesystem.type_name, str(Path(base).resolve()) if filesystem.type_name == _LOCAL else base
 
+    def beside(self, name: str) -> Store:
+        """Return the store of the directory `../NAME`, seen from this one."""
+        path, mark, query = self.where.partition("?")
+        return Store(f"{path.rstrip('/').rpartition('/')[0]}/{name.removeprefix('../')}{mark}{query}")
+
     # ------------------------------------------------------------------------------------------------------ reading
     def files(self, folder: str = "") -> dict[str, StoredFile]:
         """Return every file below a folder, in the order of names; empty if the folder does not exist.
@@ -133,6 +138,17 @@ class Store:
         filesystem, base = self._opened
         with self._named_errors(""):
             return bool(filesystem.get_file_info(base or "/").type == FileType.File)
+
+    def stamp(self, name: str) -> FileStamp | None:
+        """Return the state of a file without its content; None if it does not exist."""
+        from pyarrow.fs import FileType
+
+        filesystem, _ = self._opened
+        if self.local_path is not None:
+            return self._fs.file_stamp(self.local_path / name)
+        with self._named_errors(name):
+            info = filesystem.get_file_info(self._path(name))
+        return FileStamp(info.size, info.mtime_ns or 0) if info.type == FileType.File else None
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file; None if it does not exist."""

@@ -157,6 +157,7 @@ class FsTrace:
             (Fs, "rename", self._rename),
             (Fs, "make_directory", self._make_directory),
             (Fs, "link", self._link),
+            (Fs, "reflink", self._reflink),
             (Fs, "unlink", self._unlink),
             (Fs, "set_mtime_ns", self._other),
             (Fs, "adopt_owner", self._other),
@@ -229,6 +230,14 @@ class FsTrace:
             disk.linked(self._disk(source.parent), source, target)
 
         self._step(f"link {target.name}", target, lambda: real(fs, source, target), note, when_full=lambda: None)
+
+    def _reflink(self, real: Callable[..., bool], fs: Fs, source: Path, target: Path) -> bool:
+        def note(disk: Disk) -> None:
+            if target.exists():
+                disk.created(target)
+
+        made = self._step(f"reflink {target.name}", target, lambda: real(fs, source, target), note)
+        return bool(made)
 
     def _unlink(self, real: Callable[..., None], fs: Fs, path: Path, *, missing_ok: bool = False) -> None:
         self._step(

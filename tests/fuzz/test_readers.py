@@ -25,7 +25,7 @@ from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.policy import cleanable_range
 from sediment.compaction.prepared_swap import from_json, to_json
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.output import MANIFEST_FILE, check_output_path
+from sediment.engine.directory.output import check_output_path
 from sediment.engine.directory.spool import CommitReply, announce, check_announced, read_replies, reply, spool_swap
 from sediment.engine.directory.uncleanable import read_uncleanable, uncleanable_after, update_uncleanable
 from sediment.engine.live.log.partition_log import Isolation, PartitionLog
@@ -43,6 +43,7 @@ from sediment.segment_io.internal_topics.coordinator_records import (
 )
 from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 from sediment.segment_io.internal_topics.metadata_records import decode_metadata_record
+from sediment.segment_io.manifest import MANIFEST_FILE
 from sediment.segment_io.partition.clean_shutdown_file import parse_clean_shutdown
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, read_checkpoints

@@ -16,10 +16,12 @@ Source: kafka-log 05 §1 step 2e.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from sediment.segment_io.buffers import Buffer, counted
@@ -30,23 +32,32 @@ from sediment.segment_io.format.names import (
     PartFile,
     parse_segment_file,
 )
-from sediment.segment_io.fs import Fs, open_to_read
+from sediment.segment_io.fs import FileStamp, Fs, open_to_read
+from sediment.segment_io.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    ManifestFile,
+    ManifestPartition,
+    format_manifest,
+)
 from sediment.segment_io.partition.log_dir_checkpoints import LOG_DIRECTORY_FILES
 from sediment.segment_io.stores import CHUNK_BYTES, Store
 
 CLAIM_FILE = ".sediment-output"
-MANIFEST_FILE = "sediment-manifest.json"
 
 _SCHEMA = 1
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedFile:
-    """A file of the output by its name in it; `sha256` in hex."""
+class LinkKind(StrEnum):
+    """Ways to give an output the content of a local file without a copy.
 
-    name: str
-    size_bytes: int
-    sha256: str
+    A reflink is a file of its own that shares blocks until one of the two changes.  A hard link is a second name: a
+    program that changes the file in place changes it under both names.
+    """
+
+    REFLINK = "reflink"
+    HARD = "hard"
 
 
 def check_output_path(output: Store, sources: Sequence[Store]) -> None:
@@ -87,7 +98,7 @@ def check_output_path(output: Store, sources: Sequence[Store]) -> None:
         )
     if output.read(CLAIM_FILE) is None and any(not _is_claim_file(name) for name in output.files()):
         raise UsageError(
-            "the output is not empty, and it is not from a run of compact",
+            "the output is not empty, and it is not from an unfinished run",
             path=str(output),
             advice="name a directory that is empty or does not exist",
         )
@@ -120,6 +131,7 @@ class Publisher:
     def __init__(self, store: Store, run_id: str) -> None:
         self.store = store
         self.run_id = run_id
+        self._fs = Fs()
 
     def begin(self) -> str | None:
         """Claim the output and empty it; return the run whose unfinished files were deleted, if there were any.
@@ -165,27 +177,78 @@ class Publisher:
             )
 
     def publish(
-        self, name: str, chunks: Iterable[Buffer], *, attempt: str, mtime_ns: int | None = None
-    ) -> PublishedFile:
-        """Write one file; its content is durable at once, its name only after its folder is synced."""
+        self,
+        name: str,
+        chunks: Iterable[Buffer],
+        *,
+        attempt: str,
+        mtime_ns: int | None = None,
+        source: FileStamp | None = None,
+    ) -> ManifestFile:
+        """Write one file; its content is durable at once, its name only after its folder is synced.
+
+        `source` is noted in the manifest, for a later incremental copy.
+        """
         self.check()
         digest = hashlib.sha256()
         part = f"{name}.{self.run_id}-{attempt}{PART_SUFFIX}"
         written = self.store.put(name, _digested(chunks, digest.update), part=part)
         if mtime_ns is not None:
             self.store.set_mtime_ns(name, mtime_ns)
-        return PublishedFile(name, written, digest.hexdigest())
+        return ManifestFile(name, written, digest.hexdigest(), source=source)
 
-    def finish(self, files: Iterable[PublishedFile], *, sources: Sequence[str], now_ms: int) -> None:
+    def link(self, name: str, source: Path, kind: LinkKind, *, attempt: str) -> bool:
+        """Give the output the content of the local file `source` without a copy; return False if that is impossible.
+
+        The name is durable only after its folder is synced.  Links need a local output.
+
+        Raises:
+            OwnershipError: the output is not ours.
+            OSError: the disk failed.
+        """
+        root = self.store.local_path
+        if root is None:
+            return False
+        self.check()
+        target = root / name
+        if kind is LinkKind.HARD:
+            # An earlier attempt may have made the link.
+            self._fs.unlink(target, missing_ok=True)
+            try:
+                self._fs.link(source.resolve(), target)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                return False
+            return True
+        part = root / f"{name}.{self.run_id}-{attempt}{PART_SUFFIX}"
+        if not self._fs.reflink(source, part):
+            return False
+        self._fs.set_mtime_ns(part, source.stat().st_mtime_ns)
+        self._fs.sync_file(part)
+        self._fs.rename(part, target)
+        return True
+
+    def finish(
+        self,
+        files: Iterable[ManifestFile],
+        *,
+        sources: Sequence[str],
+        now_ms: int,
+        partitions: Iterable[ManifestPartition] = (),
+    ) -> None:
         """Write the manifest of `files`, after a check that all exist; other files are deleted.
+
+        Files that an earlier copy holds (`held_in`) are not looked for.
 
         Raises:
             OwnershipError: the output does not belong to this run, or a file is missing or has another size.
         """
         self.check()
         listed = sorted(files, key=lambda file: file.name)
+        here = [file for file in listed if file.held_in is None]
         found = self.store.files()
-        for file in listed:
+        for file in here:
             present = found.get(file.name)
             if present is None or present.size_bytes != file.size_bytes:
                 raise OwnershipError(
@@ -194,20 +257,20 @@ class Publisher:
                     advice="keep other processes away from the output and run again",
                 )
         # Parts of abandoned attempts.
-        for name in found.keys() - {file.name for file in listed} - {CLAIM_FILE, LOCK_FILE}:
+        for name in found.keys() - {file.name for file in here} - {CLAIM_FILE, LOCK_FILE}:
             self.store.delete(name)
-        for folder in {file.name.rpartition("/")[0] for file in listed}:
+        for folder in {file.folder for file in here}:
             self.store.sync(folder)
         self.store.sync()
-        document = {
-            "schema": _SCHEMA,
-            "run_id": self.run_id,
-            "now_ms": now_ms,
-            "sources": list(sources),
-            "files": [asdict(file) for file in listed],
-        }
-        content = json.dumps(document, indent=1).encode() + b"\n"
-        self.store.put(MANIFEST_FILE, [content], part=f"{MANIFEST_FILE}.{self.run_id}{PART_SUFFIX}")
+        manifest = Manifest(
+            run_id=self.run_id,
+            now_ms=now_ms,
+            sources=tuple(sources),
+            files=tuple(listed),
+            partitions=tuple(sorted(partitions, key=lambda partition: partition.partition)),
+        )
+        part = f"{MANIFEST_FILE}.{self.run_id}{PART_SUFFIX}"
+        self.store.put(MANIFEST_FILE, format_manifest(manifest), part=part)
         self.store.sync()
         self.store.delete(CLAIM_FILE)
         self.store.sync()
@@ -233,6 +296,18 @@ def file_chunks(path: Path, size_bytes: int) -> Iterator[bytes]:
             yield chunk
 
 
+def file_digest(path: Path, size_bytes: int) -> str:
+    """Return the SHA-256 of the first `size_bytes` of a local file, in hex.
+
+    Raises:
+        SourceChangedError: the file is shorter.
+    """
+    digest = hashlib.sha256()
+    for chunk in file_chunks(path, size_bytes):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
 def _digested(chunks: Iterable[Buffer], update: Callable[[Buffer], object]) -> Iterator[Buffer]:
     for chunk in chunks:
         update(chunk)
@@ -244,7 +319,7 @@ def _digested(chunks: Iterable[Buffer], update: Callable[[Buffer], object]) -> I
 class _Part:
     """A file that was written as a part; it gets `mtime_ns` together with its final name."""
 
-    written: PublishedFile
+    written: ManifestFile
     mtime_ns: int | None = None
 
 
@@ -272,7 +347,7 @@ class PublishingFs(Fs):
         name = f"{self._folder}/{path.name}"
         pieces = counted(chunks, self._used, most_bytes=CHUNK_BYTES)
         written = self._publisher.store.write(name, _digested(pieces, digest.update))
-        self._parts[path.name] = _Part(PublishedFile(name, written, digest.hexdigest()))
+        self._parts[path.name] = _Part(ManifestFile(name, written, digest.hexdigest()))
         return written
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
@@ -302,7 +377,7 @@ class PublishingFs(Fs):
         """Return the free bytes of the filesystem that parts are written to."""
         return super().free_bytes(path) if self._publisher is None else self._publisher.store.free_bytes()
 
-    def take(self, part: PartFile) -> PublishedFile:
+    def take(self, part: PartFile) -> ManifestFile:
         """Rename a part to its final name; the name is durable once the folder is synced."""
         assert self._publisher is not None
         self._publisher.check()
@@ -312,7 +387,7 @@ class PublishingFs(Fs):
         store.move(held.written.name, name)
         if held.mtime_ns is not None:
             store.set_mtime_ns(name, held.mtime_ns)
-        return PublishedFile(name, held.written.size_bytes, held.written.sha256)
+        return ManifestFile(name, held.written.size_bytes, held.written.sha256)
 
     def discard(self) -> None:
         """Remove the parts that were not taken."""

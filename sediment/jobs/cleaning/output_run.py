@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sediment.compaction.write_behind import WriteBehind
+from sediment.engine.copying.partition_copy import PartitionCopy, copy_partition
 from sediment.engine.directory.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.output import PublishedFile, Publisher, PublishingFs, check_output_path, file_chunks
+from sediment.engine.directory.output import Publisher, PublishingFs, check_output_path, file_chunks
 from sediment.engine.directory.swap import replaced_files
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning.cleaning_run import CleaningRun
@@ -70,6 +71,7 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.listing import LogListing, list_log
 from sediment.segment_io.partition.partition_directories import find_partitions
 from sediment.segment_io.stores import ListedFs, Store, StoredFile
@@ -115,7 +117,7 @@ class PublishResult:
     `cleaning` is the result of the cleaning, `listing` the log that was cleaned; both are None if nothing was cleaned.
     """
 
-    files: tuple[PublishedFile, ...] | None
+    files: tuple[ManifestFile, ...] | None
     cleaning: CleaningResult | None = None
     listing: LogListing | None = None
     error: tuple[str, str] | None = None
@@ -216,22 +218,13 @@ def _counted(chunks: Iterator[bytes], on_bytes: OnBytes) -> Iterator[bytes]:
         on_bytes(len(chunk))
 
 
-def _copied(task: PublishTask, attempt: str, on_bytes: OnBytes) -> tuple[PublishedFile, ...]:
+def _copied(task: PublishTask, attempt: str, on_bytes: OnBytes) -> tuple[ManifestFile, ...]:
     """Copy the partition directly from the source."""
     if task.dry_run:
         return ()
-    publisher = Publisher(task.output, task.run_id)
-    task.output.make_folder(task.folder)
-    copied = []
-    for name, file in task.files.items():
-        path = f"{task.folder}/{name}"
-        chunks = _counted(task.source.chunks(path), on_bytes)
-        made = publisher.publish(path, chunks, attempt=attempt, mtime_ns=file.mtime_ns)
-        if made.size_bytes != file.size_bytes:
-            _check_listed(task)
-        copied.append(made)
-    task.output.sync(task.folder)
-    return tuple(copied)
+    work = PartitionCopy(task.source, task.folder, task.files, task.folder)
+    made = copy_partition(work, Publisher(task.output, task.run_id), attempt=attempt, on_bytes=on_bytes)
+    return tuple(copied.file for copied in made)
 
 
 def _cleaned(task: PublishTask, cleaning: CleaningTask, work: Path, attempt: str, on_bytes: OnBytes) -> PublishResult:
@@ -258,7 +251,7 @@ def _cleaned(task: PublishTask, cleaning: CleaningTask, work: Path, attempt: str
         fs.discard()
     if publisher is None:
         return PublishResult((), result, listing)
-    files: list[PublishedFile] = []
+    files: list[ManifestFile] = []
     gone: set[str] = set()
     if result.swap is not None:
         gone = {name for group in result.swap.groups for name in replaced_files(work, group, _LOCAL)}
@@ -316,7 +309,7 @@ class OutputRun(CleaningRun):
         self._publisher = Publisher(self._output, self.run_id)
         self._sources: list[_Source] = []
         self._source_of: dict[TopicPartition, _Source] = {}
-        self._files: list[PublishedFile] = []
+        self._files: list[ManifestFile] = []
         self._cleaned: dict[TopicPartition, int] = {}
         self._marked: list[Uncleanable] = []
 
@@ -525,7 +518,7 @@ class OutputRun(CleaningRun):
                     changed.add(folder)
         return changed if changed or beside else None
 
-    def _directory_files(self) -> Iterator[PublishedFile]:
+    def _directory_files(self) -> Iterator[ManifestFile]:
         for name, content in self._checkpoints():
             yield self._publisher.publish(name, [content], attempt="driver")
         marks = self._marks()

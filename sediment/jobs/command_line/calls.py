@@ -28,7 +28,15 @@ from sediment.segment_io.errors import UsageError
 TERMINAL_OPTIONS = frozenset({"json", "quiet", "log_format", "yes"})
 """Options of the terminal, which Python functions do not have."""
 
-_RENAMED = {"partition": "partitions", "set": "settings", "from": "originals"}
+_RENAMED = {
+    "partition": "partitions",
+    "set": "settings",
+    "topic": "topics",
+    "rename": "renames",
+    "until_offset": "until_offsets",
+    "from": "originals",
+    "with": "parts",  # as `from`, a word of Python
+}
 
 _Report = TypeVar("_Report", bound=RunReport[Any])
 _Outcome = TypeVar("_Outcome")

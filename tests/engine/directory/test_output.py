@@ -8,7 +8,6 @@ import pytest
 
 from sediment.engine.directory.output import (
     CLAIM_FILE,
-    MANIFEST_FILE,
     Publisher,
     PublishingFs,
     check_output_path,
@@ -16,6 +15,7 @@ from sediment.engine.directory.output import (
 )
 from sediment.segment_io.errors import OwnershipError, SourceChangedError, UsageError
 from sediment.segment_io.format.names import PartFile
+from sediment.segment_io.manifest import MANIFEST_FILE
 from sediment.segment_io.stores import Store
 
 PART = f"{0:020d}.log.run-1.part"
@@ -51,6 +51,7 @@ def test_the_manifest_comes_last_and_the_claim_goes(publisher, store):
         "run_id": "run",
         "now_ms": 7,
         "sources": ["/logs"],
+        "partitions": [],
         "files": [{"name": "t-0/x", "size_bytes": 3, "sha256": made.sha256}],
     }
     with pytest.raises(UsageError, match=r"complete already \(run run\)"):

@@ -1,0 +1,211 @@
+"""The end of a cloned log: a cut at an offset or a time, and markers for transactions that have no coordinator.
+
+    1. cut       the log ends at the offset; of a batch that spans it, the records below stay (messages of magic 0 and
+                 1: the whole message goes)
+    2. markers   each open transaction gets ABORT, or COMMIT if its coordinator had decided so
+
+A cut at a time ends the log before its first record with a later timestamp, control records included, as
+`kafka-consumer-groups --to-datetime` finds it.
+
+Both go through the live log, so that segments, indexes, leader epochs and producers stay consistent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import crc32c
+import numpy as np
+
+from sediment.engine.config import LogConfig
+from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
+from sediment.segment_io.compiled.status import OK
+from sediment.segment_io.errors import CorruptBatchError, UsageError
+from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
+from sediment.segment_io.format.compression.batch_codecs import compress, decompress
+from sediment.segment_io.format.decode import (
+    OFFSET_DELTA,
+    RECORD_FIELDS,
+    STATUS_TEXT,
+    TIMESTAMP_DELTA,
+    decode_records,
+)
+from sediment.segment_io.format.layout import (
+    ATTRIBUTES,
+    BATCH_HEADER_BYTES,
+    BATCH_STRUCT,
+    CODEC_MASK,
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    CONTROL_KEY_STRUCT,
+    CRC,
+    END_TXN_MARKER_STRUCT,
+    INT32_MAX,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_V2,
+    TIMESTAMP_TYPE_BIT,
+)
+from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
+from sediment.segment_io.format.padding import padded_copy
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.producer_state import ProducerEntry
+from sediment.segment_io.segment.reader import HeaderScan
+
+_MARKER_VERSION = 0
+_TRANSACTION_VERSION = 0  # of a marker with the producer's own epoch
+
+
+class _AtOnce:
+    """A scheduler that performs every task at once: no reader needs the files that a log removes."""
+
+    def schedule_once(self, _name: str, task: Callable[[], None], *, delay_ms: int = 0) -> None:
+        task()
+
+
+def change_end(
+    partition: TopicPartition,
+    directory: Path,
+    config: LogConfig,
+    checkpoints: PartitionCheckpoints,
+    fs: Fs,
+    *,
+    now_ms: int,
+    until_offset: int | None = None,
+    until_ms: int | None = None,
+    ends_transactions: bool = False,
+    committing: frozenset[int] = frozenset(),
+) -> int:
+    """Cut the log in `directory` and end its open transactions; return the number of transactions ended.
+
+    `committing` are the producers whose coordinator has decided to commit.
+
+    Raises:
+        UsageError: the offset is below the log start offset.
+        CorruptDataError: a batch cannot be read.
+        StorageError, OSError: the disk failed.
+    """
+    ended = 0
+    with PartitionLog.open(
+        partition,
+        directory,
+        config,
+        checkpoints,
+        fs,
+        clock=lambda: now_ms,
+        scheduler=_AtOnce(),
+        verify_transactions=False,
+    ) as log:
+        if until_ms is not None:
+            found = log.lookup_timestamp(until_ms + 1)
+            until_offset = None if found is None else found.offset
+        if until_offset is not None and until_offset < log.log_end_offset:
+            _cut(log, until_offset, fs)
+        if ends_transactions:
+            for entry in sorted(log.producers.entries.values(), key=lambda entry: entry.current_txn_first_offset):
+                if entry.has_open_transaction:
+                    _append_marker(log, entry, is_commit=entry.producer_id in committing, now_ms=now_ms)
+                    ended += 1
+        log.flush(force_last_segment=True)
+    return ended
+
+
+# ------------------------------------------------------------------------------------------------------------------ cut
+def _cut(log: PartitionLog, offset: int, fs: Fs) -> None:
+    if offset < log.log_start_offset:
+        raise UsageError(
+            f"offset {offset} is below the log start offset {log.log_start_offset}",
+            partition=str(log.partition),
+            advice="cut at an offset that the log still has",
+        )
+    spanning = _spanning_batch(log, offset, fs)
+    if spanning is None:
+        log.truncate_to(offset)
+        return
+    base_offset, content = spanning
+    log.truncate_to(base_offset)
+    if content[MAGIC] >= MAGIC_V2:
+        head = batch_head(content, offset, log.config.compaction.max_decompressed_batch_bytes)
+        log.append_as_follower(head, INT32_MAX)
+
+
+def _spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> tuple[int, bytes] | None:
+    """Return base offset and bytes of the batch that begins below `offset` and ends at or above it."""
+    base = max((each for each in log.base_offsets if each <= offset), default=log.first_base_offset)
+    path = log.directory / segment_file_name(base, SegmentFileKind.LOG)
+    for rows in HeaderScan(path):
+        reaching = np.flatnonzero(rows["last_offset"] >= offset)
+        if not reaching.size:
+            continue
+        row = rows[reaching[0]]
+        if int(row["base_offset"]) >= offset:
+            return None
+        content = fs.read_range(path, int(row["position"]), int(row["size_bytes"]))
+        return int(row["base_offset"]), content
+    return None
+
+
+def batch_head(content: bytes, end_offset: int, limit_bytes: int) -> bytes:
+    """Return a batch of magic 2 without its records at or above `end_offset`, which its header does not span any more.
+
+    Raises:
+        CorruptBatchError: the records cannot be decompressed or decoded.
+    """
+    head = list(BATCH_STRUCT.unpack_from(content))
+    base_offset, attributes, base_timestamp_ms, largest_ms = head[0], head[5], head[7], head[8]
+    codec = attributes & CODEC_MASK
+    payload = bytes(decompress(codec, content[BATCH_HEADER_BYTES:], limit_bytes=limit_bytes))
+    rows = np.zeros((head[12], RECORD_FIELDS), dtype=np.int64)
+    padded = padded_copy(payload)
+    status = decode_records(padded.ctypes.data, 0, len(payload), len(rows), rows)
+    if status != OK:
+        raise CorruptBatchError(STATUS_TEXT[status], offset=base_offset)
+    count = int(np.count_nonzero(base_offset + rows[:, OFFSET_DELTA] < end_offset))
+    kept = compress(codec, payload[: _position_after(payload, count)]) if count else b""
+    if not attributes & TIMESTAMP_TYPE_BIT:
+        largest_ms = base_timestamp_ms + int(rows[:count, TIMESTAMP_DELTA].max(initial=0))
+    head[1] = BATCH_HEADER_BYTES + len(kept) - LOG_OVERHEAD_BYTES
+    head[6], head[8], head[12] = end_offset - 1 - base_offset, largest_ms, count
+    made = bytearray(BATCH_STRUCT.pack(*head) + bytes(kept))
+    made[CRC : CRC + 4] = crc32c.crc32c(bytes(made[ATTRIBUTES:])).to_bytes(4, "big")
+    return bytes(made)
+
+
+def _position_after(payload: bytes, count: int) -> int:
+    """Return the position after the first `count` records: each begins with its length as a zigzag varint."""
+    position = 0
+    for _ in range(count):
+        length = shift = 0
+        while True:
+            byte = payload[position]
+            position += 1
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        position += length >> 1
+    return position
+
+
+# -------------------------------------------------------------------------------------------------------------- markers
+def _append_marker(log: PartitionLog, entry: ProducerEntry, *, is_commit: bool, now_ms: int) -> None:
+    kind = CONTROL_COMMIT if is_commit else CONTROL_ABORT
+    record = NewRecord(
+        now_ms,
+        CONTROL_KEY_STRUCT.pack(_MARKER_VERSION, kind),
+        END_TXN_MARKER_STRUCT.pack(_MARKER_VERSION, max(entry.coordinator_epoch, 0)),
+    )
+    head = BatchHead(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+    log.append_as_leader(
+        build_batch([record], head),
+        max(log.latest_epoch, 0),
+        origin=AppendOrigin.COORDINATOR,
+        transaction_version=_TRANSACTION_VERSION,
+    )

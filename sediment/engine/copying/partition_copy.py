@@ -1,0 +1,252 @@
+"""Copies of a partition's files, each digested and noted for the manifest.
+
+A file gets into a copy in the first of these ways that its rules allow and that works:
+
+    held      unchanged since the earlier copy: it stays there, and the manifest names that copy
+    linked    a reflink or a hard link to the source's file, or to the one in the earlier copy if it is unchanged
+    copied    read once, digested and written
+
+A file is unchanged if the earlier copy has one of its name, partition, topic id and size, and one of these holds:
+
+    trusted   size, modification time, inode and ctime are those of the copied file; the file is not read
+    compared  its SHA-256 is the same; the file is read and not written
+
+Only files of closed segments are trusted or compared.  A broker writes to the others, and it maps their indexes into
+memory, so that their times may be late.  A stamp is kept only if the file was left alone for SETTLED_NS: a later change
+could otherwise fall into the same tick of the clock.  An object store has no inode and no ctime; there, size and
+modification time are trusted, which the server sets.
+
+Invariant: a copied file that changed while it was read is an error, not a copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sediment.engine.copying.earlier_copy import EarlierFiles
+from sediment.engine.directory.output import LinkKind, Publisher
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.errors import SourceChangedError
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import SegmentFileKind, parse_segment_file
+from sediment.segment_io.fs import FileStamp
+from sediment.segment_io.manifest import ManifestFile
+from sediment.segment_io.stores import Store, StoredFile
+
+OnBytes = Callable[[int], None]
+"""Callback with the number of bytes just read; it may wait, and it may raise to end the copy."""
+
+SETTLED_NS = 2_000_000_000
+"""Age of a file's last change from which its stamp is kept; clocks of filesystems tick at least once a second."""
+
+
+class CopyMethod(StrEnum):
+    """The way in which a file got into a copy."""
+
+    COPIED = "copied"
+    REFLINKED = "reflinked"
+    HARD_LINKED = "hard-linked"
+    HELD = "held"
+
+
+_METHOD_OF_LINK = {LinkKind.REFLINK: CopyMethod.REFLINKED, LinkKind.HARD: CopyMethod.HARD_LINKED}
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRules:
+    """The ways that files may get into a copy besides being copied.
+
+    `links` are tried for files of the source, `earlier_links` for unchanged files of the earlier copy; only closed
+    segments get hard links.  Without `digests_links`, a linked file is not read, and the manifest has its digest only
+    if the earlier copy knows it.  With `holds_unchanged`, unchanged files stay in the earlier copy.
+    """
+
+    links: tuple[LinkKind, ...] = ()
+    earlier_links: tuple[LinkKind, ...] = ()
+    digests_links: bool = True
+    holds_unchanged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCopy:
+    """Files of one partition to copy: `files` of `folder` in `source`, as the driver listed them, to `target`.
+
+    `closed` are the names of files that no broker changes any more, see `closed_files`; `earlier` are the files of the
+    partition in the earlier copy.
+    """
+
+    source: Store
+    folder: str
+    files: Mapping[str, StoredFile]
+    target: str
+    closed: frozenset[str] = frozenset()
+    earlier: EarlierFiles | None = None
+    rules: CopyRules = field(default_factory=CopyRules)
+
+    def weight(self) -> int:
+        """Return the bytes of all files."""
+        return sum(file.size_bytes for file in self.files.values())
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFile:
+    """A file of the copy, and the bytes that were read and written for it."""
+
+    file: ManifestFile
+    method: CopyMethod
+    read_bytes: int
+    written_bytes: int
+
+
+def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> frozenset[str]:
+    """Return the files of the segments before the active one that end at or below `below_offset`.
+
+    For hard links, `below_offset` is the lower one of recovery point and high watermark: a broker may truncate segments
+    above it in place.
+    """
+    parsed = [(name, file) for name in names if (file := parse_segment_file(name)) is not None and not file.state]
+    bases = sorted(file.base_offset for _, file in parsed if file.kind is SegmentFileKind.LOG)
+    ends = [base for base in bases[1:] if base <= below_offset]
+    end_offset = max(ends, default=0)
+    return frozenset(name for name, file in parsed if file.base_offset < end_offset)
+
+
+def copy_partition(
+    work: PartitionCopy, publisher: Publisher, *, attempt: str, on_bytes: OnBytes
+) -> tuple[CopiedFile, ...]:
+    """Copy the files of one partition, or a part of them; their names are durable when this returns.
+
+    Raises:
+        SourceChangedError: a file is not the listed one, or changed while it was read.
+        OwnershipError: the output is not that of this run any more.
+        OSError: a disk or a store failed.
+    """
+    publisher.store.make_folder(work.target)
+    copied = tuple(_FileCopy(work, name, publisher, attempt, on_bytes).made() for name in work.files)
+    publisher.store.sync(work.target)
+    return copied
+
+
+@dataclass(slots=True)
+class _FileCopy:
+    """The copy of one file."""
+
+    work: PartitionCopy
+    file_name: str
+    publisher: Publisher
+    attempt: str
+    on_bytes: OnBytes
+    read_bytes: int = 0
+
+    def made(self) -> CopiedFile:
+        work, is_closed = self.work, self.file_name in self.work.closed
+        stamp = self._stamp()
+        kept = stamp if is_closed and _is_settled(stamp) else None
+        earlier = work.earlier.files.get(self.file_name) if work.earlier is not None and is_closed else None
+        digest = None
+        if earlier is not None and earlier.sha256 is not None and earlier.size_bytes == stamp.size_bytes:
+            if earlier.source is not None and earlier.source == stamp:
+                digest = earlier.sha256
+            elif work.rules.holds_unchanged or work.rules.earlier_links:
+                digest = self._digest()
+        unchanged = earlier if earlier is not None and digest == earlier.sha256 else None
+        if unchanged is not None and (held := self._held(unchanged, kept)) is not None:
+            return held
+        linked = self._linked(stamp, kept, digest) or (self._linked_to_earlier(unchanged, kept) if unchanged else None)
+        return linked or self._copied(stamp, kept)
+
+    @property
+    def _source_name(self) -> str:
+        return f"{self.work.folder}/{self.file_name}" if self.work.folder else self.file_name
+
+    @property
+    def _target_name(self) -> str:
+        return f"{self.work.target}/{self.file_name}" if self.work.target else self.file_name
+
+    def _stamp(self) -> FileStamp:
+        """Return the state of the source's file, which must be the listed one."""
+        stamp, listed = self.work.source.stamp(self._source_name), self.work.files[self.file_name]
+        if stamp is None or (stamp.size_bytes, stamp.mtime_ns) != (listed.size_bytes, listed.mtime_ns):
+            raise self._changed("is not the one that the driver listed")
+        return stamp
+
+    def _changed(self, what: str) -> SourceChangedError:
+        return SourceChangedError(
+            f"the file {what}",
+            partition=self.work.folder or None,
+            path=f"{self.work.source}/{self._source_name}",
+            advice="stop the broker or work on a snapshot; a copy takes no lock on its source",
+        )
+
+    def _held(self, unchanged: ManifestFile, kept: FileStamp | None) -> CopiedFile | None:
+        assert self.work.earlier is not None
+        holder = self.work.earlier.holder(unchanged)
+        if not self.work.rules.holds_unchanged or holder is None:
+            return None
+        file = ManifestFile(self._target_name, unchanged.size_bytes, unchanged.sha256, holder, kept)
+        return CopiedFile(file, CopyMethod.HELD, self.read_bytes, 0)
+
+    def _linked(self, stamp: FileStamp, kept: FileStamp | None, digest: str | None) -> CopiedFile | None:
+        """Link the source's file; `digest` is that of its content if it is known."""
+        work = self.work
+        root = work.source.local_path if work.rules.links else None
+        if root is None:
+            return None
+        for kind in self._allowed(work.rules.links):
+            if self.publisher.link(self._target_name, root / self._source_name, kind, attempt=self.attempt):
+                if digest is None and work.rules.digests_links:
+                    digest = self._digest()
+                # A hard link changes the ctime, and the next copy may make another one.
+                stamped = kept if kind is LinkKind.REFLINK else None
+                file = ManifestFile(self._target_name, stamp.size_bytes, digest, source=stamped)
+                return CopiedFile(file, _METHOD_OF_LINK[kind], self.read_bytes, 0)
+        return None
+
+    def _linked_to_earlier(self, unchanged: ManifestFile, kept: FileStamp | None) -> CopiedFile | None:
+        assert self.work.earlier is not None
+        path = self.work.earlier.path(unchanged)
+        for kind in self._allowed(self.work.rules.earlier_links) if path is not None else ():
+            assert path is not None
+            if self.publisher.link(self._target_name, path, kind, attempt=self.attempt):
+                file = ManifestFile(self._target_name, unchanged.size_bytes, unchanged.sha256, source=kept)
+                return CopiedFile(file, _METHOD_OF_LINK[kind], self.read_bytes, 0)
+        return None
+
+    def _allowed(self, kinds: Iterable[LinkKind]) -> Iterator[LinkKind]:
+        return (kind for kind in kinds if kind is LinkKind.REFLINK or self.file_name in self.work.closed)
+
+    def _copied(self, stamp: FileStamp, kept: FileStamp | None) -> CopiedFile:
+        made = self.publisher.publish(
+            self._target_name, self._chunks(), attempt=self.attempt, mtime_ns=stamp.mtime_ns, source=kept
+        )
+        after = self._stamp()
+        if made.size_bytes != stamp.size_bytes or after.inode != stamp.inode:
+            raise self._changed("changed while it was read")
+        return CopiedFile(made, CopyMethod.COPIED, self.read_bytes, made.size_bytes)
+
+    def _digest(self) -> str:
+        """Read the source's file and return its SHA-256."""
+        found = hashlib.sha256()
+        for chunk in self._chunks():
+            found.update(chunk)
+        self._stamp()
+        return found.hexdigest()
+
+    def _chunks(self) -> Iterator[Buffer]:
+        left = self.work.files[self.file_name].size_bytes
+        for chunk in self.work.source.chunks(self._source_name):
+            left -= len(chunk)
+            if left < 0:
+                raise self._changed("grew while it was read")
+            self.read_bytes += len(chunk)
+            yield chunk
+            self.on_bytes(len(chunk))
+
+
+def _is_settled(stamp: FileStamp) -> bool:
+    changed_ns = max(stamp.mtime_ns, stamp.ctime_ns or 0)
+    return time.time_ns() - changed_ns >= SETTLED_NS

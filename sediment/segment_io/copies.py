@@ -1,0 +1,24 @@
+"""Copies as sources: their manifests, and their files also if earlier copies hold them."""
+
+from __future__ import annotations
+
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.manifest import MANIFEST_FILE, Manifest, parse_manifest
+from sediment.segment_io.stores import Store
+
+
+def read_copy_manifest(copy: Store) -> Manifest:
+    """Return the manifest of a complete copy.
+
+    Raises:
+        UsageError: the directory has none, so it is not a complete copy.
+        CorruptDataError: it cannot be read.
+    """
+    document = copy.read(MANIFEST_FILE)
+    if document is None:
+        raise UsageError(
+            f"the directory has no {MANIFEST_FILE}, so it is not a complete copy",
+            path=str(copy),
+            advice="name a complete copy, or make it again",
+        )
+    return parse_manifest(document, path=str(copy))

@@ -1,0 +1,216 @@
+"""The manifest of a copied log directory: all files with their digests, and the partitions with their offsets.
+
+    run_id, now_ms, sources    the run that made the copy, its clock, and what it copied from
+    partitions                 partition, topic_id, log_start_offset, log_end_offset, leader_epoch
+    files                      name, size_bytes, sha256; for an incremental copy also held_in and source
+
+The manifest is written last, so a directory without one is not a complete copy.  An incremental copy may leave a file
+in an earlier copy: `held_in` names that copy, as a directory beside this one.  `source` is the state that the copied
+file had in its source; a later incremental copy compares it.
+
+Each partition and each file has a line of its own, and the document is written piece by piece: a copy may have a
+million files.
+
+Invariant: a name or `held_in` from a manifest never leads out of the copies, whatever the manifest contains.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+from sediment.segment_io.errors import CorruptDataError
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.fs import FileStamp
+
+MANIFEST_FILE = "sediment-manifest.json"
+
+_SCHEMA = 1
+_ENTRIES_A_PIECE = 10_000
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_Value = TypeVar("_Value")
+_BESIDE = re.compile(r"\.\./[^/\0]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """A file of a copy by its name in it; `sha256` in hex, None if its content was linked and not read.
+
+    `held_in` is the earlier copy that has the file, as `../NAME`; None: this copy has it.  `source` is the stamp of the
+    copied file; None if a later copy has to read the file again.
+    """
+
+    name: str
+    size_bytes: int
+    sha256: str | None
+    held_in: str | None = None
+    source: FileStamp | None = None
+
+    @property
+    def folder(self) -> str:
+        """Directory of the partition, empty for a file beside the partitions."""
+        return self.name.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPartition:
+    """A partition of a copy, named as in it; a value that the source does not state is None."""
+
+    partition: str
+    topic_id: str | None = None
+    log_start_offset: int | None = None
+    log_end_offset: int | None = None
+    leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The content of a manifest; files and partitions ascend by name."""
+
+    run_id: str
+    now_ms: int
+    sources: tuple[str, ...]
+    files: tuple[ManifestFile, ...]
+    partitions: tuple[ManifestPartition, ...] = ()
+
+    def holders(self) -> tuple[str, ...]:
+        """Return the earlier copies that hold files of this one, as `../NAME`."""
+        return tuple(sorted({file.held_in for file in self.files if file.held_in is not None}))
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+def format_manifest(manifest: Manifest) -> Iterator[bytes]:
+    """Yield the JSON document in pieces of bounded size."""
+    head = {
+        "schema": _SCHEMA,
+        "run_id": manifest.run_id,
+        "now_ms": manifest.now_ms,
+        "sources": list(manifest.sources),
+    }
+    yield json.dumps(head)[:-1].encode()
+    yield from _list("partitions", map(_partition_row, manifest.partitions))
+    yield from _list("files", map(_file_row, manifest.files))
+    yield b"}\n"
+
+
+def _list(key: str, rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    yield f',\n"{key}": ['.encode()
+    separator = "\n"
+    lines = map(json.dumps, rows)
+    while piece := ",\n".join(islice(lines, _ENTRIES_A_PIECE)):
+        yield f"{separator}{piece}".encode()
+        separator = ",\n"
+    yield b"]"
+
+
+def _partition_row(partition: ManifestPartition) -> dict[str, Any]:
+    return asdict(partition)
+
+
+def _file_row(file: ManifestFile) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": file.name, "size_bytes": file.size_bytes, "sha256": file.sha256}
+    if file.held_in is not None:
+        row["held_in"] = file.held_in
+    if file.source is not None:
+        row["source"] = asdict(file.source)
+    return row
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+def parse_manifest(document: bytes, *, path: str) -> Manifest:
+    """Parse a manifest; `path` names its directory in errors.
+
+    Raises:
+        CorruptDataError: it is not a manifest, or a name in it leads elsewhere.
+    """
+    try:
+        content = json.loads(document)
+        if content["schema"] != _SCHEMA:
+            raise ValueError(f"schema {content['schema']!r} is unknown")
+        return Manifest(
+            run_id=_text(content["run_id"]),
+            now_ms=_number(content["now_ms"]),
+            sources=tuple(map(_text, content["sources"])),
+            files=tuple(map(_file, content["files"])),
+            partitions=tuple(map(_partition, content.get("partitions", ()))),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptDataError(
+            f"the manifest cannot be read: {error}",
+            path=f"{path}/{MANIFEST_FILE}",
+            advice="restore it from a backup, or make the copy again",
+        ) from error
+
+
+def _file(row: Mapping[str, Any]) -> ManifestFile:
+    return ManifestFile(
+        name=_name(row["name"]),
+        size_bytes=_number(row["size_bytes"]),
+        sha256=_optional(row["sha256"], _digest),
+        held_in=_optional(row.get("held_in"), _beside),
+        source=_optional(row.get("source"), _stamp),
+    )
+
+
+def _digest(value: Any) -> str:
+    if not _DIGEST.fullmatch(_text(value)):
+        raise ValueError(f"{value!r} is not a SHA-256")
+    return str(value)
+
+
+def _beside(value: Any) -> str:
+    if not _BESIDE.fullmatch(_text(value)) or value in ("../.", "../.."):
+        raise ValueError(f"{value!r} is not a directory beside the copy")
+    return str(value)
+
+
+def _stamp(row: Mapping[str, Any]) -> FileStamp:
+    return FileStamp(
+        size_bytes=_number(row["size_bytes"]),
+        mtime_ns=_integer(row["mtime_ns"]),
+        inode=_optional(row.get("inode"), _integer),
+        ctime_ns=_optional(row.get("ctime_ns"), _integer),
+    )
+
+
+def _partition(row: Mapping[str, Any]) -> ManifestPartition:
+    return ManifestPartition(
+        partition=_name(row["partition"]),
+        topic_id=_optional(row.get("topic_id"), _text),
+        log_start_offset=_optional(row.get("log_start_offset"), _number),
+        log_end_offset=_optional(row.get("log_end_offset"), _number),
+        leader_epoch=_optional(row.get("leader_epoch"), _number),
+    )
+
+
+def _name(value: Any) -> str:
+    name = _text(value)
+    if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
+        raise ValueError(f"{name!r} is not the name of a file in the copy")
+    return name
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _number(value: Any) -> int:
+    if not 0 <= _integer(value) <= INT64_MAX:
+        raise ValueError(f"{value!r} is not a size or an offset")
+    return int(value)
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not an integer")
+    return value
+
+
+def _optional(value: Any, parse: Callable[[Any], _Value]) -> _Value | None:
+    return None if value is None else parse(value)
