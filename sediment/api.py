@@ -140,7 +140,7 @@ def compact(
         max_seconds: after this time start no partition, and abandon unfinished ones.
         hand_off: leave the cleaned segments here for the running engine that owns the log directory.
         output: write a complete log directory here, a path or a URI, and leave the source unchanged.
-        scratch: with `output`, fetch partitions of a URI into this directory.
+        scratch: with `output`, fetch partitions of a URI whose files must change first into this directory.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.

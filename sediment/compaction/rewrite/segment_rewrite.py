@@ -186,7 +186,7 @@ class _SegmentRewrite:
         """
         segment = self._task.segment
         scan = HeaderScan(self._path, size_bytes=segment.log_bytes)
-        for span in scan.spans(self._files.descriptor(segment)):
+        for span in scan.spans(self._files.file(segment)):
             self._progress(span.end - span.start)
             yield span
         if scan.end_position != segment.log_bytes:
