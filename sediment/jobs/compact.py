@@ -562,7 +562,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="With --output and a URI source: fetch a partition into DIR if its files must change first (default: $TMPDIR).",
+    help="With --output and a URI source: fetch partitions whose files must change first into DIR (default: $TMPDIR).",
 )
 @click.option(
     "--allow-network-fs",

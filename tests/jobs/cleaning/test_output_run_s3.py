@@ -24,6 +24,7 @@ from tests.segments import NOW_MS, batch_bytes, write_segment
 pytestmark = pytest.mark.s3
 
 _ACCESS = "some-key:some-secret"
+KEYS = "abcdefghijkl"
 
 
 @pytest.fixture(scope="session")
@@ -150,9 +151,9 @@ def test_segments_go_from_bucket_to_bucket_without_a_file_of_their_size(bucket, 
     """No process of the run may write a file of more than a megabyte; each segment has twelve."""
     values = [bytes([n]) * (3 << 20) for n in range(12)]
     for base in (0, 4, 8):
-        batches = [batch_bytes(n, str(n), value=values[n], timestamp=NOW_MS) for n in range(base, base + 4)]
+        batches = [batch_bytes(n, KEYS[n], value=values[n], timestamp=NOW_MS) for n in range(base, base + 4)]
         write_segment(tmp_path / "t", base, batches)
-    write_segment(tmp_path / "t", 12, [batch_bytes(12, "0", value=b"new", timestamp=NOW_MS)])
+    write_segment(tmp_path / "t", 12, [batch_bytes(12, KEYS[0], value=b"new", timestamp=NOW_MS)])
     write_segment(tmp_path / "t", 13, [])
     log_dir = make_log_dir(tmp_path / "logs", {"t-0": tmp_path / "t"}, dirty={"t-0": 0})
     source, scratch = upload(log_dir, bucket("logs")), tmp_path / "scratch"
