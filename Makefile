@@ -79,7 +79,7 @@ conformance: setup ## compare Sediment with Kafka's own classes on random logs (
 	@$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
 
 schemas: setup ## write the message schemas from the JARs of Kafka (downloads them once)
-	@$(BIN)/python -m tests.conformance.message_schemas
+	@$(BIN)/python -m tests.conformance.formats.message_schemas
 
 conformance-nightly: setup ## run conformance on 10,000 logs
 	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_LOADS=6000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 SEDIMENT_CONFORMANCE_MESSAGES=200 $(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)

@@ -23,8 +23,8 @@ from rich.table import Table
 
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from tests.conformance.oracle import KafkaOracle, OracleUnavailableError, TimedAppends

@@ -22,7 +22,7 @@ from sediment.segment_io.format.compression.batch_codecs import compress
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.rebuild import varlong_bytes, write_varlong
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.snapshots import encode_snapshot
+from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 from sediment.segment_io.segment.writer import lay_out_segments
 
 KEY_BYTES = 16

@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, UsageError
-from sediment.segment_io.format import record_batch
+from sediment.segment_io.format import batch_builder
+from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, RecordContent
 from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
 from sediment.segment_io.format.layout import (
     CODEC_NAMES,
@@ -27,7 +28,6 @@ from sediment.segment_io.format.layout import (
     NO_LEADER_EPOCH,
     NO_SEQUENCE,
 )
-from sediment.segment_io.format.record_batch import BatchHead, NewRecord, RecordContent
 from sediment.segment_io.segment.batch_reader import (
     AbortedTransaction,
     Batch,
@@ -118,7 +118,7 @@ def build_batch(
         level=level,
         append_time_ms=append_time_ms,
     )
-    return record_batch.build_batch(given, head if producer is None else _of_producer(head, producer))
+    return batch_builder.build_batch(given, head if producer is None else _of_producer(head, producer))
 
 
 def transaction_marker(
@@ -159,7 +159,7 @@ def transaction_marker(
     )
     head = BatchHead(base_offset=base_offset, leader_epoch=leader_epoch, is_control=True)
     producer = Producer(producer_id, producer_epoch, NO_SEQUENCE, is_transactional=True)
-    return record_batch.build_batch([marker], _of_producer(head, producer))
+    return batch_builder.build_batch([marker], _of_producer(head, producer))
 
 
 def _of_producer(head: BatchHead, producer: Producer) -> BatchHead:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.scenarios import counted
+from tests.project.scenarios import counted
 
 settings.register_profile(
     "sediment", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]

@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels.record_filter import find_survivors
+from sediment.compaction.kernels.record_retention import find_survivors
 from sediment.compaction.kernels.scan_chunk import scan_chunk
 from sediment.compaction.kernels.transactions import DISCARD, LEGACY, TOMBSTONES_GO, UNREADABLE
 from sediment.segment_io.buffers import Buffer

@@ -26,11 +26,11 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.group_output import OUTPUT_PAGES, GroupOutput
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels import registers, sweep
-from sediment.compaction.kernels.batches import Batches, KeyMap, Rows
+from sediment.compaction.kernels.batch_decoder import Batches, KeyMap, Rows
+from sediment.compaction.kernels.batch_retention import ActiveProducers
 from sediment.compaction.kernels.collect_keys import RunKeys, collect_keys, digest_of
 from sediment.compaction.kernels.fill_map import fill_map
 from sediment.compaction.kernels.offset_map import TABLE_PAGES, OffsetMap
-from sediment.compaction.kernels.record_filter import ActiveProducers
 from sediment.compaction.kernels.transactions import UNREADABLE
 from sediment.compaction.split import SplitContents
 from sediment.segment_io.buffers import Buffer

@@ -28,16 +28,16 @@ import click
 
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.compaction.strategy import KeyEquality, Strategy
-from sediment.engine.directory.backup_catalogue import OriginalPartition, partition_before, segment_file_names
-from sediment.engine.directory.backup_links import (
+from sediment.engine.directory.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
+from sediment.engine.directory.originals.backup_links import (
     BackupLinks,
     check_backup_path,
     check_originals_path,
     snapshot_log_dir,
     snapshot_partition,
 )
-from sediment.engine.directory.interrupted_swaps import finish_interrupted
-from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
+from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
 from sediment.engine.directory.spool import check_announced, spool_swap
 from sediment.engine.directory.swap import commit, discard_parts, make_durable
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable

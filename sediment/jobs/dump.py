@@ -38,7 +38,6 @@ from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, error
 from sediment.jobs.command_line.standard_output import SafeConsole, as_text, error_console, write_result
 from sediment.jobs.completion import complete_partition, complete_path
 from sediment.jobs.reporting.result import Result
-from sediment.jobs.settings.cluster_settings import check_patterns
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
@@ -47,6 +46,7 @@ from sediment.segment_io.internal_topics.coordinator_records import (
     decode_control_record,
     decode_coordinator_record,
 )
+from sediment.segment_io.partition.partition_directories import check_patterns
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source, find_sources
 from sediment.segment_io.tables.planning import TableTask, UnreadableRange, parse_range, plan_table

@@ -35,8 +35,6 @@ import click
 from rich.console import Console
 
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.backup_catalogue import OriginalPartition, partition_before
-from sediment.engine.directory.backup_links import BackupLinks, check_originals_path
 from sediment.engine.directory.delete_segments import (
     expire_log,
     expired_files,
@@ -47,6 +45,8 @@ from sediment.engine.directory.delete_segments import (
 )
 from sediment.engine.directory.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
+from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
+from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options

@@ -45,13 +45,11 @@ from sediment.jobs.reporting.run_report import (
     print_failures,
     report_table,
 )
-from sediment.jobs.settings.cluster_settings import check_patterns
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import LockLostError, SedimentError
 from sediment.segment_io.format.checkpoints import format_offset_checkpoint
 from sediment.segment_io.format.names import (
-    CLEAN_SHUTDOWN_FILE,
     LOCK_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
@@ -62,8 +60,9 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
+from sediment.segment_io.partition.clean_shutdown_file import CleanShutdown, write_clean_shutdown
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, log_start_entries
-from sediment.segment_io.partition.partition_directories import find_partitions
+from sediment.segment_io.partition.partition_directories import check_patterns, find_partitions
 
 RECOVERED = "recovered"
 
@@ -314,7 +313,7 @@ def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome]
     if not is_whole or len(loaded) < len(outcomes):
         return False
     # No broker epoch: a controller must not treat a replica that lost its tail as one that stopped cleanly.
-    fs.replace_file(directory.path / CLEAN_SHUTDOWN_FILE, b"", like=like)
+    write_clean_shutdown(fs, directory.path, CleanShutdown(None), like=like)
     return True
 
 

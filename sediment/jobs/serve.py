@@ -28,16 +28,18 @@ from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.command_line.options import message_console
 from sediment.jobs.command_line.standard_output import write_result
+from sediment.jobs.completion import complete_partition
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.jobs.reporting.run_report import SCHEMA
+from sediment.jobs.settings.directories import configured_log_dirs
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
-from sediment.server.endpoints import parse_endpoint
 from sediment.server.kafka_server import KafkaServer, Security, ServerOptions
+from sediment.server.network.endpoints import parse_endpoint
 from sediment.server.read_only.catalog import CatalogOptions
 from sediment.server.read_only.frozen_log import FrozenLog
 from sediment.server.read_only.frozen_segment import UnreadableRange
@@ -50,7 +52,7 @@ _LOGGER = logging.getLogger(__name__)
 _METRICS_SECONDS = 15.0
 _NEVER_MS = 10 * 365 * 86_400_000
 _OWN_PREFIX = "sediment."
-_OWN_FIELDS = frozenset({"request_receive_timeout_ms"})
+_OWN_FIELDS = frozenset({"request_receive_timeout_ms", "group_members_max_bytes", "groups_max_bytes"})
 _FROM_DIRECTORY = frozenset({"node_id"})
 
 
@@ -88,6 +90,7 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
     fs = Fs()
     messages = message_console(quiet=quiet, plain=True)
     with stop_on_signals() as stop:
+        messages.print(f"loading {', '.join(map(str, options.directories))}")
         server = KafkaServer(options, fs)
         with server:
             _announce(server, options, messages)
@@ -192,6 +195,22 @@ def _partition(name: TopicPartition, log: FrozenLog, unreadable: Sequence[Unread
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep the offsets that consumers commit in DIR, outside every LOG_DIR (default: in memory).",
 )
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    metavar="TOPIC-N",
+    shell_complete=complete_partition,
+    help="Serve only these partitions, by name or glob.  A pattern that matches nothing is an error.",
+)
+@click.option("--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing.")
+@click.option(
+    "--metadata",
+    "metadata_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Read topic ids, configs and users from __cluster_metadata-0 in DIR.",
+)
 @click.option("--to-log-end", is_flag=True, help="Serve records past the high watermark too, for copies of followers.")
 @click.option(
     "--as",
@@ -243,6 +262,9 @@ def command(
     listen: str,
     advertise: str | None,
     state: Path | None,
+    partitions: tuple[str, ...],
+    allow_empty_selection: bool,
+    metadata_dir: Path | None,
     to_log_end: bool,
     renamings: tuple[str, ...],
     tls_cert: Path | None,
@@ -264,9 +286,12 @@ def command(
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         if not read_only:
-            raise UsageError("only read-only serving is possible so far", advice="give --read-only")
+            raise UsageError(
+                "a server that takes writes is not built yet",
+                advice="give --read-only to serve the directories as they are",
+            )
         settings = Settings.load(config, sets)
-        directories = log_dirs or settings.log_dirs()
+        directories = log_dirs or configured_log_dirs(settings)
         if not directories:
             raise UsageError(
                 "no LOG_DIR is given", advice="name a log directory, or give --config FILE with log.dirs in it"
@@ -278,7 +303,13 @@ def command(
             directories=directories,
             listen=parse_endpoint(listen, "--listen"),
             advertise=None if advertise is None else parse_endpoint(advertise, "--advertise", least_port=1),
-            catalog=CatalogOptions(to_log_end=to_log_end, renamings=tuple(map(parse_renaming, renamings))),
+            catalog=CatalogOptions(
+                to_log_end=to_log_end,
+                renamings=tuple(map(parse_renaming, renamings)),
+                partitions=partitions,
+                allow_empty_selection=allow_empty_selection,
+                metadata=metadata_dir,
+            ),
             security=Security(certificate=tls_cert, key=tls_key, users=users, insecure=insecure),
             state=state,
             request_log=request_log,

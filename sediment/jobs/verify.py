@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sediment.engine.directory.backup_links import BEFORE_OF_FILE
-from sediment.engine.directory.before_mark import BeforeMark, fingerprint, read_mark
+from sediment.engine.directory.originals.backup_links import BEFORE_OF_FILE
+from sediment.engine.directory.originals.before_mark import BeforeMark, fingerprint, read_mark
 from sediment.jobs.command_line.options import CommonOptions, options_of_two_directories
 from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG
-from sediment.jobs.settings.cluster_settings import check_patterns, settings_of_logs
+from sediment.jobs.settings.cluster_settings import settings_of_logs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import create_session, plain_session
 from sediment.jobs.spark.task_pool import run_on_executors
@@ -66,6 +66,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, read_checkpoints
+from sediment.segment_io.partition.partition_directories import check_patterns
 from sediment.segment_io.partition.sources import Source, find_sources
 
 if TYPE_CHECKING:

@@ -1,7 +1,18 @@
-"""Type of the bytes that readers and writers take."""
+"""Type of the bytes that readers and writers take, and bytes counted while they are written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+def counted(chunks: Iterable[Buffer], on_bytes: Callable[[int], None], *, most_bytes: int) -> Iterator[Buffer]:
+    """Yield `chunks` in pieces of at most `most_bytes`; call `on_bytes` with the size of each after it was taken."""
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        for start in range(0, len(view), most_bytes):
+            piece = view[start : start + most_bytes]
+            yield piece
+            on_bytes(len(piece))

@@ -24,7 +24,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey, advertised_versions, r
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.protocol.headers import decode_request_header
 from sediment.segment_io.protocol.schema import VersionRange
-from sediment.server.request_channel import ReceivedFrame
+from sediment.server.network.request_channel import ReceivedFrame
 from sediment.server.request_metrics import request_name
 from sediment.server.requests import Handler, Request, RequestTimes
 
@@ -77,6 +77,7 @@ class KafkaApis:
             response = self._apis[request.api_key].handler(request)
             if response is None:
                 request.times.handled_ns = time.monotonic_ns()
+                request.message = None  # its views of the frame would keep that for the whole wait
             else:
                 request.respond(response)
         except Exception as error:

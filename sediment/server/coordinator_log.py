@@ -11,14 +11,16 @@ Invariants: the files are only read.  Memory is one table, whatever the size of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.layout import NO_PRODUCER_ID
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LOGGER = logging.getLogger(__name__)
+_Value = TypeVar("_Value")
 _NULL_KEY = -1
 _COLUMNS = ("key", "value", "offset", "producerId", "control")
 
@@ -47,8 +50,7 @@ class CoordinatorLog:
         return self.source.partition.partition
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedRecord:
+class LoggedRecord(NamedTuple):
     """Record of a coordinator's log; `producer_id` is -1 outside a transaction, `is_control` marks the end of one."""
 
     key: bytes
@@ -69,6 +71,50 @@ def coordinator_partition(key: str, partition_count: int) -> int:
         code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
     signed = code - (1 << 32) if code >> 31 else code
     return (0 if signed == -(1 << 31) else abs(signed)) % partition_count
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorTopic:
+    """Topic of a coordinator: the logs of its partitions that can be opened.
+
+    `partition_count` is the number of partitions that it had on the broker, and `unreadable` gets the numbers of those
+    that turn out to be unreadable.
+    """
+
+    logs: Sequence[CoordinatorLog]
+    partition_count: int
+    unreadable: set[int] = field(default_factory=set)
+
+    def partition_of(self, key: str) -> int:
+        """Return the partition that holds a group or a transactional id."""
+        return coordinator_partition(key, self.partition_count)
+
+    def is_unreadable(self, key: str) -> bool:
+        """Return True if the partition of a group or a transactional id cannot be read."""
+        return bool(self.unreadable) and self.partition_of(key) in self.unreadable
+
+    def replay(self, replay_log: Callable[[CoordinatorLog], Mapping[str, _Value]]) -> dict[str, _Value]:
+        """Return what `replay_log` finds in each partition by key.
+
+        If several partitions hold a key, the one that it belongs to counts.  A partition that cannot be read is left
+        out, with an error in the log.
+        """
+        found: dict[str, _Value] = {}
+        for log in self.logs:
+            try:
+                replayed = replay_log(log)
+            except (SedimentError, OSError) as error:
+                self.leave_out(log.source.partition, error)
+                continue
+            for key, value in replayed.items():
+                if key not in found or self.partition_of(key) == log.partition:
+                    found[key] = value
+        return found
+
+    def leave_out(self, partition: TopicPartition, error: SedimentError | OSError) -> None:
+        """Note that a partition cannot be read."""
+        self.unreadable.add(partition.partition)
+        _LOGGER.error("%s cannot be read, and clients get an error for what it holds: %s", partition, error)
 
 
 def read_records(log: CoordinatorLog, fs: Fs) -> Iterator[LoggedRecord]:
@@ -93,7 +139,7 @@ def _current_records(table: pa.RecordBatch) -> Iterator[LoggedRecord]:
     kept = table.take(np.flatnonzero(~_superseded(table)))
     for row in zip(*(column.to_pylist() for column in kept.columns), strict=True):
         if row[0] is not None:
-            yield LoggedRecord(*row)
+            yield LoggedRecord._make(row)
 
 
 def _superseded(table: pa.RecordBatch) -> npt.NDArray[np.bool_]:

@@ -21,13 +21,14 @@ Source: Kafka's BrokerServer and SocketServer.
 
 from __future__ import annotations
 
+import gc
 import logging
 import resource
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -41,9 +42,8 @@ from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.units import NS_PER_MS
 from sediment.server.apis import Features, KafkaApis
-from sediment.server.coordinator_log import CoordinatorLog
+from sediment.server.coordinator_log import CoordinatorLog, CoordinatorTopic
 from sediment.server.delayed import Timer
-from sediment.server.endpoints import Endpoint, choose_advertised
 from sediment.server.groups.group_coordinator import GroupCoordinator
 from sediment.server.groups.state_directory import StateDirectory
 from sediment.server.groups.stored_groups import replay_groups
@@ -57,7 +57,9 @@ from sediment.server.handlers.metadata import MetadataHandlers, Node
 from sediment.server.handlers.refused import RefusedHandlers
 from sediment.server.handlers.transactions import TransactionHandlers
 from sediment.server.metrics_text import metrics_text
-from sediment.server.processor import Listener
+from sediment.server.network.endpoints import Endpoint, choose_advertised
+from sediment.server.network.processor import Listener
+from sediment.server.network.socket_server import SocketServer, bind
 from sediment.server.read_only.catalog import CatalogOptions, open_catalog
 from sediment.server.read_only.warm_up import warm_up
 from sediment.server.request_log import RequestLog
@@ -68,7 +70,6 @@ from sediment.server.security.exposure import choose_credentials, security_proto
 from sediment.server.security.sasl import SaslAuthenticator, SaslHandlers, SaslMechanisms
 from sediment.server.security.tls import server_context
 from sediment.server.server_config import ServerConfig
-from sediment.server.socket_server import SocketServer, bind
 from sediment.server.transactions.stored_transactions import replay_transactions
 
 _LOGGER = logging.getLogger(__name__)
@@ -233,36 +234,59 @@ class KafkaServer:
     def _load_in_background(self, coordinator: GroupCoordinator, transactions: TransactionHandlers) -> None:
         """Load groups and transactions; until they are there, clients try again."""
 
+        def load() -> None:
+            with _without_collections():
+                load_groups()
+                load_transactions()
+
         def load_groups() -> None:
-            coordinator.load(replay_groups(*self._coordinator_logs(CONSUMER_OFFSETS), self._fs))
+            try:
+                topic = self._coordinator_topic(CONSUMER_OFFSETS)
+                coordinator.load(topic.replay(lambda log: replay_groups(log, self._fs)), topic.is_unreadable)
+            except Exception:
+                _LOGGER.exception("the groups cannot be loaded, and clients get an error for them")
+                coordinator.load({}, lambda _: True)
 
         def load_transactions() -> None:
-            transactions.load(replay_transactions(*self._coordinator_logs(TRANSACTION_STATE), self._fs))
-
-        def load() -> None:
-            for what, load_one in (("groups", load_groups), ("transactions", load_transactions)):
-                try:
-                    load_one()
-                except (SedimentError, OSError) as error:
-                    _LOGGER.error("the %s cannot be loaded, and clients wait for them in vain: %s", what, error)
+            try:
+                topic = self._coordinator_topic(TRANSACTION_STATE)
+                transactions.load(topic.replay(lambda log: replay_transactions(log, self._fs)), topic.is_unreadable)
+            except Exception:
+                _LOGGER.exception("the transactions cannot be loaded, and clients get an error for them")
+                transactions.load({}, lambda _: True)
 
         threading.Thread(target=load, name="group-metadata-manager-0", daemon=True).start()
 
-    def _coordinator_logs(self, topic_name: str) -> tuple[list[CoordinatorLog], int]:
-        """Return the logs of an internal topic, and its number of partitions."""
-        topic = self.catalog.topic(topic_name)
+    def _coordinator_topic(self, name: str) -> CoordinatorTopic:
+        """Return an internal topic with the logs of its partitions."""
+        topic = self.catalog.coordinator_topics.get(name)
         if topic is None:
-            return [], 1
-        logs = [
-            CoordinatorLog(
-                Source(log.partition, log.directory),
-                Bounds(first_offset=log.log_start_offset, end_offset=log.high_watermark),
-            )
-            for log in topic.partitions.values()
-        ]
+            return CoordinatorTopic([], 1)
         metadata = self.catalog.metadata
-        stated = metadata.partitions.get(topic_name, ()) if metadata is not None else ()
-        return logs, max((*stated, *topic.partitions)) + 1
+        stated = metadata.partitions.get(name, ()) if metadata is not None else ()
+        logs: list[CoordinatorLog] = []
+        partition_count = max((*stated, *topic.partitions, *topic.unreadable)) + 1
+        found = CoordinatorTopic(logs, partition_count, set(topic.unreadable))
+        for log in topic.partitions.values():
+            try:
+                bounds = Bounds(first_offset=log.log_start_offset, end_offset=log.high_watermark)
+            except (SedimentError, OSError) as error:
+                found.leave_out(log.partition, error)
+            else:
+                logs.append(CoordinatorLog(Source(log.partition, log.directory), bounds))
+        return found
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Pause the garbage collector, which would look through a million loaded offsets again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _raise_open_files_limit(connections: int) -> None:

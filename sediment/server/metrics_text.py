@@ -17,7 +17,7 @@ from sediment.server.request_metrics import STAGES, TOTAL_TIME_BUCKETS_MS, Reque
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from sediment.server.socket_server import SocketServer
+    from sediment.server.network.socket_server import SocketServer
 
 _REQUESTS = "kafka_network_request_metrics"
 _LABELS = ("request", "version")

@@ -1,7 +1,8 @@
 """The config of the server.
 
 Field names are Kafka's keys with underscores, defaults are Kafka's own, but for two that Kafka leaves without limit:
-`max.connections` and `queued.max.request.bytes`.  Keys that begin with `sediment` have that prefix left out.
+`max.connections` and `queued.max.request.bytes`.  The prefix of keys that begin with `sediment` is left
+out.
 
 Source: Kafka's SocketServerConfigs, ServerConfigs, QuotaConfig and GroupCoordinatorConfig.
 """
@@ -34,6 +35,8 @@ _RANGES: dict[str, Range] = {
     "group_max_session_timeout_ms": INT,
     "group_initial_rebalance_delay_ms": INT,
     "group_max_size": POSITIVE_INT,
+    "group_members_max_bytes": AT_LEAST_ONE,
+    "groups_max_bytes": AT_LEAST_ONE,
     "offset_metadata_max_bytes": INT,
     "offsets_retention_minutes": POSITIVE_INT,
     "offsets_retention_check_interval_ms": AT_LEAST_ONE,
@@ -98,6 +101,12 @@ class ServerConfig:
 
     group_max_size: int = INT32_MAX
     """Members of one group."""
+
+    group_members_max_bytes: int = 16_777_216
+    """Memory of the members of one group: their metadata and assignments, and 1 KiB each."""
+
+    groups_max_bytes: int = 134_217_728
+    """Memory of the groups, members and offsets that clients add, all groups together."""
 
     offset_metadata_max_bytes: int = 4_096
     """Largest metadata of a committed offset."""

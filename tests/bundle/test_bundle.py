@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -13,12 +14,12 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from tests.jobs.settings.test_clusters import free_port, wait_for
 
 from tests.archives import unpack
 from tests.corpus import assert_same_log, load_case
-from tests.distributions import bare_environment
 from tests.jobs.log_dirs import corpus_log_dir
+from tests.project.distributions import bare_environment
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.bundle, pytest.mark.timeout(600)]
 
@@ -63,6 +64,12 @@ class Cluster:
         return self.submit(script, *arguments)
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     assert BUNDLE.exists(), "make bundle makes it"
@@ -90,7 +97,7 @@ def cluster(tmp_path_factory):
                     subprocess.Popen(command, cwd=scratch, stdout=sink, stderr=subprocess.STDOUT, env=environment)
                 )
             if number == 0:
-                wait_for(lambda log=log: "I have been elected leader" in log.read_text())
+                wait_until(lambda log=log: "I have been elected leader" in log.read_text())
         yield Cluster(scratch, url, environment)
     finally:
         for process in processes:

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from tests.corpus import assert_same_log, load_case
-from tests.distributions import bare_environment, build, install
 from tests.jobs.log_dirs import corpus_log_dir
+from tests.project.distributions import bare_environment, build, install
 
 pytestmark = [pytest.mark.bundle, pytest.mark.timeout(600)]
 

@@ -30,7 +30,7 @@ from sediment.segment_io.format.layout import MAGIC_PREFIX_BYTES
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
-from sediment.segment_io.partition.snapshots import encode_snapshot
+from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 from tests.conformance.cases import Case, Fails, keep, kept, read_kept, shrunk
 from tests.conformance.oracle import KafkaFailedError, KafkaOracle, LogState
 from tests.corpus import assert_same_log

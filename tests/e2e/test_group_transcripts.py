@@ -25,7 +25,7 @@ from tests.server.handlers.group_servers import (
     subscription,
     sync_request,
 )
-from tests.server.listeners import Client
+from tests.server.network.listeners import Client
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -11,7 +11,7 @@ import pytest
 from tests.corpus import load_case
 from tests.e2e import console_tools as tools
 from tests.jobs.log_dirs import sediment_process
-from tests.pages import run_page
+from tests.project.pages import run_page
 from tests.served import unpacked
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -26,8 +26,8 @@ from sediment.segment_io.partition.index_check import check_indexes
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
+from sediment.segment_io.partition.producer_snapshots import parse_snapshot
 from sediment.segment_io.partition.slices import Bounds, plan_slices
-from sediment.segment_io.partition.snapshots import parse_snapshot
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.reader import HeaderScan
 from sediment.segment_io.segment.recovery_scan import find_batches_after, scan_segment

@@ -32,7 +32,7 @@ from sediment.engine.live.log.partition_log import Isolation, PartitionLog
 from sediment.jobs.delta_lake.refresh_plan import PartitionProgress, RefreshProgress, parse_progress, progress_json
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format.checkpoints import parse_clean_shutdown, parse_meta_properties, parse_partition_metadata
+from sediment.segment_io.format.checkpoints import parse_meta_properties, parse_partition_metadata
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import UNCLEANABLE_FILE
 from sediment.segment_io.fs import Fs
@@ -44,6 +44,7 @@ from sediment.segment_io.internal_topics.coordinator_records import (
 from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 from sediment.segment_io.internal_topics.metadata_records import decode_metadata_record
 from sediment.segment_io.manifest import MANIFEST_FILE
+from sediment.segment_io.partition.clean_shutdown_file import parse_clean_shutdown
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, read_checkpoints
 from sediment.segment_io.partition.log_view import open_view

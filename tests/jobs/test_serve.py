@@ -18,7 +18,7 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from tests.jobs.log_dirs import sediment, sediment_process
 from tests.served import contents, serving, unpacked
-from tests.server.listeners import Client, api_versions
+from tests.server.network.listeners import Client, api_versions
 from tests.server.security.certificates import write_certificates
 from tests.server.security.test_credentials import credential, line
 from tests.server.security.test_sasl import scram
@@ -68,6 +68,36 @@ def test_a_server_serves_writes_nothing_and_stops_cleanly(directory, tmp_path):
     assert contents(directory) == before
     assert 'requests_total{request="Metadata",version="12"} 1.0' in metrics.read_text()
     assert [json.loads(each)["request"] for each in log.read_text().splitlines()] == ["ApiVersions", "Metadata"]
+
+
+def test_only_the_selected_partitions_are_served_and_groups_keep_their_offsets(directory):
+    options = ("--partition", "orders-1", "--partition", "pr*", "--allow-empty-selection", "--partition", "none-*")
+    with serving(directory, "--read-only", *options) as served, connect(served.bootstrap) as client:
+        assert served.said[:2] == [
+            f"loading {directory}",
+            "serving 2 partitions of 2 topics, read-only, with PLAINTEXT",
+        ]
+        topics = client.ask(m.MetadataRequest(topics=None), 12).topics
+        found = {each.name: [partition.partition_index for partition in each.partitions] for each in topics}
+        assert found == {"orders": [1], "prices": [0]}
+        wait_until(lambda: _offset(client, "billing") is not None)
+        assert _offset(client, "billing") == 5
+
+
+def test_the_metadata_log_may_lie_in_another_directory(directory, tmp_path):
+    copy = unpacked(tmp_path / "data")
+    (tmp_path / "metadata").mkdir()
+    (copy / "__cluster_metadata-0").rename(tmp_path / "metadata" / "__cluster_metadata-0")
+    with (
+        serving(directory, "--read-only") as whole,
+        serving(copy, "--read-only", "--metadata", tmp_path / "metadata") as split,
+    ):
+        ids = []
+        for server in (whole, split):
+            with connect(server.bootstrap) as client:
+                topics = client.ask(m.MetadataRequest(topics=None), 12).topics
+                ids.append({each.name: each.topic_id for each in topics})
+        assert ids[0] == ids[1]
 
 
 def test_a_server_that_was_started_in_the_background_stops_on_sigint_and_prints_its_json(directory):
@@ -168,7 +198,9 @@ def test_the_command_does_not_load_spark():
 
 
 WRONG_USE = {
-    "no read-only": ([], "only read-only serving is possible so far; give --read-only"),
+    "no read-only": ([], "a server that takes writes is not built yet; give --read-only"),
+    "no such partition": (["--partition", "order-*"], "--partition 'order-*' matches no partition of"),
+    "no metadata": (["--metadata", "/tmp"], "--metadata /tmp does not hold __cluster_metadata-0"),
     "another address": (["--listen", "192.0.2.7:0"], "is reached by other machines"),
     "wildcard": (["--listen", "0.0.0.0:0", "--insecure"], "--advertise HOST:PORT"),
     "malformed address": (["--listen", "9092"], "--listen '9092' is not HOST:PORT"),

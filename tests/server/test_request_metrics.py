@@ -14,7 +14,7 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.metrics_text import metrics_text
 from sediment.server.request_metrics import stage_durations_ns
 from sediment.server.requests import Request, RequestTimes
-from tests.server.listeners import Running, api_versions, listener
+from tests.server.network.listeners import Running, api_versions, listener
 from tests.waiting import wait_until
 
 MS = 1_000_000

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from tests.corpus import load_case
-from tests.pages import run_page
+from tests.project.pages import run_page
 from tests.served import unpacked
 
 PAGE = Path(__file__).parents[2] / "docs" / "query" / "serve.md"

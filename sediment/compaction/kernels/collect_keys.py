@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels.batches import (
+from sediment.compaction.kernels.batch_decoder import (
     Batches,
     KeyMap,
     Rows,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels.batches import Batches, KeyMap, Rows, decode_keys, flags_of, read_header
+from sediment.compaction.kernels.batch_decoder import Batches, KeyMap, Rows, decode_keys, flags_of, read_header
 from sediment.compaction.kernels.offset_map import FULL, OFFSET_SLOT_BYTES, put_bounded
 from sediment.compaction.kernels.registers import (
     CURSOR,

@@ -7,11 +7,13 @@
 
 `sweep_chunk` takes each batch below CURSOR through six steps (kafka-log 02 §6.2, §6.4):
 
-1. Read the header, and check that offsets fall as the sweep goes on.  `batches.read_header`
-2. Decide about the batch as a whole: is it discarded, and does its header stay if no record does?  `record_filter`
+1. Read the header, and check that offsets fall as the sweep goes on.  `batch_decoder.read_header`
+2. Decide about the batch as a whole: is it discarded, and does its header stay if no record does?
+   `batch_retention`
 3. Settle a batch without a record to look at: write its header or nothing.  `_settle_whole`
-4. Decode its records and hash their keys, once the buffers and the map have room for all of them.  `batches`
-5. Filter the records.  `record_filter.filter_records`
+4. Decode its records and hash their keys, once the buffers and the map have room for all of them.
+   `batch_decoder`
+5. Filter the records.  `record_retention.filter_records`
 6. Emit the batch: its header, a verbatim copy, or the survivors in a rebuilt batch.  `_emit_survivors`
 
 The sweep is resumable.  If it cannot go on by itself (decompress, compress, enlarge the map or a buffer), it returns
@@ -32,7 +34,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sediment.compaction.kernels.batches import (
+from sediment.compaction.kernels.batch_decoder import (
     Batches,
     Header,
     KeyMap,
@@ -44,18 +46,10 @@ from sediment.compaction.kernels.batches import (
     prefetch_ahead,
     read_header,
 )
+from sediment.compaction.kernels.batch_retention import ActiveProducers, is_discarded, keeps_header
+from sediment.compaction.kernels.delete_horizon import horizon_has_passed, needs_horizon, tombstones_expire
 from sediment.compaction.kernels.offset_map import OFFSET_SLOT_BYTES, SET_SLOT_BYTES
-from sediment.compaction.kernels.record_filter import (
-    ActiveProducers,
-    count_survivors,
-    decode_survivors,
-    filter_records,
-    horizon_has_passed,
-    is_discarded,
-    keeps_header,
-    needs_horizon,
-    tombstones_expire,
-)
+from sediment.compaction.kernels.record_retention import count_survivors, decode_survivors, filter_records
 from sediment.compaction.kernels.registers import (
     BY_BITMAP,
     BY_OCCURRENCE,

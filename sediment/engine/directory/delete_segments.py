@@ -25,7 +25,7 @@ from sediment.segment_io.format.checkpoints import format_leader_epochs
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
-from sediment.segment_io.partition.snapshots import encode_snapshot
+from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 
 if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView

@@ -43,7 +43,6 @@ from sediment.segment_io.errors import (
 from sediment.segment_io.format.indexes import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.format.layout import (
     INT64_MAX,
-    MAX_SEGMENT_BYTES,
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
     TIME_ENTRY_STRUCT,
@@ -55,17 +54,15 @@ from sediment.segment_io.format.names import (
     SegmentFileKind,
     TopicPartition,
     parse_segment_file,
-    segment_file_name,
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
-from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.listing import check_segment_files, list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerState
 from sediment.segment_io.units import NS_PER_MS
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
-_INDEX_KINDS = (_OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX)
 
 _Result = TypeVar("_Result")
 
@@ -164,7 +161,7 @@ def load_log(
 
 # -------------------------------------------------------------------------------------------------------------- loading
 def _load(state: LoadState) -> LoadedLog:
-    _check_names(state)
+    check_segment_files(state.partition, state.directory, state.fs)
     state.epochs = read_leader_epochs(state.fs, state.directory / LEADER_EPOCH_FILE) or ()
     state.repairs += finish_interrupted(state.directory, state.fs)
     _remove_temporary_files(state)
@@ -214,49 +211,6 @@ def _load_and_recover(state: LoadState) -> tuple[int, int]:
     else:
         recover_unverified(state)
     return _settle_ends(state)
-
-
-def _check_names(state: LoadState) -> None:
-    """Refuse special files, oversized logs, and logs or indexes whose name has no offset, as a broker does.
-
-    If an offset has more or fewer than 20 digits, a broker uses the file with 20 digits instead, and creates an empty
-    segment if that is missing.  Here the load fails, so that the log is not ignored.
-
-    Raises:
-        CorruptDataError: there is such a file.
-    """
-    found = state.fs.scan(state.directory)
-    special = [entry.name for entry in found if not entry.is_file and not entry.is_directory]
-    for name in (*special, *state.fs.broken_links(state.directory)):
-        parsed = parse_segment_file(name)
-        if parsed is not None and parsed.kind is _LOG and not parsed.state:
-            raise CorruptDataError(
-                "a segment is not a regular file, or its link is dangling",
-                partition=str(state.partition),
-                path=str(state.directory / name),
-                advice="mount the target of the link, or move the entry away; a broker would leave a hole here",
-            )
-    entries = [entry for entry in found if entry.is_file]
-    names = {entry.name for entry in entries}
-    for entry in entries:
-        kind = next((kind for kind in (_LOG, *_INDEX_KINDS) if entry.name.endswith(kind)), None)
-        if kind is None:
-            continue
-        parsed = parse_segment_file(entry.name)
-        if parsed is None and not _stands_for_another(entry.name, kind, names):
-            raise CorruptDataError(
-                "the name of a segment file is not an offset of 20 digits",
-                partition=str(state.partition),
-                path=str(state.directory / entry.name),
-                advice="a broker refuses to load this partition; move the file out of the directory",
-            )
-        if parsed is not None and kind is _LOG and entry.size_bytes > MAX_SEGMENT_BYTES:
-            raise CorruptDataError(
-                f"a segment of {entry.size_bytes} bytes is larger than any that a broker opens",
-                partition=str(state.partition),
-                path=str(state.directory / entry.name),
-                advice="restore the segment from a replica or a backup",
-            )
 
 
 def _remove_temporary_files(state: LoadState) -> None:
@@ -426,11 +380,3 @@ def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
             state.repairs.append(
                 split_segment(state.partition, state.directory, name.base_offset, error, state.config, state.fs)
             )
-
-
-def _stands_for_another(name: str, kind: SegmentFileKind, names: set[str]) -> bool:
-    """Return True if `name` is an index, or if `names` has the file of the same offset with 20 digits."""
-    digits = name.removesuffix(kind)
-    if not (digits.isascii() and digits.isdigit()) or int(digits) > INT64_MAX:
-        return False
-    return kind is not _LOG or segment_file_name(int(digits), kind) in names

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.buffers import Buffer, counted
 from sediment.segment_io.errors import OwnershipError, SourceChangedError, UsageError
 from sediment.segment_io.format.names import (
     LOCK_FILE,
@@ -332,17 +332,10 @@ class PublishingFs(Fs):
         self._publisher.check()
         digest = hashlib.sha256()
         name = f"{self._folder}/{path.name}"
-        written = self._publisher.store.write(name, _digested(self._counted(chunks), digest.update))
+        pieces = counted(chunks, self._used, most_bytes=CHUNK_BYTES)
+        written = self._publisher.store.write(name, _digested(pieces, digest.update))
         self._parts[path.name] = _Part(ManifestFile(name, written, digest.hexdigest()))
         return written
-
-    def _counted(self, chunks: Iterable[Buffer]) -> Iterator[Buffer]:
-        for chunk in chunks:
-            view = memoryview(chunk).cast("B")
-            for start in range(0, len(view), CHUNK_BYTES):
-                chunk_view = view[start : start + CHUNK_BYTES]
-                yield chunk_view
-                self._used(len(chunk_view))
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
         """For a part, note the time, which it gets with its final name; for any other file, set it."""

@@ -18,8 +18,8 @@ from sediment.segment_io.errors import CorruptSnapshotError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.producer_snapshots import encode_snapshot, parse_snapshot, stray_snapshots
 from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, replay
-from sediment.segment_io.partition.snapshots import encode_snapshot, parse_snapshot, stray_snapshots
 from sediment.segment_io.segment.reader import HeaderScan, Rows
 
 

@@ -25,7 +25,7 @@ from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_view import LogView
-from sediment.segment_io.partition.snapshots import encode_snapshot
+from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 from sediment.segment_io.segment.recovery_scan import scan_segment
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _, _SNAPSHOT = SegmentFileKind

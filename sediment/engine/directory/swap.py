@@ -83,7 +83,7 @@ def commit(
        Start: as right after 7; the loader removes snapshots without a segment.
 
     Nothing waits until step 8 is durable, because the next start removes the rest.  A group without parts stays
-    unchanged.  To keep the old files, hard-link them first (`backup_links`).  The caller writes the cleaner checkpoint
+    unchanged.  To keep the old files, hard-link them first (`originals`).  The caller writes the cleaner checkpoint
     after the last group.
 
     Returns:

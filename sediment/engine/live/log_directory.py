@@ -12,19 +12,17 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.segment_io.errors import CorruptCheckpointError, NotALogDirectoryError, UsageError
 from sediment.segment_io.format.checkpoints import (
-    CleanShutdown,
     MetaProperties,
-    format_clean_shutdown,
     format_offset_checkpoint,
     format_uuid,
 )
 from sediment.segment_io.format.names import (
-    CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
     LOCK_FILE,
@@ -35,10 +33,14 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import (
-    read_clean_shutdown,
     read_meta_properties,
     read_offset_checkpoint,
     write_meta_properties,
+)
+from sediment.segment_io.partition.clean_shutdown_file import (
+    CleanShutdown,
+    take_clean_shutdown,
+    write_clean_shutdown,
 )
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, read_checkpoints
 
@@ -59,7 +61,6 @@ class LogDirectory:
         self.failure: str | None = None
         """The reason for which it is offline, None while online."""
         self._fs = fs
-        self._marker = b""
         self._guard = threading.Lock()
 
     def __str__(self) -> str:
@@ -123,25 +124,14 @@ class LogDirectory:
             CorruptCheckpointError: a checkpoint that the load depends on is malformed; the marker is removed.
             OSError: a file operation failed.
         """
-        self.clean_shutdown = read_clean_shutdown(self._fs, self.path)
-        if self.clean_shutdown is not None:
-            self._marker = self._fs.read_bytes(self.path / CLEAN_SHUTDOWN_FILE)
-            self._fs.unlink(self.path / CLEAN_SHUTDOWN_FILE)
-            self._fs.sync_directory(self.path)
-        state = read_checkpoints(self.path, self._fs)
-        return LogDirCheckpoints(
-            state.first_dirty,
-            state.log_start,
-            state.high_watermark,
-            state.recovery_point,
-            clean_shutdown=self.clean_shutdown is not None,
-        )
+        self.clean_shutdown = take_clean_shutdown(self._fs, self.path)
+        return replace(read_checkpoints(self.path, self._fs), clean_shutdown=self.clean_shutdown is not None)
 
     def write_clean_shutdown(self, broker_epoch: int | None) -> None:
         """Write the clean-shutdown marker, the last write of a clean stop; the default epoch is that of the start."""
-        self._replace(
-            CLEAN_SHUTDOWN_FILE, self._marker if broker_epoch is None else format_clean_shutdown(broker_epoch)
-        )
+        at_start = self.clean_shutdown or CleanShutdown(None)
+        marker = at_start if broker_epoch is None else CleanShutdown(broker_epoch)
+        write_clean_shutdown(self._fs, self.path, marker, like=self.path / LOCK_FILE)
 
     # ----------------------------------------------------------------------------------------------------- checkpoints
     def write_recovery_points(self, offsets: Mapping[TopicPartition, int]) -> None:

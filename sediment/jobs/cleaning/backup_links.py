@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sediment.engine.directory.backup_catalogue import Catalogue, OriginalPartition, log_dir_before
-from sediment.engine.directory.backup_links import BackupLinks
+from sediment.engine.directory.originals.backup_links import BackupLinks
+from sediment.engine.directory.originals.catalogue import Catalogue, OriginalPartition, log_dir_before
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from sediment.compaction.config import CompactionConfig
-from sediment.engine.kafka_keys import DOUBLE_MAX
+from sediment.engine.config_keys import DOUBLE_MAX
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions, RateLimit
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.reporting.error_text import describe_lost_task

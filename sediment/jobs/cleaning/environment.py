@@ -9,12 +9,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from sediment.engine.directory.lock import check_run_token
 from sediment.engine.directory.throttle import Throttle
 from sediment.jobs.cleaning.options import CleaningTask, RateLimit
-from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.buffers import Buffer, counted
 from sediment.segment_io.errors import LimitReachedError
 from sediment.segment_io.fs import DryRunFs, Fs
 
@@ -32,14 +33,13 @@ def task_environment(task: CleaningTask) -> Iterator[tuple[Fs, OnBytes]]:
         SourceChangedError: another run works in the directory, or another disk is mounted there.
         LimitReachedError: the run's time is over.
     """
-
-    def check_token() -> None:
-        check_run_token(task.listing.path.parent, task.run_id)
-
-    if not task.options.dry_run:
-        check_token()
     with throttled(task.rate_limit) as on_bytes:
-        yield DryRunFs() if task.options.dry_run else _RunFs(check_token, on_bytes), on_bytes
+        if task.options.dry_run:
+            yield DryRunFs(), on_bytes
+            return
+        check_token = partial(check_run_token, task.listing.path.parent, task.run_id)
+        check_token()
+        yield _RunFs(check_token, on_bytes), on_bytes
 
 
 @contextmanager
@@ -75,12 +75,4 @@ class _RunFs(Fs):
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         self._check_token()
-        return super().write_new(path, self._counted(chunks))
-
-    def _counted(self, chunks: Iterable[Buffer]) -> Iterator[Buffer]:
-        for chunk in chunks:
-            view = memoryview(chunk).cast("B")
-            for start in range(0, len(view), _WRITE_BYTES):
-                part = view[start : start + _WRITE_BYTES]
-                yield part
-                self._on_bytes(len(part))
+        return super().write_new(path, counted(chunks, self._on_bytes, most_bytes=_WRITE_BYTES))

@@ -26,7 +26,7 @@ from sediment.jobs.reporting import run_outputs
 from sediment.jobs.reporting.error_text import error_text_of
 from sediment.jobs.reporting.run_report import RunReport, result_console
 from sediment.jobs.settings.cluster_settings import open_directories
-from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.settings.directories import SelectedDirectory, configured_log_dirs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.jobs.spark.session import under_spark_submit
@@ -108,7 +108,7 @@ class CommonOptions:
         """
         if self.log_dirs:
             return replace(self, settings=settings)
-        found = settings.log_dirs()
+        found = configured_log_dirs(settings)
         if not found:
             raise UsageError(
                 "no LOG_DIR is given", advice="name a log directory, or give --config FILE with log.dirs in it"

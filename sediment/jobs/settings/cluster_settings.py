@@ -19,15 +19,13 @@ Source: docs/reference/commands.md, Settings.
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.engine.kafka_keys import BROKER_KEYS
-from sediment.jobs.settings.directories import SelectedDirectory, open_directory
+from sediment.engine.config_keys import BROKER_KEYS
+from sediment.jobs.settings.directories import SelectedDirectory, configured_metadata_dirs, open_directory
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import SettingsError, UsageError
 from sediment.segment_io.format.checkpoints import MetaProperties
@@ -35,31 +33,12 @@ from sediment.segment_io.format.names import META_PROPERTIES_FILE, METADATA_PART
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
+from sediment.segment_io.partition.partition_directories import check_patterns
 
 if TYPE_CHECKING:
     from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 
 _KRAFT_VERSION = 1  # of meta.properties
-_NEAREST_NAMES = 3
-
-
-# ----------------------------------------------------------------------------------------------------------- selections
-def check_patterns(patterns: Sequence[str], names: Iterable[str], *, where: str) -> None:
-    """Check that every `--partition` matches one of `names`.
-
-    Raises:
-        UsageError: a pattern matches nothing; the error gives the nearest of `names`.
-    """
-    known = sorted(set(names))
-    for pattern in patterns:
-        if any(fnmatch.fnmatchcase(name, pattern) for name in known):
-            continue
-        nearest = difflib.get_close_matches(pattern, known, n=_NEAREST_NAMES, cutoff=0.0)
-        found = f"the nearest names are {', '.join(nearest)}" if nearest else "it holds none"
-        raise UsageError(
-            f"--partition {pattern!r} matches no partition of {where}",
-            advice=f"{found}; give --allow-empty-selection if a pattern may match nothing",
-        )
 
 
 # ------------------------------------------------------------------------------------------------------------- settings
@@ -154,7 +133,7 @@ def _metadata_places(
     for other in directories:
         if _is_same_node(directory.meta, other.meta):
             yield other.path
-    for place in settings.metadata_dirs():
+    for place in configured_metadata_dirs(settings):
         if _holds_metadata(place, fs) and _is_same_node(
             directory.meta, read_meta_properties(fs, place / META_PROPERTIES_FILE)
         ):

@@ -1,4 +1,4 @@
-"""Log directories of a run, with their selected partitions and their checkpoints.
+"""Log directories of a run: those of the `--config` file, their selected partitions and their checkpoints.
 
 `cluster_settings.open_directories` adds the settings that apply to them.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import fnmatch
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sediment.engine.config import LogConfig
 from sediment.jobs.settings.resolve import Settings
-from sediment.segment_io.errors import NotALogDirectoryError, UsageError
+from sediment.segment_io.errors import NotALogDirectoryError, SettingsError, UsageError
 from sediment.segment_io.format.checkpoints import MetaProperties
 from sediment.segment_io.format.names import (
     META_PROPERTIES_FILE,
@@ -28,6 +29,8 @@ from sediment.segment_io.partition.log_dir_checkpoints import LOG_DIRECTORY_FILE
 from sediment.segment_io.partition.partition_directories import find_live_partitions
 
 _LOGGER = logging.getLogger(__name__)
+
+_COMMA = re.compile(r"\s*,\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,26 @@ class SelectedDirectory:
             SettingsError: values contradict each other, or the metadata has a value that Kafka would refuse.
         """
         return self.settings_of(partition, fs, name=name).for_topic(partition.topic)
+
+
+def configured_log_dirs(settings: Settings) -> tuple[Path, ...]:
+    """Return the entries of `log.dirs`, or of `log.dir`, in the `--config` file; empty if it has neither.
+
+    Raises:
+        SettingsError: an entry is not a path.
+
+    Source: kafka-log 06 §2.
+    """
+    text = settings.config_file.get("log.dirs") or settings.config_file.get("log.dir") or ""
+    if "\0" in text:
+        raise SettingsError("log.dirs in --config holds a null character", advice="correct the file")
+    return tuple(dict.fromkeys(Path(name) for name in _COMMA.split(text.strip()) if name))
+
+
+def configured_metadata_dirs(settings: Settings) -> tuple[Path, ...]:
+    """Return the directories that may have `__cluster_metadata-0` by the `--config` file, likeliest first."""
+    named = settings.config_file.get("metadata.log.dir", "").strip()
+    return ((Path(named),) if named else ()) + configured_log_dirs(settings)
 
 
 def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> SelectedDirectory:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from sediment.compaction.config import COMPACT, CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.kafka_keys import (
+from sediment.engine.config_keys import (
     BROKER_FILE_MARKS,
     BROKER_KEYS,
     INTERNAL_TOPIC_CONFIGS,
@@ -226,22 +226,6 @@ class Settings:
     @property
     def _states_defaults(self) -> bool:
         return self.broker_defaults or (self.is_broker_file and self.topic_overrides is not None)
-
-    def log_dirs(self) -> tuple[Path, ...]:
-        """Return the entries of `log.dirs`, or of `log.dir`, in the `--config` file; empty if it has neither.
-
-        Raises:
-            SettingsError: an entry is not a path.
-        """
-        text = self.config_file.get("log.dirs") or self.config_file.get("log.dir") or ""
-        if "\0" in text:
-            raise SettingsError("log.dirs in --config holds a null character", advice="correct the file")
-        return tuple(dict.fromkeys(Path(name) for name in _COMMA.split(text.strip()) if name))
-
-    def metadata_dirs(self) -> tuple[Path, ...]:
-        """Return the directories that may have `__cluster_metadata-0` by the `--config` file, likeliest first."""
-        named = self.config_file.get("metadata.log.dir", "").strip()
-        return ((Path(named),) if named else ()) + self.log_dirs()
 
     def in_force(self, topic: str) -> dict[str, tuple[Value | None, str]]:
         """Return the effective value of every topic key for `topic`, with its `origin`.

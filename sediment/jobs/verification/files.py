@@ -28,7 +28,7 @@ from sediment.segment_io.partition.index_check import check_indexes
 from sediment.segment_io.partition.listing import LogListing, list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
-from sediment.segment_io.partition.snapshots import parse_snapshot
+from sediment.segment_io.partition.producer_snapshots import parse_snapshot
 from sediment.segment_io.partition.sources import Source
 
 _CHUNK_BYTES = 4 << 20

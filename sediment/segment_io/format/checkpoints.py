@@ -1,7 +1,7 @@
-"""Formats of checkpoint and property files (kafka-log 01 §9–12).
+"""Formats of checkpoint and property files (kafka-log 01 §9–11).
 
-Offset checkpoints, leader epochs, partition.metadata, meta.properties and the clean-shutdown marker.  A checkpoint is
-text: a version line, a line with the number of entries, then one line per entry.
+Offset checkpoints, leader epochs, partition.metadata and meta.properties.  A checkpoint is text: a version line, a line
+with the number of entries, then one line per entry.
 
 Invariants: parsing accepts every file that a broker accepts; formatting refuses an entry that a broker could not read
 again.  `partition.checkpoint_files` reads and replaces the files.
@@ -10,7 +10,6 @@ again.  `partition.checkpoint_files` reads and replaces the files.
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -289,30 +288,3 @@ def format_meta_properties(meta: MetaProperties) -> bytes:
     }
     given = {key: value for key, value in sorted(values.items()) if value is not None}
     return javaproperties.dumps(given, timestamp=False).encode("latin-1")
-
-
-# ---------------------------------------------------------------------------------------- clean-shutdown marker (§12)
-
-
-@dataclass(frozen=True, slots=True)
-class CleanShutdown:
-    """The marker of a clean stop; `broker_epoch` is None if the file does not hold one."""
-
-    broker_epoch: int | None
-
-
-def parse_clean_shutdown(content: bytes) -> CleanShutdown:
-    """Return the content of the marker; the stop was clean even if the content is malformed.
-
-    Source: kafka-log 01 §12.
-    """
-    try:
-        epoch = json.loads(content)["brokerEpoch"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return CleanShutdown(None)
-    return CleanShutdown(epoch if type(epoch) is int else None)
-
-
-def format_clean_shutdown(broker_epoch: int) -> bytes:
-    """Return the marker that a broker of `broker_epoch` writes."""
-    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()

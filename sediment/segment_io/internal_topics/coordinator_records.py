@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sediment.segment_io.errors import ProtocolError
 from sediment.segment_io.format.layout import (
@@ -27,6 +26,7 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.protocol import messages
 from sediment.segment_io.protocol.json_converter import to_json
+from sediment.segment_io.protocol.message import Message
 from sediment.segment_io.protocol.schema import message_lines, snake_case
 
 CONSUMER_OFFSETS = "__consumer_offsets"
@@ -46,8 +46,7 @@ _KEY_VERSION = 0
 _KEY, _VALUE = "Key", "Value"
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorRecord:
+class CoordinatorRecord(NamedTuple):
     """Decoded record: messages such as `OffsetCommitKey` and `OffsetCommitValue`.
 
     `name` is Kafka's name of its type, as `OFFSET_COMMIT`.  `value` and `value_version` are None in a tombstone.
@@ -75,15 +74,15 @@ def decode_coordinator_record(topic: str, key: bytes | None, value: bytes | None
         return None
     try:
         (number,) = _NUMBER.unpack_from(key)
-        prefix = _record_types(topic)[number]
-        key_message = getattr(messages, prefix + _KEY).decode(key[_NUMBER.size :], _KEY_VERSION)
+        name, key_type, value_type = _record_types(topic)[number]
+        key_message = key_type.decode(key[_NUMBER.size :], _KEY_VERSION)
         value_message = value_version = None
         if value is not None:
             (value_version,) = _NUMBER.unpack_from(value)
-            value_message = getattr(messages, prefix + _VALUE).decode(value[_NUMBER.size :], value_version)
+            value_message = value_type.decode(value[_NUMBER.size :], value_version)
     except (KeyError, ProtocolError, struct.error):
         return None
-    return CoordinatorRecord(snake_case(prefix).upper(), key_message, value_message, value_version)
+    return CoordinatorRecord(name, key_message, value_message, value_version)
 
 
 def encode_coordinator_key(key: Any) -> bytes:
@@ -101,13 +100,17 @@ def encode_coordinator_value(value: Any, version: int) -> bytes:
 
 
 @cache
-def _record_types(topic: str) -> Mapping[int, str]:
-    """Return the common beginning of the names of key and value, by type."""
+def _record_types(topic: str) -> Mapping[int, tuple[str, type[Message], type[Message]]]:
+    """Return the name of each type of record, and the messages of its key and value, by number."""
     keys = (line for line in message_lines().values() if line.kind == "coordinator-key")
-    return {
+    prefixes = {
         line.number: line.name.removesuffix(_KEY)
         for line in keys
         if line.component == _COMPONENTS[topic] and line.number is not None
+    }
+    return {
+        number: (snake_case(prefix).upper(), getattr(messages, prefix + _KEY), getattr(messages, prefix + _VALUE))
+        for number, prefix in prefixes.items()
     }
 
 

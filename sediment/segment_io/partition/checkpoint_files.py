@@ -11,20 +11,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from sediment.segment_io.format.checkpoints import (
-    CleanShutdown,
     EpochEntry,
     MetaProperties,
     format_leader_epochs,
     format_meta_properties,
     format_offset_checkpoint,
     format_partition_metadata,
-    parse_clean_shutdown,
     parse_leader_epochs,
     parse_meta_properties,
     parse_offset_checkpoint,
     parse_partition_metadata,
 )
-from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE, TopicPartition
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 
 
@@ -99,12 +97,6 @@ def read_meta_properties(fs: Fs, path: Path) -> MetaProperties | None:
 def write_meta_properties(fs: Fs, path: Path, meta: MetaProperties) -> None:
     """Replace the file; durable when it returns."""
     fs.replace_file(path, format_meta_properties(meta))
-
-
-def read_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
-    """Return the clean-shutdown marker of a log directory; None if the last stop was not clean."""
-    content = _read(fs, log_dir / CLEAN_SHUTDOWN_FILE)
-    return None if content is None else parse_clean_shutdown(content)
 
 
 def _read(fs: Fs, path: Path) -> bytes | None:

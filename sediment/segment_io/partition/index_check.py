@@ -31,7 +31,7 @@ from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
-from sediment.segment_io.partition.snapshots import parse_snapshot
+from sediment.segment_io.partition.producer_snapshots import parse_snapshot
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.reader import HeaderScan, Rows
 

@@ -6,18 +6,23 @@ of the entries; each step reads one entry.
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_left
 from pathlib import Path
 
 from sediment.segment_io.fs import Fs, ReadableFile
 
+_NO_REGULAR_FILE = frozenset({errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.EINVAL})
+
 
 def read_entries(path: Path, entry_bytes: int) -> bytes:
-    """Return the entries of an index file without its zero tail; empty if the file is missing."""
+    """Return the entries of an index file without its zero tail; empty without a regular file of the name."""
     try:
         file = Fs().open_readable(path)
-    except FileNotFoundError:
-        return b""
+    except OSError as error:
+        if error.errno in _NO_REGULAR_FILE:
+            return b""
+        raise
     try:
         return file.read(0, _written_entries(file, entry_bytes) * entry_bytes)
     finally:

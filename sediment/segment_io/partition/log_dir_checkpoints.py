@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sediment.segment_io.errors import CorruptCheckpointError
 from sediment.segment_io.format.names import (
+    CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
@@ -19,7 +20,8 @@ from sediment.segment_io.format.names import (
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_clean_shutdown, read_offset_checkpoint
+from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
+from sediment.segment_io.partition.clean_shutdown_file import read_clean_shutdown
 
 LOG_DIRECTORY_FILES = frozenset(
     {META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE}
@@ -81,15 +83,16 @@ def log_start_entries(starts: Iterable[tuple[TopicPartition, int, int]]) -> dict
 
 
 def read_checkpoints(
-    log_dir: Path, fs: Fs, *, on_corruption: Callable[[CorruptCheckpointError], None] | None = None
+    log_dir: Path, fs: Fs, *, on_unreadable: Callable[[Path, CorruptCheckpointError | OSError], None] | None = None
 ) -> LogDirCheckpoints:
     """Read the checkpoint files of a log directory.
 
-    A malformed cleaner checkpoint counts as absent, which only costs time.  With `on_corruption`, every malformed file
-    counts as absent, and the callback gets its error.
+    A malformed cleaner checkpoint counts as absent, which only costs time.  With `on_unreadable`, every file that is
+    malformed or cannot be read counts as absent, and the callback gets its path and the error.
 
     Raises:
         CorruptCheckpointError: another checkpoint is malformed; a broker would take the directory offline.
+        OSError: a file cannot be read.
 
     Source: kafka-log 01 §9, 02 §2, 05 §1.
     """
@@ -97,17 +100,26 @@ def read_checkpoints(
     def read(name: str) -> dict[TopicPartition, int] | None:
         try:
             return read_offset_checkpoint(fs, log_dir / name)
-        except CorruptCheckpointError as error:
-            if on_corruption is not None:
-                on_corruption(error)
-            elif name != CLEANER_FILE:
+        except (CorruptCheckpointError, OSError) as error:
+            if on_unreadable is not None:
+                on_unreadable(log_dir / name, error)
+            elif name != CLEANER_FILE or isinstance(error, OSError):
                 raise
             return None
+
+    def has_clean_marker() -> bool:
+        try:
+            return read_clean_shutdown(fs, log_dir) is not None
+        except OSError as error:
+            if on_unreadable is None:
+                raise
+            on_unreadable(log_dir / CLEAN_SHUTDOWN_FILE, error)
+            return False
 
     return LogDirCheckpoints(
         first_dirty=read(CLEANER_FILE),
         log_start=read(LOG_START_FILE),
         high_watermark=read(HIGH_WATERMARK_FILE),
         recovery_point=read(RECOVERY_POINT_FILE),
-        clean_shutdown=read_clean_shutdown(fs, log_dir) is not None,
+        clean_shutdown=has_clean_marker(),
     )

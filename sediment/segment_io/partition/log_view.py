@@ -50,8 +50,8 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.index_files import read_last_entry
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.producer_snapshots import load_producer_state
 from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, replay
-from sediment.segment_io.partition.snapshots import load_producer_state
 from sediment.segment_io.segment.reader import HeaderScan, Rows
 from sediment.segment_io.units import NS_PER_MS
 

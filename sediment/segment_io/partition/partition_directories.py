@@ -1,4 +1,4 @@
-"""Partition directories of a log directory: their names, and a warning about other names.
+"""Partition directories of a log directory: their names, a warning about other names, and patterns that select some.
 
 Invariant: a directory with another name is never treated as a partition, so no file in it is opened, and no checkpoint
 file names it.
@@ -6,8 +6,10 @@ file names it.
 
 from __future__ import annotations
 
+import difflib
+import fnmatch
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import (
@@ -21,6 +23,7 @@ from sediment.segment_io.printable import printable
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_WARNINGS = 10
+_NEAREST_NAMES = 3
 
 
 def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple[TopicPartition, DirectoryState]]:
@@ -49,6 +52,24 @@ def find_live_partitions(log_dir: object, names: Iterable[str]) -> list[TopicPar
     """Return the live partitions of `find_partitions`, in the same order."""
     found = find_partitions(log_dir, names).values()
     return sorted(partition for partition, state in found if state is DirectoryState.LIVE)
+
+
+def check_patterns(patterns: Sequence[str], names: Iterable[str], *, where: str) -> None:
+    """Check that every `--partition` matches one of `names`.
+
+    Raises:
+        UsageError: a pattern matches nothing; the error gives the nearest of `names`.
+    """
+    known = sorted(set(names))
+    for pattern in patterns:
+        if any(fnmatch.fnmatchcase(name, pattern) for name in known):
+            continue
+        nearest = difflib.get_close_matches(pattern, known, n=_NEAREST_NAMES, cutoff=0.0)
+        found = f"the nearest names are {', '.join(nearest)}" if nearest else "it holds none"
+        raise UsageError(
+            f"--partition {pattern!r} matches no partition of {where}",
+            advice=f"{found}; give --allow-empty-selection if a pattern may match nothing",
+        )
 
 
 def _warn(log_dir: object, refused: list[UsageError]) -> None:

@@ -1,4 +1,4 @@
-"""Producer state: replay as a fold over batch headers (kafka-log 04 §3, 05 §6); `snapshots` stores it.
+"""Producer state: replay as a fold over batch headers (kafka-log 04 §3, 05 §6); `producer_snapshots` stores it.
 
 Replay follows Kafka's rules for batches of a log (origin REPLICATION): sequences and epochs are not checked, because
 the leader checked them at the append.

@@ -25,9 +25,9 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.producer_snapshots import load_producer_state
 from sediment.segment_io.partition.producer_state import ProducerState, replay
 from sediment.segment_io.partition.slices import Bounds, Slice, opened, plan_slices
-from sediment.segment_io.partition.snapshots import load_producer_state
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.reader import HeaderScan, Rows
 

@@ -1,4 +1,4 @@
-"""Record batches of a fetch as values: the counterpart of `record_batch.build_batch`.
+"""Record batches of a fetch as values: the counterpart of `batch_builder.build_batch`.
 
     bytes of a fetch --verify--> header rows --decode--> record rows (scratch) --slice--> Record, Record, …
                                      |                                                       |
@@ -37,6 +37,7 @@ from sediment.segment_io.compiled.status import (
     ROWS_FULL,
 )
 from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.format.batch_builder import Headers
 from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.decode import (
     BATCH_ROW,
@@ -69,7 +70,6 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.legacy import decode_entry, unwrap
 from sediment.segment_io.format.padding import padded_copy
-from sediment.segment_io.format.record_batch import Headers
 from sediment.segment_io.segment.append import NO_EPOCH_LIMIT, read_verified
 
 LIMIT_BYTES = 256 << 20

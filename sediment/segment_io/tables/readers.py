@@ -27,8 +27,8 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
+from sediment.segment_io.partition.producer_snapshots import parse_snapshot
 from sediment.segment_io.partition.slices import Slice
-from sediment.segment_io.partition.snapshots import parse_snapshot
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.printable import encodable
 from sediment.segment_io.tables.planning import TableTask, UnreadableRange

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.groups.group_memory import MEMBER_BYTES
 from sediment.server.groups.group_requests import (
     NO_MEMBER_ID,
     Answer,
@@ -39,6 +40,7 @@ from sediment.server.groups.group_requests import (
     SyncRequest,
     Waiter,
     WakeAt,
+    protocols_bytes,
 )
 from sediment.server.server_config import ServerConfig
 
@@ -93,6 +95,12 @@ class Member:
         return next(name for name, _ in self.protocols if name in candidates)
 
     @property
+    def size_bytes(self) -> int:
+        """Memory that the member takes."""
+        names = len(self.member_id) + len(self.client_id) + len(self.group_instance_id or "")
+        return MEMBER_BYTES + names + protocols_bytes(self.protocols) + len(self.assignment)
+
+    @property
     def is_waiting(self) -> bool:
         """True while a request of a known member waits, which is as good as a heartbeat."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
@@ -130,7 +138,7 @@ class ClassicGroup:
     # ------------------------------------------------------------------------------------------------------- requests
     def join(self, request: JoinRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
         """Let a member join, or join again; its waiter may be answered in a later call."""
-        if not self._accepts(request.member_id):
+        if not (self._accepts(request.member_id) and self._has_room(request)):
             self._remove(request.member_id)
             self._answer_join(waiter, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID)
         elif self.state is GroupState.DEAD:
@@ -160,7 +168,7 @@ class ClassicGroup:
             member.syncing = waiter
             self._sync_received(member)
             if member.member_id == self.leader_id:
-                self._assign(dict(request.assignments), now_ms)
+                self._take_assignments(request, now_ms)
         return self._take_effects()
 
     def heartbeat(self, identity: MemberIdentity, generation: int, now_ms: int) -> tuple[ErrorCode, list[Effect]]:
@@ -243,6 +251,12 @@ class ClassicGroup:
         return self._take_effects()
 
     @property
+    def size_bytes(self) -> int:
+        """Memory that the members take, with the ids given out to joining members."""
+        joining = sum(MEMBER_BYTES + len(member_id) for member_id in self._pending_joins)
+        return joining + sum(member.size_bytes for member in self.members.values())
+
+    @property
     def is_idle(self) -> bool:
         """True without members and without ids given out to joining members."""
         return self.state is GroupState.EMPTY and not self._pending_joins
@@ -260,6 +274,12 @@ class ClassicGroup:
             waiting = sum(each.joining is not None for each in self.members.values())
             return (member is not None and member.joining is not None) or waiting < self.config.group_max_size
         return member is not None or len(self.members) < self.config.group_max_size
+
+    def _has_room(self, request: JoinRequest) -> bool:
+        """Return True if `sediment.group.members.max.bytes` admits the member, in place of its former self."""
+        member = self.members.get(request.member_id)
+        own_bytes = 0 if member is None else member.size_bytes
+        return self.size_bytes - own_bytes + request.size_bytes <= self.config.group_members_max_bytes
 
     def _supports_protocols(self, request: JoinRequest) -> bool:
         names = _names(request.protocols)
@@ -489,6 +509,16 @@ class ClassicGroup:
         self._pending_syncs.discard(member.member_id)
         if not self._pending_syncs:
             self._deadlines_ms.pop(_Phase.SYNC, None)
+
+    def _take_assignments(self, request: SyncRequest, now_ms: int) -> None:
+        """Assign, unless the assignments pass the limit: then the leader gets Kafka's error of a record too large."""
+        if self.size_bytes + request.size_bytes <= self.config.group_members_max_bytes:
+            self._assign(dict(request.assignments), now_ms)
+            return
+        for member in self.members.values():
+            member.assignment = b""
+            self._propagate(member, SyncAnswer(ErrorCode.UNKNOWN_SERVER_ERROR), now_ms)
+        self._prepare_rebalance(now_ms)
 
     def _assign(self, assignments: dict[str, bytes], now_ms: int) -> None:
         for member in self.members.values():

@@ -4,13 +4,15 @@
     join, sync          answered at once or later, from any thread, through the given function
     heartbeat, leave, commit, fetch, describe, list     answered at once
 
-Until `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.
+Until `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  A group of which the directory's
+record is damaged gets UNKNOWN_SERVER_ERROR, which they do not retry: without its offsets it would begin anew.
 
 Groups of other protocols (KIP-848 and later) have no members here.  An empty consumer group becomes a classic one when
 a member joins it, as in Kafka.
 
 Invariants: a group changes only under its lock, and no lock is held while a request is answered.  A commit is in the
-state directory, if there is one, before it is answered.  Offsets do not expire.
+state directory, if there is one, before it is answered.  Offsets do not expire.  What clients add stays within the
+limits of `group_memory`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.units import NS_PER_MS
 from sediment.server.delayed import Cancelable, Clock, Timer
 from sediment.server.groups.classic_group import ClassicGroup, GroupState, Member
+from sediment.server.groups.group_memory import GROUP_BYTES, GroupMemory
 from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
 from sediment.server.groups.group_requests import (
     NO_MEMBER_ID,
@@ -40,12 +43,17 @@ from sediment.server.groups.group_requests import (
 )
 from sediment.server.groups.state_directory import StateDirectory
 from sediment.server.groups.stored_groups import GroupKind, StoredGroup
+from sediment.server.limited_log import LimitedLog
 from sediment.server.server_config import ServerConfig
 
 _LOGGER = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _JOINABLE = (GroupKind.CLASSIC, GroupKind.CONSUMER)
 _PROTOCOL_TYPES = {GroupKind.CONSUMER: "consumer", GroupKind.SHARE: "share", GroupKind.STREAMS: "streams"}
+
+
+def _is_never(_group_id: str) -> bool:
+    return False
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +68,11 @@ class _Group:
     """Held while a commit is written, so that memory and disk see the commits in one order; `guard` is not."""
 
     wake: Cancelable | None = None
+    own_bytes: int = 0
+    """Memory of the group without members and offsets; 0 for one of the directory."""
+
+    members_bytes: int = 0
+    """Memory of the members, as it was counted last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +104,21 @@ class GroupCoordinator:
         self._timer = timer
         self._clock = clock
         self._state = state
+        self.memory = GroupMemory(config.groups_max_bytes)
+        self._log = LimitedLog(_LOGGER)
         self._groups: dict[str, _Group] = {}
         self._guard = threading.Lock()
         self._is_loaded = False
         self._is_closed = False
+        self._is_unreadable: Callable[[str], bool] = _is_never
 
     # ----------------------------------------------------------------------------------------------------- life cycle
-    def load(self, stored: Mapping[str, StoredGroup]) -> None:
-        """Begin to serve with the groups of a directory; commits of the state directory replace offsets of theirs."""
+    def load(self, stored: Mapping[str, StoredGroup], is_unreadable: Callable[[str], bool] = _is_never) -> None:
+        """Begin to serve with the groups of a directory; commits of the state directory replace offsets of theirs.
+
+        `is_unreadable` returns True for the ids of groups that cannot be known, because the directory is damaged.
+        """
+        self._is_unreadable = is_unreadable
         for group_id, group in stored.items():
             assert group.kind is not None
             is_classic = group.kind is GroupKind.CLASSIC
@@ -108,6 +128,7 @@ class GroupCoordinator:
             self._groups[group_id] = _Group(group.kind, classic, group.offsets)
         for group_id, offsets in (self._state.offsets if self._state else {}).items():
             existing = self._groups.setdefault(group_id, _Group(GroupKind.CLASSIC, self._classic_group()))
+            self.memory.resize(existing.offsets.growth_bytes(tuple(offsets)))
             for commit in offsets:
                 existing.offsets.commit(*commit)
         self._is_loaded = True
@@ -129,6 +150,7 @@ class GroupCoordinator:
                     if group.classic.is_idle and not group.offsets:
                         group.classic.unload()
                         del self._groups[group_id]
+                        self.memory.resize(-group.own_bytes)
             if not self._is_closed:
                 self._timer.after(self._config.offsets_retention_check_interval_ms, self._check_idle_groups)
 
@@ -147,9 +169,20 @@ class GroupCoordinator:
         if error is not ErrorCode.NONE:
             respond(JoinAnswer(error, request.member_id))
             return
-        group = self._find(group_id, create=request.member_id == NO_MEMBER_ID)
+        if not self._take(request.size_bytes):
+            respond(JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID))
+            return
+        try:
+            self._join(group_id, request, respond)
+        finally:
+            self.memory.resize(-request.size_bytes)
+
+    def _join(self, group_id: str, request: JoinRequest, respond: Callable[[JoinAnswer], None]) -> None:
+        is_new = request.member_id == NO_MEMBER_ID
+        group = self._find_or_create(group_id) if is_new else self._find(group_id)
         if group is None:
-            respond(JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
+            error = ErrorCode.GROUP_MAX_SIZE_REACHED if is_new else ErrorCode.UNKNOWN_MEMBER_ID
+            respond(JoinAnswer(error, request.member_id))
         elif group.kind not in _JOINABLE:
             respond(JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, NO_MEMBER_ID))
         else:
@@ -162,8 +195,13 @@ class GroupCoordinator:
         group = self._find(group_id) if error is ErrorCode.NONE else None
         if group is None:
             respond(SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID if error is ErrorCode.NONE else error))
+        elif not self._take(request.size_bytes):
+            respond(SyncAnswer(ErrorCode.UNKNOWN_SERVER_ERROR))
         else:
-            self._run(group, lambda classic: classic.sync(request, respond, self._now_ms()))
+            try:
+                self._run(group, lambda classic: classic.sync(request, respond, self._now_ms()))
+            finally:
+                self.memory.resize(-request.size_bytes)
 
     def heartbeat(self, group_id: str, identity: MemberIdentity, generation: int) -> ErrorCode:
         """Return the answer to a heartbeat."""
@@ -174,7 +212,10 @@ class GroupCoordinator:
         group = self._find(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        return self._run_with_result(group, lambda classic: classic.heartbeat(identity, generation, self._now_ms()))
+        with group.guard:
+            error, effects = group.classic.heartbeat(identity, generation, self._now_ms())
+            self._set_timer(group, effects)
+        return error
 
     def leave(self, group_id: str, identities: Sequence[MemberIdentity]) -> tuple[ErrorCode, list[ErrorCode]]:
         """Remove members; return the error of the request, and that of each member."""
@@ -197,11 +238,15 @@ class GroupCoordinator:
         """Commit offsets (topic, partition, value); return the error of each.
 
         GROUP_ID_NOT_FOUND means that a generation is given and the group does not exist.
+        INVALID_COMMIT_OFFSET_SIZE means that `sediment.groups.max.bytes` is reached.
         """
-        error = self._serving_error()
-        group = self._find(group_id, create=generation < 0) if error is ErrorCode.NONE else None
+        error = self._serving_error(group_id)
+        if error is not ErrorCode.NONE:
+            return [error for _ in commits]
+        is_new = generation < 0
+        group = self._find_or_create(group_id) if is_new else self._find(group_id)
         if group is None:
-            error = ErrorCode.GROUP_ID_NOT_FOUND if error is ErrorCode.NONE else error
+            error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_new else ErrorCode.GROUP_ID_NOT_FOUND
             return [error for _ in commits]
         with group.commit_guard:
             with group.guard:
@@ -217,12 +262,17 @@ class GroupCoordinator:
         longest = self._config.offset_metadata_max_bytes
         good = [commit for commit in commits if len(commit[2].metadata) <= longest]
         outcome = ErrorCode.NONE
+        growth = group.offsets.growth_bytes(good)
+        if not self._take(max(growth, 0)):
+            outcome, growth, good = ErrorCode.INVALID_COMMIT_OFFSET_SIZE, 0, []
         if self._state is not None and good:
             try:
                 self._state.append(group_id, good)
             except OSError as error:
                 _LOGGER.error("a commit of a group is refused, since the state directory cannot be written: %s", error)
-                outcome, good = ErrorCode.COORDINATOR_NOT_AVAILABLE, []
+                self.memory.resize(-max(growth, 0))
+                outcome, growth, good = ErrorCode.COORDINATOR_NOT_AVAILABLE, 0, []
+        self.memory.resize(min(growth, 0))
         with group.guard:
             for commit in good:
                 group.offsets.commit(*commit)
@@ -238,8 +288,9 @@ class GroupCoordinator:
 
         With `require_stable`, a partition with an offset in an open transaction gets UNSTABLE_OFFSET_COMMIT.
         """
-        if not self._is_loaded:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
+        error = self._loading_error(group_id)
+        if error is not ErrorCode.NONE:
+            return error, []
         group = self._find(group_id)
         if group is None:
             return ErrorCode.NONE, [
@@ -260,8 +311,9 @@ class GroupCoordinator:
     # ---------------------------------------------------------------------------------------------------------- views
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
         """Return a group with its members, or GROUP_ID_NOT_FOUND; a group of a later protocol counts as not found."""
-        if not self._is_loaded:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None
+        error = self._loading_error(group_id)
+        if error is not ErrorCode.NONE:
+            return error, None
         group = self._find(group_id)
         if group is None or group.kind not in _JOINABLE:
             return ErrorCode.GROUP_ID_NOT_FOUND, None
@@ -289,21 +341,36 @@ class GroupCoordinator:
             )
 
     # -------------------------------------------------------------------------------------------------------- running
-    def _serving_error(self) -> ErrorCode:
-        if self._is_closed:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return ErrorCode.NONE if self._is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    def _loading_error(self, group_id: str) -> ErrorCode:
+        if not self._is_loaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.UNKNOWN_SERVER_ERROR if self._is_unreadable(group_id) else ErrorCode.NONE
+
+    def _serving_error(self, group_id: str) -> ErrorCode:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_closed else self._loading_error(group_id)
 
     def _group_error(self, group_id: str) -> ErrorCode:
         """Return the error of a member's request; only offsets may belong to the group of the empty id."""
-        return ErrorCode.INVALID_GROUP_ID if group_id == "" else self._serving_error()
+        return ErrorCode.INVALID_GROUP_ID if group_id == "" else self._serving_error(group_id)
 
-    def _find(self, group_id: str, *, create: bool = False) -> _Group | None:
-        group = self._groups.get(group_id)
-        if group is None and create:
-            with self._guard:
-                return self._groups.setdefault(group_id, _Group(GroupKind.CLASSIC, self._classic_group()))
-        return group
+    def _find(self, group_id: str) -> _Group | None:
+        return self._groups.get(group_id)
+
+    def _find_or_create(self, group_id: str) -> _Group | None:
+        """Return the group; None if `sediment.groups.max.bytes` has no room for a new one."""
+        with self._guard:
+            group = self._groups.get(group_id)
+            own_bytes = GROUP_BYTES + len(group_id)
+            if group is None and self._take(own_bytes):
+                group = _Group(GroupKind.CLASSIC, self._classic_group(), own_bytes=own_bytes)
+                self._groups[group_id] = group
+            return group
+
+    def _take(self, size_bytes: int) -> bool:
+        is_taken = self.memory.take(size_bytes)
+        if not is_taken:
+            self._log.warning("a group is refused memory: sediment.groups.max.bytes is reached")
+        return is_taken
 
     def _classic_group(self) -> ClassicGroup:
         return ClassicGroup(self._config, lambda prefix: f"{prefix}-{uuid.uuid4()}")
@@ -318,6 +385,9 @@ class GroupCoordinator:
         with group.guard:
             result, effects = act(group.classic)
             self._set_timer(group, effects)
+            members_bytes = group.classic.size_bytes
+            self.memory.resize(members_bytes - group.members_bytes)
+            group.members_bytes = members_bytes
         _answer(effects)
         return result
 

@@ -8,16 +8,18 @@ Source: Kafka's OffsetMetadataManager and OffsetAndMetadata.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
+
+from sediment.server.groups.group_memory import OFFSET_BYTES
 
 NO_TOPIC_ID = UUID(int=0)
 NO_LEADER_EPOCH = -1
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     """Committed offset of a partition; `record_offset` is that of its record in the coordinator's log."""
 
     offset: int
@@ -26,6 +28,11 @@ class CommittedOffset:
     commit_timestamp_ms: int = 0
     topic_id: UUID = NO_TOPIC_ID
     record_offset: int = -1
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the offset takes."""
+        return OFFSET_BYTES + len(self.metadata)
 
 
 @dataclass(slots=True)
@@ -37,7 +44,10 @@ class GroupOffsets:
 
     def commit(self, topic: str, partition: int, value: CommittedOffset) -> None:
         """Set the offset of a partition."""
-        self.committed.setdefault(topic, {})[partition] = value
+        partitions = self.committed.get(topic)
+        if partitions is None:
+            partitions = self.committed[topic] = {}
+        partitions[partition] = value
 
     def commit_in_transaction(self, producer_id: int, topic: str, partition: int, value: CommittedOffset) -> None:
         """Set the offset that a partition gets when the producer's transaction commits."""
@@ -62,6 +72,14 @@ class GroupOffsets:
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
         """Return the committed offset of a partition."""
         return self.committed.get(topic, {}).get(partition)
+
+    def growth_bytes(self, commits: Sequence[tuple[str, int, CommittedOffset]]) -> int:
+        """Return the memory that commits (topic, partition, value) would add; negative if they free some."""
+        growth = 0
+        for (topic, partition), value in {commit[:2]: commit[2] for commit in commits}.items():
+            existing = self.get(topic, partition)
+            growth += value.size_bytes - (0 if existing is None else existing.size_bytes)
+        return growth
 
     def is_unstable(self, topic: str, partition: int) -> bool:
         """Return True if an open transaction has an offset of the partition."""

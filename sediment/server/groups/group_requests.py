@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.groups.group_memory import MEMBER_BYTES
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
@@ -15,6 +16,11 @@ Waiter: TypeAlias = Callable[[Any], object]
 """Function that sends the answer to one request; a group never calls it, but names it in an effect."""
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+
+
+def protocols_bytes(protocols: Protocols) -> int:
+    """Return the memory that names and metadata take."""
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
 # ------------------------------------------------------------------------------------------------------------ requests
@@ -37,6 +43,12 @@ class JoinRequest:
     requires_known_member_id: bool = True
     supports_skipping_assignment: bool = True
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the member takes; its id begins with the name that the client gives."""
+        names = 2 * max(len(self.client_id), len(self.group_instance_id or ""))
+        return MEMBER_BYTES + names + protocols_bytes(self.protocols)
+
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
@@ -48,6 +60,11 @@ class SyncRequest:
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignments: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the assignments take."""
+        return sum(len(assignment) for _, assignment in self.assignments)
 
 
 @dataclass(frozen=True, slots=True)

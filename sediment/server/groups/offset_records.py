@@ -11,6 +11,7 @@ from sediment.segment_io.internal_topics.coordinator_records import encode_coord
 from sediment.segment_io.protocol import messages as m
 from sediment.server.groups.group_offsets import CommittedOffset
 
+_LEGACY = m.LegacyOffsetCommitValue.API_KEY
 _VALUE_VERSION = 4  # the first one with a topic id
 
 
@@ -29,18 +30,14 @@ def encode_offset_commit(group_id: str, topic: str, partition: int, value: Commi
 
 def committed_offset(value: Any, record_offset: int) -> CommittedOffset:
     """Return the offset in an OffsetCommitValue, or a LegacyOffsetCommitValue, at `record_offset` of its log."""
-    if isinstance(value, m.LegacyOffsetCommitValue):
+    if value.API_KEY == _LEGACY:
         return CommittedOffset(
             offset=value.offset,
             metadata=value.metadata,
             commit_timestamp_ms=value.commit_timestamp,
             record_offset=record_offset,
         )
+    # By position: a directory may hold a million of them.
     return CommittedOffset(
-        offset=value.offset,
-        leader_epoch=value.leader_epoch,
-        metadata=value.metadata,
-        commit_timestamp_ms=value.commit_timestamp,
-        topic_id=value.topic_id,
-        record_offset=record_offset,
+        value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.topic_id, record_offset
     )

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.names import LOCK_FILE, SegmentFileKind, TopicPartition, segment_file_name
-from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch
 from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
 from sediment.segment_io.partition.slices import ALL
@@ -74,7 +74,7 @@ class StateDirectory:
             if not fs.exists(self._directory):
                 fs.make_directory(self._directory)
             log = CoordinatorLog(Source(_PARTITION, self._directory), ALL)
-            self._offsets = {group_id: group.offsets for group_id, group in replay_groups([log], 1, fs).items()}
+            self._offsets = {group_id: group.offsets for group_id, group in replay_groups(log, fs).items()}
             self._rewrite()
         except BaseException:
             self._lock.release()

@@ -17,7 +17,6 @@ Source: Kafka's GroupMetadataManager.replay and OffsetMetadataManager.replay.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -30,16 +29,12 @@ from sediment.segment_io.internal_topics.coordinator_records import (
     decode_coordinator_record,
 )
 from sediment.segment_io.protocol import messages as m
-from sediment.server.coordinator_log import (
-    CoordinatorLog,
-    LoggedRecord,
-    coordinator_partition,
-    read_records,
-)
+from sediment.server.coordinator_log import CoordinatorLog, LoggedRecord, read_records
 from sediment.server.groups.group_offsets import GroupOffsets
 from sediment.server.groups.offset_records import committed_offset
 
 _LOGGER = logging.getLogger(__name__)
+_CLASSIC_GROUP = m.GroupMetadataKey.API_KEY
 _OFFSET_COMMITS = (m.LegacyOffsetCommitKey.API_KEY, m.OffsetCommitKey.API_KEY)
 
 
@@ -69,27 +64,16 @@ class StoredGroup:
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
 
 
-def replay_groups(logs: Sequence[CoordinatorLog], partition_count: int, fs: Fs) -> dict[str, StoredGroup]:
-    """Return the groups of the partitions in `logs`, by group id.
-
-    `partition_count` is that of the topic.  If several partitions hold a group, the one that its id belongs to counts.
+def replay_groups(log: CoordinatorLog, fs: Fs) -> dict[str, StoredGroup]:
+    """Return the groups of a partition, by group id.
 
     Raises:
-        SedimentError: a directory went away, or its files were replaced while they were read.
+        SedimentError, OSError: the partition cannot be read, went away, or was replaced while it was read.
     """
-    groups: dict[str, StoredGroup] = {}
-    for log in logs:
-        for group_id, group in _replay(read_records(log, fs), str(log.source.partition)).items():
-            if group_id not in groups or coordinator_partition(group_id, partition_count) == log.partition:
-                groups[group_id] = group
-    return groups
-
-
-def _replay(records: Iterable[LoggedRecord], name: str) -> Mapping[str, StoredGroup]:
     replay = _Replay()
-    unknown = sum(not replay.add(record) for record in records)
+    unknown = sum(not replay.add(record) for record in read_records(log, fs))
     if unknown:
-        _LOGGER.warning("%s: %d records cannot be decoded; they are left out", name, unknown)
+        _LOGGER.warning("%s: %d records cannot be decoded; they are left out", log.source.partition, unknown)
     return {group_id: group for group_id, group in replay.groups.items() if group.kind is not None}
 
 
@@ -108,15 +92,16 @@ class _Replay:
         if decoded is None:
             return False
         key, value = decoded.key, decoded.value
-        if key.API_KEY in _OFFSET_COMMITS:
+        kind = key.API_KEY
+        if kind in _OFFSET_COMMITS:
             self._commit(record, key, value)
-        elif key.API_KEY == m.GroupMetadataKey.API_KEY:
+        elif kind == _CLASSIC_GROUP:
             self._set_kind(key.group, None if value is None else GroupKind.CLASSIC)
             if value is not None:
                 group = self._group(key.group)
                 group.generation, group.protocol_type = value.generation, value.protocol_type or None
-        elif key.API_KEY in _KINDS:
-            self._set_kind(key.group_id, None if value is None else _KINDS[key.API_KEY])
+        elif kind in _KINDS:
+            self._set_kind(key.group_id, None if value is None else _KINDS[kind])
         return True
 
     def _group(self, group_id: str) -> StoredGroup:

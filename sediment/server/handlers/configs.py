@@ -15,7 +15,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from sediment.engine.kafka_keys import BROKER_KEYS, TOPIC_KEYS, BrokerName, Key, Value, ValueType
+from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, BrokerName, Key, Value, ValueType
 from sediment.segment_io.format.names import is_topic_name
 from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS
 from sediment.segment_io.internal_topics.metadata_records import ResourceType

@@ -17,15 +17,26 @@ from sediment.server.transactions.stored_transactions import StoredTransaction, 
 _STATES = {state.title: state for state in TransactionState}
 
 
+def _is_never(_transactional_id: str) -> bool:
+    return False
+
+
 class TransactionHandlers:
     """Handlers over the transactions of a directory, once they are loaded; `wall_ms` is the time of day."""
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms
         self._transactions: Mapping[str, StoredTransaction] | None = None
+        self._is_unreadable: Callable[[str], bool] = _is_never
 
-    def load(self, transactions: Mapping[str, StoredTransaction]) -> None:
-        """Begin to serve; until then clients are asked to retry."""
+    def load(
+        self, transactions: Mapping[str, StoredTransaction], is_unreadable: Callable[[str], bool] = _is_never
+    ) -> None:
+        """Begin to serve; until then clients are asked to retry.
+
+        `is_unreadable` returns True for the ids of which nothing is known, because the directory is damaged.
+        """
+        self._is_unreadable = is_unreadable
         self._transactions = {
             transactional_id: transaction
             for transactional_id, transaction in transactions.items()
@@ -50,6 +61,8 @@ class TransactionHandlers:
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         elif not transactional_id:
             error = ErrorCode.INVALID_REQUEST
+        elif self._is_unreadable(transactional_id):
+            error = ErrorCode.UNKNOWN_SERVER_ERROR
         elif transactional_id not in self._transactions:
             error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         else:

@@ -7,6 +7,9 @@
        the high watermark is the largest that a replica states, at most the log end of the one that is served
     4. topic ids, configs and features come from the metadata log where there is one; else ids come from
        `partition.metadata`, else from the topic's name
+    5. of these, the selected partitions are topics of clients; the coordinators' topics are also read as a whole
+
+A small file or a partition that cannot be read is left out, with a warning that says what follows; all else is served.
 
 Invariants: nothing is written and no lock is taken.  No file is opened by a name that a client gave.  What opening does
 for a partition is a listing of its directory and a look at a small file; everything else waits for its first use.
@@ -17,11 +20,13 @@ Source: kafka-log 01 §1, §9, §10; 04 §4.
 from __future__ import annotations
 
 import difflib
+import errno
+import fnmatch
 import logging
 import resource
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -39,18 +44,23 @@ from sediment.segment_io.errors import (
 )
 from sediment.segment_io.format.checkpoints import MetaProperties, format_uuid, parse_uuid
 from sediment.segment_io.format.names import (
+    CLEAN_SHUTDOWN_FILE,
+    HIGH_WATERMARK_FILE,
     INTERNAL_TOPICS,
     LOCK_FILE,
+    LOG_START_FILE,
     META_PROPERTIES_FILE,
+    METADATA_PARTITION,
     PARTITION_METADATA_FILE,
     TopicPartition,
     parse_partition_directory,
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.coordinator_records import COORDINATOR_TOPICS
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties, read_partition_metadata
-from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.listing import LogListing, list_log
 from sediment.segment_io.partition.live_segments import as_loaded
 from sediment.segment_io.partition.log_dir_checkpoints import (
     LOG_DIRECTORY_FILES,
@@ -58,7 +68,7 @@ from sediment.segment_io.partition.log_dir_checkpoints import (
     PartitionCheckpoints,
     read_checkpoints,
 )
-from sediment.segment_io.partition.partition_directories import find_live_partitions
+from sediment.segment_io.partition.partition_directories import check_patterns, find_live_partitions
 from sediment.server.read_only.frozen_log import FrozenLog
 from sediment.server.read_only.frozen_segment import UnreadableRange
 from sediment.server.read_only.open_segments import OpenSegments
@@ -72,24 +82,50 @@ _DEFAULT_NODE_ID = 1
 _MOST_OPEN_FILES = 4096
 _MAX_INDEX_BYTES = 256 << 20
 _NAMES_SHOWN = 5
+_NOT_LOCKABLE = frozenset({errno.EISDIR, errno.ELOOP})
+_FILES = LOG_DIRECTORY_FILES | {LOCK_FILE, CLEAN_SHUTDOWN_FILE}
+_NOT_NEEDED = "nothing depends on it here"
+_WITHOUT_FILE = {
+    LOG_START_FILE: "partitions are served from their first segment on, with records that were deleted",
+    HIGH_WATERMARK_FILE: "partitions are served to their log end, with records that may never have been committed",
+}
+"""What follows from a checkpoint file that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogOptions:
-    """Options of a catalog: `to_log_end` reads every partition to its end, `renamings` give topics other names."""
+    """Options of a catalog.
+
+    `to_log_end` reads every partition to its end, and `renamings` give topics other names.  `partitions` are names or
+    globs, which select by the names of the directories; none selects all.
+    """
 
     to_log_end: bool = False
     renamings: tuple[Renaming, ...] = ()
+    partitions: tuple[str, ...] = ()
+    allow_empty_selection: bool = False
+    """Accept a pattern that matches nothing."""
+
+    metadata: Path | None = None
+    """Log directory with the metadata log of the cluster; None looks for it in the served directories."""
+
+    def selects(self, partition: TopicPartition) -> bool:
+        """Return True if clients may read the partition."""
+        return not self.partitions or any(fnmatch.fnmatchcase(str(partition), each) for each in self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic by the name that clients use, with the partitions that exist in the directories."""
+    """A topic by the name that clients use, with the partitions that exist in the directories.
+
+    `unreadable` are the numbers of those that had to be left out.
+    """
 
     name: str
     id: uuid.UUID
     partitions: Mapping[int, FrozenLog]
     configs: Mapping[str, str] = field(default_factory=dict)
+    unreadable: frozenset[int] = frozenset()
 
     @property
     def is_internal(self) -> bool:
@@ -106,11 +142,15 @@ class ServedDirectory:
 
 
 class Catalog:
-    """Topics by name and by id; `metadata` is that of the cluster, None without a metadata log."""
+    """Topics by name and by id; `metadata` is that of the cluster, None without a metadata log.
+
+    `coordinator_topics` are those in which a coordinator keeps its state, whole, by name.
+    """
 
     def __init__(
         self,
         topics: Iterable[Topic],
+        coordinator_topics: Mapping[str, Topic],
         directories: Sequence[Path],
         meta: MetaProperties | None,
         metadata: ClusterMetadata | None,
@@ -119,6 +159,7 @@ class Catalog:
         self._by_name = {topic.name: topic for topic in sorted(topics, key=lambda topic: topic.name)}
         self._by_id = {topic.id: topic for topic in self._by_name.values()}
         self._open_segments = open_segments
+        self.coordinator_topics = coordinator_topics
         self.metadata = metadata
         self.cluster_id = (meta and meta.cluster_id) or format_uuid(uuid.uuid5(_NAMESPACE, "cluster").bytes)
         self.node_id = _DEFAULT_NODE_ID if meta is None or meta.node_id is None else meta.node_id
@@ -173,23 +214,39 @@ def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -
     Raises:
         DirectoryInUseError: a process holds the lock of a directory.
         NotALogDirectoryError: a path does not exist, or holds nothing of a log.
-        UsageError: directories of several clusters, replicas of different topics of one name, or a renaming that names
-            no topic or one that exists.
+        UsageError: directories of several clusters, replicas of different topics of one name, a renaming that names no
+            topic or one that exists, a pattern that matches nothing, or no metadata log where one is said to be.
         SourceChangedError: the files of the metadata log are replaced faster than they can be read.
         OwnershipError: the lock file cannot be read.
     """
     opened = [_open_directory(path, fs) for path in dict.fromkeys(path.absolute() for path in directories)]
     meta = _cluster(opened)
-    metadata = _newest_metadata(opened, fs)
-    segments = OpenSegments(fs, max_files=_max_open_files(), max_index_bytes=_MAX_INDEX_BYTES)
-    topics = [
-        _topic(name, replicas, metadata, options, segments, fs)
-        for name, replicas in _replicas_by_topic(opened, options.renamings).items()
-    ]
+    metadata = (
+        _newest_metadata(opened, fs) if options.metadata is None else _stated_metadata(options.metadata, meta, fs)
+    )
     served = list(dict.fromkeys(directory.path for directory in opened))
-    catalog = Catalog(topics, served, meta, metadata, segments)
-    _warn_of_absent(catalog)
-    return catalog
+    if not options.allow_empty_selection:
+        names = [str(each) for directory in opened for each in directory.partitions]
+        check_patterns(options.partitions, names, where=", ".join(map(str, served)))
+    segments = OpenSegments(fs, max_files=_max_open_files(), max_index_bytes=_MAX_INDEX_BYTES)
+    by_topic = _replicas_by_topic(opened, options.renamings)
+    found = [_topic(name, replicas, metadata, options, segments, fs) for name, replicas in by_topic.items()]
+    if metadata is not None:
+        _warn_of_absent(metadata, {each.partition.topic for replicas in by_topic.values() for each in replicas})
+    return Catalog(
+        [topic for each in found if (topic := _selected(each, options)).partitions],
+        {topic.name: topic for topic in found if topic.name in COORDINATOR_TOPICS},
+        served,
+        meta,
+        metadata,
+        segments,
+    )
+
+
+def _selected(topic: Topic, options: CatalogOptions) -> Topic:
+    """Return the topic with the partitions that clients may read."""
+    chosen = {number: log for number, log in topic.partitions.items() if options.selects(log.partition)}
+    return replace(topic, partitions=chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +278,20 @@ class _Replica:
 def _open_directory(path: Path, fs: Fs) -> _Directory:
     if not fs.is_directory(path):
         raise NotALogDirectoryError("no such directory", path=str(path), advice="name an entry of a broker's log.dirs")
-    entries = fs.scan(path)
+    try:
+        entries = fs.scan(path)
+    except OSError as error:
+        raise NotALogDirectoryError(
+            f"the directory cannot be read: {error.strerror}",
+            path=str(path),
+            advice="run as the broker's user or as root, or check the disk",
+        ) from error
     if any(parse_segment_file(entry.name) for entry in entries if entry.is_file):
         partition, _ = parse_partition_directory(path.name)
         path, partitions = path.parent, [partition]
     else:
-        partitions = find_live_partitions(path, (entry.name for entry in entries if entry.is_directory))
+        names = (entry.name for entry in entries if entry.is_directory and entry.name not in _FILES)
+        partitions = find_live_partitions(path, names)
         if not partitions and not any(entry.name in LOG_DIRECTORY_FILES for entry in entries):
             raise NotALogDirectoryError(
                 "not a Kafka log directory: it holds neither topic-partition directories nor checkpoint files",
@@ -234,27 +299,42 @@ def _open_directory(path: Path, fs: Fs) -> _Directory:
                 advice="name an entry of a broker's log.dirs",
             )
     _check_not_in_use(path)
-    meta = _unless_corrupt(lambda: read_meta_properties(fs, path / META_PROPERTIES_FILE))
-    return _Directory(path, meta, read_checkpoints(path, fs, on_corruption=_warn_of_corrupt), partitions)
+    meta = _unless_unreadable(
+        lambda: read_meta_properties(fs, path / META_PROPERTIES_FILE),
+        "clients see a made-up cluster id, unless another directory states it",
+    )
+    checkpoints = read_checkpoints(
+        path,
+        fs,
+        on_unreadable=lambda file, error: _warn_of_unreadable(error, _WITHOUT_FILE.get(file.name, _NOT_NEEDED)),
+    )
+    return _Directory(path, meta, checkpoints, partitions)
 
 
-def _unless_corrupt(read: Callable[[], _Read | None]) -> _Read | None:
-    """Return what `read` returns; None, with a warning, for a file that is corrupt."""
+def _unless_unreadable(read: Callable[[], _Read | None], consequence: str) -> _Read | None:
+    """Return what `read` returns; None, with a warning, for a file that is corrupt or cannot be read."""
     try:
         return read()
-    except (CorruptDataError, UnsupportedDataError) as error:
-        _warn_of_corrupt(error)
+    except (CorruptDataError, UnsupportedDataError, OSError) as error:
+        _warn_of_unreadable(error, consequence)
         return None
 
 
-def _warn_of_corrupt(error: SedimentError) -> None:
-    _LOGGER.warning("left out: %s", error)
+def _warn_of_unreadable(error: SedimentError | OSError, consequence: str) -> None:
+    _LOGGER.warning("left out: %s; %s", _described(error), consequence)
+
+
+def _described(error: SedimentError | OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
 
 
 def _check_not_in_use(path: Path) -> None:
     try:
         holder = lock_holder(path)
     except OSError as error:
+        if error.errno in _NOT_LOCKABLE:
+            _warn_of_unreadable(error, "no broker can hold such a lock")
+            return
         raise OwnershipError(
             f"the lock file cannot be read: {error.strerror}",
             path=str(path / LOCK_FILE),
@@ -284,10 +364,36 @@ def _cluster(directories: Sequence[_Directory]) -> MetaProperties | None:
     return min(metas, key=lambda meta: (meta.node_id is None, meta.node_id or 0), default=None)
 
 
+def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> ClusterMetadata:
+    """Return the metadata log in `path`; `meta` is that of the served directories.
+
+    Raises:
+        UsageError: there is none, or it is that of another cluster.
+        CorruptDataError, UnsupportedDataError, SourceChangedError: it cannot be read.
+    """
+    metadata = read_cluster_metadata(path, fs)
+    if metadata is None:
+        raise UsageError(
+            f"--metadata {path} does not hold {METADATA_PARTITION}",
+            advice="name the log directory of the node that has it: metadata.log.dir, else the first of log.dirs",
+        )
+    theirs = read_meta_properties(fs, path / META_PROPERTIES_FILE)
+    their_id, own_id = theirs and theirs.cluster_id, meta and meta.cluster_id
+    if None not in (their_id, own_id) and their_id != own_id:
+        raise UsageError(
+            f"--metadata {path} belongs to cluster {their_id}, and the directories to cluster {own_id}",
+            advice="name a directory of the same cluster",
+        )
+    return metadata
+
+
 def _newest_metadata(directories: Sequence[_Directory], fs: Fs) -> ClusterMetadata | None:
     """Return the metadata log that ends last: those of one cluster are copies of each other."""
     paths = dict.fromkeys(directory.path for directory in directories)
-    found = [_unless_corrupt(partial(read_cluster_metadata, path, fs)) for path in paths]
+    found = [
+        _unless_unreadable(partial(read_cluster_metadata, path, fs), "topics have no configs and no ids of a cluster")
+        for path in paths
+    ]
     return max((each for each in found if each is not None), key=lambda each: each.end_offset, default=None)
 
 
@@ -362,31 +468,37 @@ def _topic(
     stored = replicas[0].partition.topic
     known = None if metadata is None else metadata.topic_ids.get(stored)
     replicas, stored_id = _of_one_topic(stored, replicas, known, fs)
-    if metadata is not None and known is None:
+    is_wanted = any(options.selects(each.partition) for each in replicas)
+    if metadata is not None and known is None and is_wanted:
         _LOGGER.warning("topic %s: the cluster's metadata does not have it; a broker would set it aside", stored)
     by_number: dict[int, list[_Replica]] = {}
     for replica in replicas:
         by_number.setdefault(replica.partition.partition, []).append(replica)
-    logs = {number: _log(by_number[number], options, segments, fs) for number in sorted(by_number)}
+    found = {
+        number: _log(each, options, segments, fs)
+        for number, each in sorted(by_number.items())
+        if stored in COORDINATOR_TOPICS or options.selects(each[0].partition)
+    }
+    logs = {number: log for number, log in found.items() if log is not None}
     expected = (
-        frozenset(range(max(logs) + 1))
+        frozenset(range(max(by_number) + 1))
         if known is None or metadata is None
         else metadata.partitions.get(stored, frozenset())
     )
-    missing = sorted(expected - logs.keys())
-    if missing:
+    missing = sorted(expected - by_number.keys())
+    if missing and is_wanted:
         _LOGGER.warning(
             "topic %s: only %d of its %d partitions are in the directories, and only these are served; missing: %s",
             name,
-            len(logs),
-            len(expected | logs.keys()),
+            len(by_number),
+            len(expected | by_number.keys()),
             _shortened([str(number) for number in missing]),
         )
     topic_id = uuid.uuid5(_NAMESPACE, name)
     if stored_id is not None and name == stored:
         topic_id = uuid.UUID(bytes=parse_uuid(stored_id))
     configs = {} if metadata is None else metadata.topic_configs.get(stored, {})
-    return Topic(name, topic_id, logs, configs)
+    return Topic(name, topic_id, logs, configs, frozenset(found.keys() - logs.keys()))
 
 
 def _of_one_topic(
@@ -416,12 +528,15 @@ def _of_one_topic(
 
 
 def _own_topic_id(replica: _Replica, fs: Fs) -> str | None:
-    return _unless_corrupt(lambda: read_partition_metadata(fs, replica.path / PARTITION_METADATA_FILE))
+    return _unless_unreadable(
+        lambda: read_partition_metadata(fs, replica.path / PARTITION_METADATA_FILE),
+        "the partition counts to the topic of its name",
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- partitions
-def _log(replicas: Sequence[_Replica], options: CatalogOptions, segments: OpenSegments, fs: Fs) -> FrozenLog:
-    """Return the log of the replica that is served."""
+def _log(replicas: Sequence[_Replica], options: CatalogOptions, segments: OpenSegments, fs: Fs) -> FrozenLog | None:
+    """Return the log of the replica that is served; None if no replica can be read."""
     high_watermark = max((each.checkpoints.high_watermark or 0 for each in replicas), default=0)
     has_file = any(each.checkpoints.high_watermark_file for each in replicas)
     is_stated = any(each.checkpoints.high_watermark is not None for each in replicas)
@@ -441,12 +556,23 @@ def _log(replicas: Sequence[_Replica], options: CatalogOptions, segments: OpenSe
             # What a broker has not verified yet is verified when it is read.
             clean_shutdown=True,
         )
-        listing = as_loaded(list_log(replica.partition, replica.path, fs), fs)
-        logs.append(FrozenLog(listing, checkpoints, segments, fs))
+        listing = _listed(replica, fs)
+        if listing is not None:
+            logs.append(FrozenLog(listing, checkpoints, segments, fs))
     return logs[0] if len(logs) == 1 else _most_advanced(logs)
 
 
-def _most_advanced(logs: Sequence[FrozenLog]) -> FrozenLog:
+def _listed(replica: _Replica, fs: Fs) -> LogListing | None:
+    try:
+        for name in filter(parse_segment_file, fs.broken_links(replica.path)):
+            _LOGGER.warning("left out: %s is a link that leads nowhere", replica.path / name)
+        return as_loaded(list_log(replica.partition, replica.path, fs), fs)
+    except (SedimentError, OSError) as error:
+        _LOGGER.warning("left out: the partition in %s, which cannot be read: %s", replica.path, _described(error))
+        return None
+
+
+def _most_advanced(logs: Sequence[FrozenLog]) -> FrozenLog | None:
     """Return the log of the highest leader epoch, then of the highest log end; one that cannot be read loses."""
     readable = []
     for log in logs:
@@ -454,17 +580,16 @@ def _most_advanced(logs: Sequence[FrozenLog]) -> FrozenLog:
             readable.append((log.leader_epoch, log.log_end_offset, log))
         except StorageError:
             _LOGGER.warning("%s: the replica in %s is left out", log.partition, log.directory)
-    return max(readable, key=lambda each: each[:2])[2] if readable else logs[0]
+    best = max(readable, key=lambda each: each[:2], default=None)
+    return best[2] if best is not None else next(iter(logs), None)
 
 
-def _warn_of_absent(catalog: Catalog) -> None:
-    if catalog.metadata is not None:
-        served = {log.partition.topic for topic in catalog.topics() for log in topic.partitions.values()}
-        absent = sorted(catalog.metadata.topic_ids.keys() - served)
-        if absent:
-            _LOGGER.warning(
-                "%d topics of the cluster have no partition in the directories: %s", len(absent), _shortened(absent)
-            )
+def _warn_of_absent(metadata: ClusterMetadata, present: Iterable[str]) -> None:
+    absent = sorted(metadata.topic_ids.keys() - set(present))
+    if absent:
+        _LOGGER.warning(
+            "%d topics of the cluster have no partition in the directories: %s", len(absent), _shortened(absent)
+        )
 
 
 def _shortened(names: Sequence[str]) -> str:

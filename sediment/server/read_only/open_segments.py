@@ -17,6 +17,7 @@ Invariants
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from contextlib import suppress
@@ -33,6 +34,8 @@ from sediment.segment_io.fs import Fs, ReadableFile, is_out_of_descriptors
 from sediment.segment_io.partition.index_files import read_entries
 from sediment.segment_io.segment.columns import check_batches
 from sediment.segment_io.segment.reader import HeaderScan, Rows
+
+_LOGGER = logging.getLogger(__name__)
 
 INDEX_INTERVAL_BYTES = 4096
 """Distance of entries in an offset index that is made in memory: Kafka's default."""
@@ -217,13 +220,24 @@ def _changed(files: SegmentFiles) -> StorageError:
 
 def _offset_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
     """Return the entries that can be right: those inside the segment and its file; if none, those of its batches."""
-    content = read_entries(files.offset_index, OFFSET_ENTRY_BYTES)
+    content = _content(files, files.offset_index, OFFSET_ENTRY_BYTES)
     index = parse_offset_index(content, files.base_offset, preallocated=True)
     inside = _inside(index.relative_offsets, files)
     inside = min(inside, int(np.searchsorted(index.positions, files.size_bytes)))
     if not inside and files.size_bytes > INDEX_INTERVAL_BYTES:
         return _scanned_entries(files, file)
     return OffsetEntries(int32s(index.relative_offsets[:inside]), int32s(index.positions[:inside]))
+
+
+def _content(files: SegmentFiles, index: Path, entry_bytes: int) -> bytes:
+    """Return the entries of an index; none, with a warning, if it cannot be read."""
+    try:
+        return read_entries(index, entry_bytes)
+    except OSError as error:
+        if is_out_of_descriptors(error):
+            raise
+        _LOGGER.warning("%s: left out: %s: %s; the batches are searched", files.partition, index, error.strerror)
+        return b""
 
 
 def _scanned_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
@@ -272,7 +286,7 @@ def sparse_entries(rows: Rows, base_offset: int) -> tuple[Int64s, Int64s]:
 
 
 def _time_entries(files: SegmentFiles) -> TimeEntries:
-    content = read_entries(files.time_index, TIME_ENTRY_BYTES)
+    content = _content(files, files.time_index, TIME_ENTRY_BYTES)
     index = parse_time_index(content, files.base_offset, preallocated=True)
     inside = _inside(index.relative_offsets, files)
     timestamps = np.ascontiguousarray(index.timestamps[:inside])

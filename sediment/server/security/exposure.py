@@ -12,7 +12,7 @@ another address    `--insecure`                                what certificate 
 from __future__ import annotations
 
 from sediment.segment_io.errors import UsageError
-from sediment.server.endpoints import Endpoint
+from sediment.server.network.endpoints import Endpoint
 from sediment.server.security.credentials import Credentials
 
 

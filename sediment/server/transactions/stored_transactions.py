@@ -9,18 +9,12 @@ Source: Kafka's TransactionStateManager and TransactionMetadata.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import TRANSACTION_STATE, decode_coordinator_record
-from sediment.server.coordinator_log import (
-    CoordinatorLog,
-    LoggedRecord,
-    coordinator_partition,
-    read_records,
-)
+from sediment.server.coordinator_log import CoordinatorLog, LoggedRecord, read_records
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -58,26 +52,17 @@ class StoredTransaction:
     partitions: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def replay_transactions(logs: Sequence[CoordinatorLog], partition_count: int, fs: Fs) -> dict[str, StoredTransaction]:
-    """Return the transactions of the partitions in `logs`, by transactional id.
-
-    `partition_count` is that of the topic.  If several partitions hold an id, the one that it belongs to counts.
+def replay_transactions(log: CoordinatorLog, fs: Fs) -> dict[str, StoredTransaction]:
+    """Return the transactions of a partition, by transactional id.
 
     Raises:
-        SedimentError: a directory went away, or its files were replaced while they were read.
+        SedimentError, OSError: the partition cannot be read, went away, or was replaced while it was read.
     """
-    transactions: dict[str, StoredTransaction] = {}
-    for log in logs:
-        current: dict[str, StoredTransaction] = {}
-        unknown = sum(not _apply(record, current) for record in read_records(log, fs) if not record.is_control)
-        if unknown:
-            _LOGGER.warning("%s: %d records cannot be decoded; they are left out", log.source.partition, unknown)
-        for transactional_id, transaction in current.items():
-            if transactional_id not in transactions or (
-                coordinator_partition(transactional_id, partition_count) == log.partition
-            ):
-                transactions[transactional_id] = transaction
-    return transactions
+    current: dict[str, StoredTransaction] = {}
+    unknown = sum(not _apply(record, current) for record in read_records(log, fs) if not record.is_control)
+    if unknown:
+        _LOGGER.warning("%s: %d records cannot be decoded; they are left out", log.source.partition, unknown)
+    return current
 
 
 def _apply(record: LoggedRecord, current: dict[str, StoredTransaction]) -> bool:

@@ -4,8 +4,8 @@ import pytest
 
 from sediment.engine.directory.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 from sediment.segment_io.partition.producer_state import ProducerEntry
-from sediment.segment_io.partition.snapshots import encode_snapshot
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.segments import list_snapshots
 from tests.twin.snapshots import parse_snapshot

@@ -17,7 +17,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
-from sediment.segment_io.partition.snapshots import parse_snapshot
+from sediment.segment_io.partition.producer_snapshots import parse_snapshot
 from tests.jobs.log_dirs import tree
 from tests.segments import NOW_MS, batch_bytes, write_segment, write_snapshot
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, PreparedSwap
-from sediment.engine.directory.backup_links import link_replaced_files
 from sediment.engine.directory.interrupted_swaps import Repair, finish_interrupted, next_offset_of
+from sediment.engine.directory.originals.backup_links import link_replaced_files
 from sediment.engine.directory.swap import commit, discard_parts, make_durable
 from sediment.segment_io.errors import (
     CorruptDataError,

@@ -15,10 +15,11 @@ from sediment.segment_io.errors import (
     NotALogDirectoryError,
     UsageError,
 )
-from sediment.segment_io.format.checkpoints import CleanShutdown, MetaProperties
+from sediment.segment_io.format.checkpoints import MetaProperties
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_clean_shutdown, read_meta_properties
+from sediment.segment_io.partition.checkpoint_files import read_meta_properties
+from sediment.segment_io.partition.clean_shutdown_file import CleanShutdown, read_clean_shutdown
 from tests.jobs.log_dirs import read_checkpoint, write_checkpoint
 
 T0, T1, X1 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("x", 1)

@@ -88,16 +88,6 @@ def test_creation_configs_of_internal_topics_are_stated_for_compaction_only() ->
     assert known.is_stated_for_retention("__consumer_offsets", "cleanup.policy")
 
 
-def test_a_brokers_file_names_its_log_directories(tmp_path: Path) -> None:
-    assert from_file(tmp_path, "log.dirs=/a, /b\nlog.dir=/c\n").log_dirs() == (Path("/a"), Path("/b"))
-    assert from_file(tmp_path, "log.dir=/c\n").log_dirs() == (Path("/c"),)
-    found = from_file(tmp_path, "log.dirs=/a,/b\nmetadata.log.dir=/m\n")
-    assert found.metadata_dirs() == (Path("/m"), Path("/a"), Path("/b"))
-    assert sets().log_dirs() == sets().metadata_dirs() == ()
-    with pytest.raises(SettingsError, match="null character"):
-        from_file(tmp_path, "log.dirs=/a\\u0000b\n").log_dirs()
-
-
 def test_settings_travel_to_executors_unchanged() -> None:
     settings = sets("segment.bytes=2097152", "t:retention.ms=5")
     assert pickle.loads(pickle.dumps(settings)) == settings

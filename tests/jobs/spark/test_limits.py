@@ -342,7 +342,7 @@ def test_originals_on_another_filesystem_are_refused(log_dir, plain):
 
 def test_links_that_the_filesystem_refuses_are_a_sentence_and_nothing_changes(tmp_path):
     from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, PreparedSwap
-    from sediment.engine.directory.backup_links import link_replaced_files
+    from sediment.engine.directory.originals.backup_links import link_replaced_files
     from sediment.segment_io.errors import UsageError
     from sediment.segment_io.format.names import TopicPartition
     from sediment.segment_io.fs import Fs

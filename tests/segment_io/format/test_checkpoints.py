@@ -2,12 +2,10 @@ import pytest
 
 from sediment.segment_io.errors import CorruptCheckpointError
 from sediment.segment_io.format.checkpoints import (
-    CleanShutdown,
     MetaProperties,
     format_offset_checkpoint,
     format_partition_metadata,
     format_uuid,
-    parse_clean_shutdown,
     parse_leader_epochs,
     parse_meta_properties,
     parse_offset_checkpoint,
@@ -128,23 +126,3 @@ def test_meta_properties_without_a_version_are_version_0():
 def test_malformed_meta_properties_are_corrupt(content):
     with pytest.raises(CorruptCheckpointError, match=r"meta\.properties holds"):
         parse_meta_properties(content)
-
-
-# ---------------------------------------------------------------------------------------------- clean-shutdown marker
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"not json",
-        b"[1]",
-        b'{"version":0}',
-        b'{"brokerEpoch":null}',
-        b'{"brokerEpoch":"x"}',
-        b"\xff\xfe",
-        b"[" * 99_999,
-    ],
-)
-def test_a_marker_that_tells_no_epoch_is_still_a_clean_shutdown(content):
-    assert parse_clean_shutdown(content) == CleanShutdown(None)

@@ -4,10 +4,8 @@ import pytest
 
 from sediment.segment_io.errors import CorruptCheckpointError, UsageError
 from sediment.segment_io.format.checkpoints import (
-    CleanShutdown,
     EpochEntry,
     MetaProperties,
-    format_clean_shutdown,
     format_leader_epochs,
     parse_leader_epochs,
     parse_meta_properties,
@@ -15,7 +13,6 @@ from sediment.segment_io.format.checkpoints import (
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import (
-    read_clean_shutdown,
     read_leader_epochs,
     read_meta_properties,
     read_offset_checkpoint,
@@ -169,10 +166,3 @@ def test_meta_properties_come_back_as_they_were_written(tmp_path, meta):
     path = tmp_path / "meta.properties"
     write_meta_properties(Fs(), path, meta)
     assert read_meta_properties(Fs(), path) == meta
-
-
-def test_lm_03_the_clean_shutdown_marker_tells_the_broker_epoch(tmp_path):
-    assert read_clean_shutdown(Fs(), tmp_path) is None
-    (tmp_path / ".kafka_cleanshutdown").write_bytes(format_clean_shutdown(42))
-    assert (tmp_path / ".kafka_cleanshutdown").read_bytes() == b'{"version":0,"brokerEpoch":42}'
-    assert read_clean_shutdown(Fs(), tmp_path) == CleanShutdown(42)

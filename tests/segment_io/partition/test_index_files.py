@@ -1,3 +1,4 @@
+import os
 import tempfile
 from pathlib import Path
 
@@ -30,6 +31,14 @@ def test_a_first_entry_of_zeros_counts_if_another_one_follows(tmp_path):
     path.write_bytes(bytes(ENTRY_BYTES) + b"\x01" * ENTRY_BYTES)
     assert read_entries(path, ENTRY_BYTES) == path.read_bytes()
     assert read_last_entry(path, ENTRY_BYTES, Fs()) == b"\x01" * ENTRY_BYTES
+
+
+def test_something_else_in_the_place_of_an_index_has_no_entries(tmp_path):
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("directory", "loop", "pipe"):
+        assert read_entries(tmp_path / name, ENTRY_BYTES) == b""
 
 
 def test_a_missing_index_has_no_entries_and_no_last_one(tmp_path):

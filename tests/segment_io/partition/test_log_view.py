@@ -497,10 +497,17 @@ def test_every_malformed_checkpoint_is_reported_and_left_out_where_asked_for(tmp
     malformed = [tmp_path / "cleaner-offset-checkpoint", tmp_path / "log-start-offset-checkpoint"]
     for path in malformed:
         path.write_text("0\n5\nt 0 1\n")
-    errors = []
-    read = read_checkpoints(tmp_path, Fs(), on_corruption=errors.append)
+    unreadable = [tmp_path / "recovery-point-offset-checkpoint", tmp_path / ".kafka_cleanshutdown"]
+    unreadable[0].mkdir()
+    unreadable[1].symlink_to(unreadable[1])
+    found = []
+    read = read_checkpoints(tmp_path, Fs(), on_unreadable=lambda path, _: found.append(path))
     assert (read.first_dirty, read.log_start, read.high_watermark) == (None, None, {PARTITION: 9})
-    assert [error.path for error in errors] == [str(path) for path in malformed]
+    assert (read.recovery_point, read.clean_shutdown) == (None, False)
+    assert found == [*malformed, *unreadable]
+    malformed[1].unlink()
+    with pytest.raises(IsADirectoryError):
+        read_checkpoints(tmp_path, Fs())
 
 
 # -------------------------------------------------------------------------------------------------------------- whole

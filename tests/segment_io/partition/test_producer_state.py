@@ -10,16 +10,16 @@ from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.decode import BATCH_ROW
 from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import CONTROL_BIT, TRANSACTIONAL_BIT
+from sediment.segment_io.partition.producer_snapshots import (
+    encode_snapshot,
+    parse_snapshot,
+)
 from sediment.segment_io.partition.producer_state import (
     CompletedTransaction,
     ProducerEntry,
     ProducerState,
     last_sequence,
     replay,
-)
-from sediment.segment_io.partition.snapshots import (
-    encode_snapshot,
-    parse_snapshot,
 )
 
 DAY_MS = 86_400_000

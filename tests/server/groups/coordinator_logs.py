@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.format.record_batch import BatchHead, NewRecord, build_batch
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import ALL, Bounds
 from sediment.segment_io.partition.sources import Source
@@ -79,7 +79,7 @@ class CoordinatorLogBuilder:
         return self
 
     def replay(self) -> dict[str, StoredGroup]:
-        return replay_groups([self.write().log], 1, Fs())
+        return replay_groups(self.write().log, Fs())
 
 
 def offsets_of(group: StoredGroup) -> dict[tuple[str, int], int]:

@@ -16,13 +16,13 @@ from kafka import KafkaConsumer
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.endpoints import Endpoint
 from sediment.server.kafka_server import KafkaServer, ServerOptions
+from sediment.server.network.endpoints import Endpoint
 from sediment.server.server_config import ServerConfig
 from tests.consumers import confluent_consumer
 from tests.served import unpacked
 from tests.server.handlers.group_servers import join, join_request
-from tests.server.listeners import Client
+from tests.server.network.listeners import Client
 from tests.waiting import wait_until
 
 ORDERS = {0, 1}

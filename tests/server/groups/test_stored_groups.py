@@ -11,7 +11,7 @@ import pytest
 
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.protocol import messages as m
-from sediment.server.coordinator_log import coordinator_partition
+from sediment.server.coordinator_log import CoordinatorTopic, coordinator_partition
 from sediment.server.groups.stored_groups import GroupKind, StoredGroup, replay_groups
 from tests.segments import NOW_MS
 from tests.server.groups.coordinator_logs import (
@@ -78,7 +78,7 @@ def test_compressed_batches_and_records_above_the_end_offset(log: CoordinatorLog
     for codec in range(5):
         log.add(offset_key("readers"), offset_value(codec), codec=codec)
     assert offsets_of(log.replay()["readers"]) == {("orders", 0): 4}
-    assert offsets_of(replay_groups([log.up_to(2)], 1, Fs())["readers"]) == {("orders", 0): 1}
+    assert offsets_of(replay_groups(log.up_to(2), Fs())["readers"]) == {("orders", 0): 1}
 
 
 # -------------------------------------------------------------------------------------------------------- transactions
@@ -201,7 +201,7 @@ def test_a_corrupt_batch_is_left_out_and_named(log: CoordinatorLogBuilder, caplo
     content = bytearray(path.read_bytes())
     content[len(log.batches[0]) + 70] ^= 1
     path.write_bytes(content)
-    groups = replay_groups([log.log], 1, Fs())
+    groups = replay_groups(log.log, Fs())
     assert offsets_of(groups["readers"]) == {("orders", 0): 0, ("orders", 2): 2}
     assert "__consumer_offsets-0" in caplog.text
 
@@ -214,14 +214,14 @@ def test_of_two_partitions_with_a_group_the_one_that_its_id_belongs_to_counts(tm
         log.write()
     own = coordinator_partition("readers", 4)
     for order in (logs, logs[::-1]):
-        groups = replay_groups([log.log for log in order], 4, Fs())
+        groups = CoordinatorTopic([log.log for log in order], 4).replay(lambda log: replay_groups(log, Fs()))
         assert offsets_of(groups["readers"]) == {("orders", 0): own}
         assert len(groups) == 5
 
 
 def test_the_replay_of_nothing_is_nothing(log: CoordinatorLogBuilder) -> None:
     assert log.replay() == {}
-    assert replay_groups([], 50, Fs()) == {}
+    assert CoordinatorTopic([], 50).replay(lambda log: replay_groups(log, Fs())) == {}
 
 
 @pytest.mark.parametrize(

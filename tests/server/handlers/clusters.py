@@ -18,7 +18,7 @@ from sediment.server.handlers.metadata import MetadataHandlers, Node
 from sediment.server.handlers.refused import RefusedHandlers
 from sediment.server.read_only.catalog import Catalog, CatalogOptions, open_catalog
 from sediment.server.requests import Handler
-from tests.server.listeners import Client, listener
+from tests.server.network.listeners import Client, listener
 
 NODE = Node(7, "127.0.0.1", 9092)
 

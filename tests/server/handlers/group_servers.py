@@ -21,7 +21,7 @@ from sediment.server.handlers.committed_offsets import CommittedOffsetHandlers
 from sediment.server.handlers.groups import GroupHandlers
 from sediment.server.requests import Handler
 from sediment.server.server_config import ServerConfig
-from tests.server.listeners import Client, Running, listener
+from tests.server.network.listeners import Client, Running, listener
 
 NODE = (7, "127.0.0.1", 9092)
 NOW_MS = 1_700_000_000_000

@@ -13,7 +13,7 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.groups.group_offsets import CommittedOffset
 from sediment.server.groups.stored_groups import GroupKind, StoredGroup
 from tests.server.handlers.group_servers import ORDERS, PAYMENTS, commit, fetch, group_server, join, stable
-from tests.server.listeners import Client
+from tests.server.network.listeners import Client
 
 
 @pytest.fixture

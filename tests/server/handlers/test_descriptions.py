@@ -13,7 +13,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey, supported_versions
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from tests.logs import LogShape, write_random_log
 from tests.server.handlers.clusters import NODE, only, served
-from tests.server.listeners import Client
+from tests.server.network.listeners import Client
 from tests.server.read_only.log_dirs import KRAFT, kraft_dir, write_partition
 
 TOPIC, BROKER = 2, 4

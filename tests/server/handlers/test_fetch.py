@@ -18,7 +18,7 @@ from sediment.server.handlers import fetch as fetch_handlers
 from sediment.server.read_only.catalog import Catalog
 from tests.logs import LogShape, write_random_log
 from tests.server.handlers.clusters import only, served
-from tests.server.listeners import Client
+from tests.server.network.listeners import Client
 from tests.server.read_only.log_dirs import write_checkpoint, write_epochs, write_partition
 from tests.server.read_only.logs import Scan
 from tests.twin.segments import file_batches

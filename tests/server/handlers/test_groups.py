@@ -20,7 +20,7 @@ from tests.server.handlers.group_servers import (
     subscription,
     sync_request,
 )
-from tests.server.listeners import Client
+from tests.server.network.listeners import Client
 from tests.waiting import wait_until
 
 

@@ -14,7 +14,7 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from tests.corpus import load_case
 from tests.logs import LogShape, write_random_log
 from tests.server.handlers.clusters import only, served
-from tests.server.listeners import Client
+from tests.server.network.listeners import Client
 from tests.server.read_only.log_dirs import write_checkpoint, write_epochs, write_partition
 from tests.server.read_only.logs import Scan
 

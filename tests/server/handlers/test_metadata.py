@@ -13,7 +13,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey, supported_versions
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.read_only.catalog import Catalog
 from tests.server.handlers.clusters import NODE, only, served
-from tests.server.listeners import Client
+from tests.server.network.listeners import Client
 from tests.server.read_only.log_dirs import write_epochs, write_partition
 
 VERSIONS = list(supported_versions(ApiKey.METADATA))

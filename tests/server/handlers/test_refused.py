@@ -15,7 +15,7 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.protocol.message import Structure
 from tests.segments import batch_bytes
 from tests.server.handlers.clusters import served
-from tests.server.listeners import Client
+from tests.server.network.listeners import Client
 from tests.server.read_only.log_dirs import fingerprint, write_partition
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sediment.segment_io.errors import UsageError
-from sediment.server.endpoints import Endpoint
+from sediment.server.network.endpoints import Endpoint
 from sediment.server.security.credentials import Credentials
 from sediment.server.security.exposure import choose_credentials, security_protocol
 from tests.server.security.test_credentials import credential

@@ -17,7 +17,7 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.requests import Request
 from sediment.server.security.credentials import Credentials
 from sediment.server.security.tls import server_context
-from tests.server.listeners import Client, Running, api_versions, listener
+from tests.server.network.listeners import Client, Running, api_versions, listener
 from tests.server.security.certificates import write_certificates
 from tests.server.security.test_credentials import credential
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 
 import pytest
 
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.server.requests import Request
 from sediment.server.security.tls import server_context
-from tests.server.listeners import api_versions, frame, listener
+from tests.server.network.listeners import api_versions, frame, listener
 from tests.server.security.certificates import write_certificates
 from tests.waiting import wait_until
 
@@ -75,6 +77,49 @@ def test_a_peer_that_does_not_shake_hands_is_closed(files, caplog):
         with running.connect(files.client_context()) as client:
             assert client.ask(api_versions(), 3).error_code == 0
     assert "the peer did not authenticate in time" in caplog.text
+    assert "the peer does not speak TLS, and this listener does; give the client security.protocol=SSL" in caplog.text
+    assert "_ssl.c" not in caplog.text
+
+
+def test_a_client_that_refuses_the_certificate_is_named_and_one_that_goes_is_not(files, caplog):
+    tls = server_context(files.certificate, files.key)
+    with listener(tls=tls) as running:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            running.connect(ssl.create_default_context())
+        with running.connect() as gone:
+            gone.socket.sendall(b"\x16\x03\x01")
+        wait_until(lambda: running.server.quotas.total == 0)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.endswith("the TLS handshake failed: tlsv1 alert unknown ca; the connection was closed")
+
+
+def test_the_place_of_a_client_that_goes_while_its_request_waits_is_free_at_once(files):
+    waiting: list[Request] = []
+    tls = server_context(files.certificate, files.key)
+    with listener({ApiKey.SYNC_GROUP: waiting.append}, tls=tls) as running:
+        client = running.connect(files.client_context())
+        client.send(m.SyncGroupRequest(protocol_type="c"), 5)
+        wait_until(lambda: bool(waiting))
+        client.socket.close()
+        wait_until(lambda: running.server.quotas.total == 0)
+        waiting[0].respond(m.SyncGroupResponse())
+        wait_until(lambda: running.server.memory.free_bytes == 268_435_456)
+
+
+def test_requests_that_arrive_while_the_first_one_waits_are_answered_in_order(files):
+    waiting: list[Request] = []
+    tls = server_context(files.certificate, files.key)
+    with (
+        listener({ApiKey.SYNC_GROUP: waiting.append}, tls=tls) as running,
+        running.connect(files.client_context()) as client,
+    ):
+        client.send(m.SyncGroupRequest(protocol_type="c"), 5)
+        wait_until(lambda: bool(waiting))
+        numbers = [client.send(api_versions(), 3) for _ in range(3)]
+        time.sleep(0.1)
+        waiting[0].respond(m.SyncGroupResponse())
+        assert client.receive(ApiKey.SYNC_GROUP, 5)[0] == 0
+        assert [client.receive(ApiKey.API_VERSIONS, 3)[0] for _ in numbers] == numbers
 
 
 def test_versions_of_tls_below_1_2_are_refused(files):

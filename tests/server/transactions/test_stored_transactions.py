@@ -21,7 +21,7 @@ from sediment.server.transactions.stored_transactions import (
     replay_transactions,
 )
 from tests.server.groups.coordinator_logs import STATES, CoordinatorLogBuilder, versioned
-from tests.server.listeners import Client, listener
+from tests.server.network.listeners import Client, listener
 
 GOLDEN = Path(__file__).parents[2] / "data" / "kafka-4.2.0-coordinator-records.jsonl"
 NOW_MS = 1_700_000_100_000
@@ -50,7 +50,7 @@ def log(tmp_path: Path) -> CoordinatorLogBuilder:
 
 
 def replay(log: CoordinatorLogBuilder) -> dict[str, StoredTransaction]:
-    return replay_transactions([log.write().log], 1, Fs())
+    return replay_transactions(log.write().log, Fs())
 
 
 @contextlib.contextmanager

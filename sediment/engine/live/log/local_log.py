@@ -38,8 +38,8 @@ from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind,
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
 from sediment.segment_io.partition.checkpoint_files import write_leader_epochs
 from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 from sediment.segment_io.partition.producer_state import ProducerState
-from sediment.segment_io.partition.snapshots import encode_snapshot
 
 _SNAPSHOT = SegmentFileKind.SNAPSHOT
 
@@ -55,7 +55,8 @@ class TaskScheduler(Protocol):
 class LocalLog:
     """The shared state of one live log.
 
-    `on_failure` gets the OSError that takes the log offline.  `random_jitter(n)` draws from 0 … n - 1.
+    `on_failure` gets the OSError that takes the log offline.  `draw_jitter_ms` returns the jitter of a new
+    segment.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class LocalLog:
         clock: Callable[[], int],
         scheduler: TaskScheduler,
         on_failure: Callable[[OSError], None],
-        random_jitter: Callable[[int], int],
+        draw_jitter_ms: Callable[[LogConfig], int],
         verify_transactions: bool,
     ) -> None:
         self.partition = loaded.partition
@@ -82,7 +83,7 @@ class LocalLog:
         self.truncations = 0
         """Truncations so far; a flush that began before one leaves the recovery point alone."""
         self._on_failure = on_failure
-        self._random_jitter = random_jitter
+        self._draw_jitter_ms = draw_jitter_ms
         self._verify_transactions = verify_transactions
         now_ms = clock()
         self.segments = LogSegments(
@@ -199,7 +200,6 @@ class LocalLog:
     # --------------------------------------------------------------------------------------------------------- segments
     def segment(self, base_offset: int, *, size_bytes: int, now_ms: int, is_new: bool = False) -> Segment:
         """Return a segment of this log, with its own jitter."""
-        jitter_bound_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
         return Segment(
             self.directory,
             base_offset,
@@ -207,7 +207,7 @@ class LocalLog:
             self.fs,
             size_bytes=size_bytes,
             created_ms=now_ms,
-            jitter_ms=self._random_jitter(jitter_bound_ms) if jitter_bound_ms > 0 else 0,
+            jitter_ms=self._draw_jitter_ms(self.config),
             is_new=is_new,
         )
 

@@ -98,7 +98,7 @@ class PartitionLog:
             clock=clock,
             scheduler=scheduler,
             on_failure=lambda error: on_failure(self, error),
-            random_jitter=random_jitter,
+            draw_jitter_ms=lambda config: log_roll.draw_jitter_ms(config, random_jitter),
             verify_transactions=verify_transactions,
         )
         self.lock = self._log.lock

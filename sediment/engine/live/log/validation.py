@@ -39,6 +39,7 @@ from sediment.segment_io.errors import (
     UnsupportedForFormatError,
 )
 from sediment.segment_io.format import legacy
+from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, batch_of, build_batch
 from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.decode import (
     BATCH_ROW,
@@ -75,7 +76,6 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.rebuild import rebuilt_bound, write_records
-from sediment.segment_io.format.record_batch import BatchHead, NewRecord, batch_of, build_batch
 from sediment.segment_io.segment.append import (
     KEY_IS_MISSING,
     NO_EPOCH_LIMIT,

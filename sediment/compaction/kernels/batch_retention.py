@@ -1,0 +1,74 @@
+"""The rules for a whole batch: Kafka's checkBatchRetention as kernels (kafka-log 02 §6.2).
+
+1. A batch of aborted data is dropped, and so is a marker whose delete horizon has passed (`is_discarded`).
+2. The header of a batch without records stays if the log's last offset or a producer's sequence numbers depend on it
+   (`keeps_header`).
+
+Invariant: a rule sees only header fields, batch flags and the last batches of active producers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.compaction.kernels.batch_decoder import Header
+from sediment.compaction.kernels.transactions import DISCARD, LEAVES_HEADER
+from sediment.segment_io.compiled.jit import inlined_kernel, kernel
+from sediment.segment_io.compiled.memory import load_i16, load_i64
+from sediment.segment_io.format.layout import PRODUCER_EPOCH, PRODUCER_ID
+
+
+@kernel
+def is_discarded(flags: int, is_control: bool, horizon_passed: bool) -> bool:
+    """Return True if a batch is dropped as a whole: aborted data, or a marker whose horizon has passed."""
+    return (flags & DISCARD) != 0 and (not is_control or horizon_passed)
+
+
+class ActiveProducers(NamedTuple):
+    """The last batches of active producers, for kernels: int64[n] each, ascending by producer id.
+
+    `last_offsets` holds the offset of a producer's last data batch, or -1 if only a marker of it is known.
+    """
+
+    producer_ids: npt.NDArray[np.int64]
+    last_offsets: npt.NDArray[np.int64]
+    epochs: npt.NDArray[np.int64]
+
+
+@inlined_kernel
+def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, producers: ActiveProducers) -> bool:
+    """Return True if the header of a batch stays even if none of its records does (kafka-log 02 §6.2).
+
+    The header of the last batch before the bound keeps the log's last offset, that of an active producer's last batch
+    its sequence numbers.
+    """
+    if header.last_offset + 1 == first_uncleanable_offset or (flags & LEAVES_HEADER) != 0:
+        return True
+    producer_id = load_i64(header.address + PRODUCER_ID)
+    if producer_id < 0:
+        return False
+    epoch = load_i16(header.address + PRODUCER_EPOCH)
+    return is_last_of_producer(producers, producer_id, epoch, header.last_offset, header.is_control)
+
+
+@kernel
+def is_last_of_producer(
+    producers: ActiveProducers, producer_id: int, epoch: int, last_offset: int, is_control: bool
+) -> bool:
+    """Return True if a batch is the last known one of an active producer (kafka-log 02 §6.2)."""
+    low = 0
+    high = producers.producer_ids.size
+    while low < high:
+        middle = (low + high) >> 1
+        if producers.producer_ids[middle] < producer_id:
+            low = middle + 1
+        else:
+            high = middle
+    if low == producers.producer_ids.size or producers.producer_ids[low] != producer_id:
+        return False
+    if producers.last_offsets[low] >= 0:
+        return last_offset == producers.last_offsets[low]
+    return is_control and epoch == producers.epochs[low]

@@ -1,0 +1,31 @@
+"""The delete horizon of a batch: the time from which its tombstones, or a marker with nothing left to mark, may go.
+
+A cleaning writes a horizon into a batch that needs one and has none (kafka-log 02 §6.4).  Bit 6 of the attributes says
+that the batch's base timestamp is its horizon.
+"""
+
+from __future__ import annotations
+
+from sediment.compaction.kernels.transactions import MARKS_NOTHING, TOMBSTONES_GO, TOMBSTONES_STAY
+from sediment.segment_io.compiled.jit import kernel
+
+
+@kernel
+def horizon_has_passed(has_horizon: bool, base_timestamp: int, now_ms: int) -> bool:
+    """Return True if a batch has a delete horizon (bit 6), and the clock has reached it."""
+    return has_horizon and base_timestamp <= now_ms
+
+
+@kernel
+def tombstones_expire(flags: int, horizon_passed: bool) -> bool:
+    """Return True if the tombstones of a batch are dropped: by its horizon, or by the age of its segment."""
+    return (horizon_passed or (flags & TOMBSTONES_GO) != 0) and (flags & TOMBSTONES_STAY) == 0
+
+
+@kernel
+def needs_horizon(flags: int, is_control: bool, has_horizon: bool, tombstones: int) -> bool:
+    """Return True if a batch that keeps `tombstones` tombstones is to get a delete horizon.
+
+    A marker gets one if its transaction has no batch left, any other batch if it keeps a tombstone.
+    """
+    return not has_horizon and ((is_control and (flags & MARKS_NOTHING) != 0) or tombstones > 0)

@@ -1,0 +1,1 @@
+"""Connections: acceptor, processors, frames, and the queue of requests.  Nothing here knows what a request asks."""

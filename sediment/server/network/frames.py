@@ -1,0 +1,271 @@
+"""Frames of the protocol: an int32 size, then that many bytes.
+
+    receive   FrameReader takes bytes from a transport layer and returns one frame at a time
+    memory    FrameMemory counts the bytes of all frames that are received or handled
+    send      ResponseSend writes the chunks of one response, as far as the transport layer takes them
+
+Limits by phase, checked before any memory is taken for a frame:
+
+    before authentication             64 KiB
+    Produce                           socket.request.max.bytes
+    every other request               8 MiB: a small array of structures decodes to many times its size
+
+Invariants: a frame gets memory only after its size and API key were checked.  Nothing is read past the frames that one
+`receive_into` brought, so that a connection that waits for a response fills only its socket buffer.
+
+Source: Kafka's NetworkReceive, NetworkSend and SimpleMemoryPool.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.partition.file_slice import FileSlice
+from sediment.server.network.transport_layer import Chunk, TransportLayer
+
+UNAUTHENTICATED_MAX_BYTES = 64 * 1024
+OTHER_REQUEST_MAX_BYTES = 8 * 1024 * 1024
+
+_PRODUCE = 0
+_SIZE = struct.Struct(">i")
+_SIZE_AND_API_KEY = struct.Struct(">ih")
+_MIN_BYTES_WITH_API_KEY = 2
+_TLS_HANDSHAKE = b"\x16\x03"
+_HTTP_METHODS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"})
+
+
+class InvalidReceiveError(SedimentError):
+    """A peer sent bytes that are not a frame, or a frame above its limit (Kafka's InvalidReceiveException)."""
+
+
+class PeerClosedError(SedimentError):
+    """The peer closed the connection; `in_frame` is True if it did so within a frame."""
+
+    def __init__(self, *, in_frame: bool) -> None:
+        super().__init__("the peer closed the connection" + (" within a request" if in_frame else ""))
+        self.in_frame = in_frame
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """Largest frames, in bytes."""
+
+    request_max_bytes: int
+    other_max_bytes: int = OTHER_REQUEST_MAX_BYTES
+    unauthenticated_max_bytes: int = UNAUTHENTICATED_MAX_BYTES
+
+    def of(self, api_key: int, *, is_authenticated: bool) -> int:
+        """Return the largest frame for a request of `api_key`."""
+        if not is_authenticated:
+            return min(self.unauthenticated_max_bytes, self.request_max_bytes)
+        return self.request_max_bytes if api_key == _PRODUCE else min(self.other_max_bytes, self.request_max_bytes)
+
+
+class FrameMemory:
+    """Bytes that frames may take together: `queued.max.request.bytes`."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._free_bytes = max_bytes
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._guard = threading.Lock()
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that no frame has taken."""
+        return self._free_bytes
+
+    def take(self, size_bytes: int, when_freed: Callable[[], None]) -> bool:
+        """Take bytes and return True; otherwise return False, and call `when_freed` once some are given back."""
+        with self._guard:
+            if size_bytes <= self._free_bytes:
+                self._free_bytes -= size_bytes
+                return True
+            self._waiting.append(when_freed)
+            return False
+
+    def give_back(self, size_bytes: int) -> None:
+        """Give back bytes of `take`."""
+        with self._guard:
+            self._free_bytes += size_bytes
+            waiting = tuple(self._waiting)
+            self._waiting.clear()
+        for when_freed in waiting:
+            when_freed()
+
+
+def _too_large(first_bytes: bytes, size: int, limit: int, api_key: int) -> InvalidReceiveError:
+    """Return the error of a size above its limit; the size may be the beginning of another protocol."""
+    if first_bytes.startswith(_TLS_HANDSHAKE):
+        return InvalidReceiveError(
+            "the peer speaks TLS, and this listener does not",
+            advice="give the client security.protocol=PLAINTEXT, or start the server with --tls-cert and --tls-key",
+        )
+    if first_bytes in _HTTP_METHODS:
+        return InvalidReceiveError("the peer speaks HTTP, and this listener Kafka's protocol")
+    return InvalidReceiveError(f"a request of {size} bytes is above the limit of {limit} for API {api_key}")
+
+
+class FrameReader:
+    """Frames of one connection, in order."""
+
+    __slots__ = ("_ahead", "_body", "_filled", "_limit_of", "_memory", "is_starved", "taken_bytes")
+
+    def __init__(self, limit_of: Callable[[int], int], memory: FrameMemory) -> None:
+        """Begin with a connection that has sent nothing; `limit_of` returns the largest frame for an API key."""
+        self._limit_of = limit_of
+        self._memory = memory
+        self._ahead = memoryview(b"")
+        self._body: memoryview | None = None
+        self._filled = 0
+        self.is_starved = False
+        """True if the next frame waits for memory; `read` tries again."""
+
+        self.taken_bytes = 0
+        """Bytes of `FrameMemory` that this connection holds; its owner gives them back with `free`."""
+
+    @property
+    def is_in_frame(self) -> bool:
+        """True if a part of a frame has arrived."""
+        return self._body is not None or (len(self._ahead) > 0 and not self.is_starved)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Announced size of the frame that is arriving; 0 if it is not known yet."""
+        return 0 if self._body is None else len(self._body)
+
+    @property
+    def has_ahead(self) -> bool:
+        """True if bytes past the last frame are here, so that `read` may return a frame without receiving."""
+        return len(self._ahead) > 0
+
+    def read(self, transport: TransportLayer, scratch: memoryview, when_freed: Callable[[], None]) -> memoryview | None:
+        """Return the next frame without its size, or None if it is not here yet.
+
+        Raises:
+            InvalidReceiveError: the size is not positive or above the limit.
+            PeerClosedError: the stream ended.
+            OSError: the connection failed.
+        """
+        while True:
+            if self._body is None:
+                frame = self._begin(when_freed)
+                if frame is not None or self.is_starved:
+                    return frame
+            target = scratch if self._body is None else self._body[self._filled :]
+            count = transport.receive_into(target)
+            if count is None:
+                return None
+            if count == 0:
+                raise PeerClosedError(in_frame=self.is_in_frame)
+            if self._body is None:
+                self._ahead = memoryview(bytes(self._ahead) + bytes(scratch[:count]))
+                continue
+            self._filled += count
+            if self._filled == len(self._body):
+                frame, self._body = self._body, None
+                return frame
+
+    def free(self) -> None:
+        """Give back the memory of the frames that were read or begun."""
+        taken, self.taken_bytes = self.taken_bytes, 0
+        if taken:
+            self._memory.give_back(taken)
+
+    def _begin(self, when_freed: Callable[[], None]) -> memoryview | None:
+        """Return the frame at the start of the received bytes if it is whole; else prepare its body."""
+        ahead = self._ahead
+        if len(ahead) < _SIZE.size:
+            return None
+        (size,) = _SIZE.unpack_from(ahead)
+        if size <= 0:
+            raise InvalidReceiveError(f"a request has the size {size}")
+        api_key = -1
+        if size >= _MIN_BYTES_WITH_API_KEY:
+            if len(ahead) < _SIZE_AND_API_KEY.size:
+                return None
+            (_, api_key) = _SIZE_AND_API_KEY.unpack_from(ahead)
+        limit = self._limit_of(api_key)
+        if size > limit:
+            raise _too_large(bytes(ahead[: _SIZE.size]), size, limit, api_key)
+        self.is_starved = not self._memory.take(size, when_freed)
+        if self.is_starved:
+            return None
+        self.taken_bytes += size
+        end = _SIZE.size + size
+        if len(ahead) >= end:
+            self._ahead = ahead[end:]
+            return ahead[_SIZE.size : end]
+        self._body = memoryview(bytearray(size))
+        self._filled = len(ahead) - _SIZE.size
+        self._body[: self._filled] = ahead[_SIZE.size :]
+        self._ahead = memoryview(b"")
+        return None
+
+
+class ResponseSend:
+    """One response on its way; it owns the file slices in it."""
+
+    __slots__ = ("_done", "_next", "_pieces", "sent_bytes", "size_bytes")
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        """Put the size before `chunks`, and join neighbouring chunks of bytes."""
+        self.size_bytes = _SIZE.size + sum(
+            len(chunk) if isinstance(chunk, bytes | bytearray | memoryview) else chunk.size_bytes for chunk in chunks
+        )
+        self.sent_bytes = 0
+        self._pieces: list[memoryview | FileSlice] = []
+        self._next = 0
+        self._done = 0
+        run: list[bytes | bytearray | memoryview] = [_SIZE.pack(self.size_bytes - _SIZE.size)]
+        for chunk in chunks:
+            if isinstance(chunk, bytes | bytearray | memoryview):
+                run.append(chunk)
+                continue
+            if run:
+                self._pieces.append(memoryview(b"".join(run)))
+                run = []
+            self._pieces.append(chunk)
+        if run:
+            self._pieces.append(memoryview(b"".join(run)))
+
+    def write_to(self, transport: TransportLayer, budget_bytes: int) -> bool:
+        """Send on until the transport layer would block or took `budget_bytes`; return True if all was sent.
+
+        Raises:
+            OSError: the connection or the file failed.
+            SedimentError: a file is not the one that was measured.
+        """
+        while self._next < len(self._pieces):
+            piece = self._pieces[self._next]
+            if isinstance(piece, memoryview):
+                size_bytes = len(piece)
+                more = self._next + 1 < len(self._pieces)
+                sent = transport.send(piece[self._done :] if self._done else piece, more=more)
+            else:
+                size_bytes = piece.size_bytes
+                sent = transport.send_slice(piece, self._done) if size_bytes else 0
+            self._done += sent
+            self.sent_bytes += sent
+            if self._done == size_bytes:
+                self._close_piece()
+            elif sent == 0 or budget_bytes <= sent:
+                return False
+            budget_bytes -= sent
+        return True
+
+    def close(self) -> None:
+        """Release the file slices that were not sent."""
+        while self._next < len(self._pieces):
+            self._close_piece()
+
+    def _close_piece(self) -> None:
+        piece = self._pieces[self._next]
+        self._next += 1
+        self._done = 0
+        if not isinstance(piece, memoryview):
+            piece.close()

@@ -1,0 +1,133 @@
+"""One connection of a processor: its transport layer, the frame that arrives and the response that leaves.
+
+Invariants: only the processor's thread uses the socket and the fields here.  Any thread may call `send`, `send_token`
+and `close`, which hand their outcome to the processor.
+
+Source: Kafka's KafkaChannel.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Protocol
+
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.segment_io.protocol.headers import encode_response_header
+from sediment.server.limited_log import LimitedLog
+from sediment.server.network.frames import FrameReader, ResponseSend
+from sediment.server.network.transport_layer import TransportLayer
+from sediment.server.request_metrics import request_name
+from sediment.server.requests import Connection, Request
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class ChannelOwner(Protocol):
+    """The processor of a connection, as other threads see it."""
+
+    log: LimitedLog
+
+    def count_errors(self, api_key: ApiKey, response: Any) -> None:
+        """Count the error codes in a response."""
+        ...
+
+    def deliver(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
+        """Send a response, or with None only let the connection go on."""
+        ...
+
+    def disconnect(self, channel: KafkaChannel) -> None:
+        """Close a connection whose request failed."""
+        ...
+
+
+class KafkaChannel:
+    """A connection that reads one request, waits for its response, sends it, and reads the next."""
+
+    __slots__ = (
+        "address",
+        "connection",
+        "descriptor",
+        "frame_started_ns",
+        "interest",
+        "is_closed",
+        "is_ready",
+        "is_request_out",
+        "last_active_ns",
+        "opened_ns",
+        "processor",
+        "reader",
+        "request",
+        "response",
+        "transport",
+    )
+
+    def __init__(
+        self,
+        processor: ChannelOwner,
+        transport: TransportLayer,
+        address: str,
+        reader: FrameReader,
+        connection: Connection,
+        now_ns: int,
+    ) -> None:
+        self.processor = processor
+        self.descriptor = transport.descriptor
+        self.address = address
+        self.transport = transport
+        self.reader = reader
+        self.connection = connection
+        self.opened_ns = now_ns
+        self.last_active_ns = now_ns
+        self.frame_started_ns = 0
+        """Time at which a part of a frame was there first; 0: none is."""
+
+        self.is_ready = False
+        """True after the handshake of the transport layer."""
+
+        self.is_request_out = False
+        """True from a request to its response."""
+
+        self.response: ResponseSend | None = None
+        self.request: Request | None = None
+        """The request of `response`; None for a token without header."""
+
+        self.interest = 0
+        self.is_closed = False
+
+    @property
+    def is_muted(self) -> bool:
+        """True while the connection may not read."""
+        return self.is_request_out or self.response is not None or self.is_closed
+
+    # ------------------------------------------------------------------------------------------------- from any thread
+    def send(self, request: Request, response: Any, version: int) -> None:
+        """Encode `response` and hand it to the processor; None lets the connection go on without a response."""
+        if response is None:
+            self.processor.deliver(self, None, request)
+            return
+        try:
+            header = encode_response_header(request.api_key, version, request.correlation_id)
+            send = ResponseSend([header, *response.encode(version)])
+            self.processor.count_errors(request.api_key, response)
+        except Exception as error:
+            self.close(request, error)
+            return
+        request.times.responded_ns = time.monotonic_ns()
+        self.processor.deliver(self, send, request)
+
+    def send_token(self, token: bytes) -> None:
+        """Hand a frame without header to the processor: a token of SASL."""
+        self.processor.deliver(self, ResponseSend([token]), None)
+
+    def close(self, request: Request | None, error: BaseException) -> None:
+        """Let the processor close the connection because of `error`, and log it."""
+        who = self.connection.peer
+        if request is not None:
+            who += f": {request_name(request.api_key)} version {request.api_version}"
+        if isinstance(error, SedimentError | OSError):
+            self.processor.log.warning(f"{who}: {error}; the connection was closed")
+        else:
+            _LOGGER.error("%s: failed, and the connection was closed", who, exc_info=error)
+        self.processor.disconnect(self)

@@ -1,0 +1,471 @@
+"""Processor: one thread that owns the sockets of its connections (Kafka's Processor and Selector).
+
+    readable   FrameReader returns a frame; the connection is muted; the frame goes into the request channel
+    responded  the response is written as far as the socket takes it, and on as soon as the socket takes more
+    sent       the connection is unmuted, and reads on
+
+A small frame skips the request channel if the channel is empty and the API is one that never waits for another thread:
+then the processor handles it itself, because the hand-over costs more than such a request.  If that takes long, as on a
+slow disk, all frames go through the channel for a while, so that other connections do not wait.
+
+Deadlines, checked a few times in each of their durations:
+
+    no authentication, or a frame that does not end   `sediment.request.receive.timeout.ms`, and a second for each MiB
+    no activity, or a peer that takes no bytes        `connections.max.idle.ms`
+
+A connection whose peer closes it while it waits for a response is closed too, unless further requests have arrived.
+
+A peer that does not read is given as long as an idle one: a consumer may rightly leave a response in its socket while
+it processes the last one.
+
+Invariant: a connection is muted from the end of a request to the end of its response.  Its responses therefore have the
+order of its requests, and a peer that does not read holds neither a handler nor more than one response.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.units import NS_PER_MS
+from sediment.server.limited_log import LimitedLog
+from sediment.server.network.connection_quotas import ConnectionQuotas
+from sediment.server.network.frames import FrameLimits, FrameMemory, FrameReader, PeerClosedError, ResponseSend
+from sediment.server.network.kafka_channel import KafkaChannel
+from sediment.server.network.request_channel import ReceivedFrame, RequestChannel
+from sediment.server.network.transport_layer import PlaintextTransportLayer, SslTransportLayer
+from sediment.server.request_metrics import RequestMetrics
+from sediment.server.requests import Connection, Request
+from sediment.server.server_config import ServerConfig
+
+_LOGGER = logging.getLogger(__name__)
+
+_SCRATCH_BYTES = 64 * 1024
+_SEND_BUDGET_BYTES = 1024 * 1024
+"""Bytes of one response that are sent before other connections get their turn."""
+
+_FRAMES_IN_A_ROW = 16
+_AT_ONCE_BYTES = 64 * 1024
+"""Largest frame that a processor handles itself: a larger one may hold thousands of partitions."""
+
+_SLOW_NS = 5 * NS_PER_MS
+_BACK_TO_CHANNEL_NS = 1000 * NS_PER_MS
+_IDLE = "the peer was idle for connections.max.idle.ms"
+_JOIN_SECONDS = 1.0
+_MIB_BITS = 20
+_NS_PER_SECOND = 1_000_000_000
+_LONGEST_SCAN_NS = _NS_PER_SECOND
+_SCANS_PER_TIMEOUT = 4
+_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+_GONE = select.EPOLLERR | select.EPOLLHUP
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address that the server listens on."""
+
+    protocol: str
+    """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+
+    address: str
+    """Host and port, as in thread names and connection ids."""
+
+    tls: ssl.SSLContext | None = None
+    new_authenticator: Callable[[], Any] | None = None
+    """Maker of the SASL state of a new connection; None: without authentication."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Parts of the socket server that its processors share."""
+
+    config: ServerConfig
+    listener: Listener
+    request_channel: RequestChannel
+    memory: FrameMemory
+    quotas: ConnectionQuotas
+    log: LimitedLog
+    handle: Callable[[ReceivedFrame], None]
+    """Handler of a frame, which raises nothing."""
+
+    handled_at_once: frozenset[int]
+    """API keys that a processor may handle itself."""
+
+    metrics: RequestMetrics
+
+
+class Processor:
+    """Thread with an epoll descriptor, its connections, and an inbox for other threads."""
+
+    def __init__(self, number: int, shared: Shared) -> None:
+        self._number = number
+        self._shared = shared
+        self._limits = FrameLimits(shared.config.socket_request_max_bytes)
+        self._idle_ns = shared.config.connections_max_idle_ms * NS_PER_MS
+        self._receive_ns = shared.config.request_receive_timeout_ms * NS_PER_MS
+        self._scan_ns = min(_LONGEST_SCAN_NS, min(self._idle_ns, self._receive_ns) // _SCANS_PER_TIMEOUT)
+        self._channels: dict[int, KafkaChannel] = {}
+        self._starved: list[KafkaChannel] = []
+        self._unfinished: list[KafkaChannel] = []
+        self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Not closed by the thread: another one may be about to write to it, and its number may be a file's by then.
+        weakref.finalize(self, os.close, self._wake)
+        self._epoll.register(self._wake, _READ)
+        self._is_awake = False
+        self._is_stopping = False
+        self._stop_at_ns = 0
+        """Time at which the thread ends even if peers have not taken their responses; 0: it does not end."""
+
+        self._current: KafkaChannel | None = None
+        """The connection whose request this thread is handling."""
+
+        self._handles_from_ns = 0
+        """Time from which this thread handles requests itself again."""
+
+        self._connections = 0
+        self._next_scan_ns = 0
+        protocol = shared.listener.protocol
+        name = f"data-plane-kafka-network-thread-{shared.config.node_id}-ListenerName({protocol})-{protocol}-{number}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.log = shared.log
+        self.count_errors = shared.metrics.count_errors
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    # ------------------------------------------------------------------------------------------------- from any thread
+    def accept(self, connected: socket.socket, address: str) -> None:
+        """Take over a new connection, which the quotas count already."""
+        self._post(self._open, connected, address)
+
+    def deliver(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
+        """Send a response, or with None only unmute the connection."""
+        if self._current is channel and threading.get_ident() == self._thread.ident:
+            self._guarded(channel, self._respond, channel, response, request)
+        else:
+            self._post(self._respond_and_read, channel, response, request)
+
+    def disconnect(self, channel: KafkaChannel) -> None:
+        """Close a connection whose request failed."""
+        self._post(self._disconnect, channel)
+
+    def stop_reading(self) -> None:
+        """Close the connections that wait for nothing, and read no further request from the others."""
+        self._post(self._stop_reading)
+
+    def stop(self, timeout_seconds: float) -> None:
+        """Send the responses that are ready, as far as the peers take them in time, and close every connection."""
+        self._post(self._stop, time.monotonic_ns() + int(timeout_seconds * _NS_PER_SECOND))
+        self._thread.join(timeout_seconds + _JOIN_SECONDS)
+
+    def _post(self, call: Callable[..., None], *arguments: Any) -> None:
+        self._inbox.append((call, arguments))
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        if not self._is_awake and threading.get_ident() != self._thread.ident:
+            self._is_awake = True
+            os.eventfd_write(self._wake, 1)
+
+    # ------------------------------------------------------------------------------------------------------- the loop
+    def _run(self) -> None:
+        try:
+            while not self._is_done():
+                self._poll()
+        finally:
+            self._is_stopping = True
+            self._empty_inbox()
+            for channel in tuple(self._channels.values()):
+                self._close(channel)
+            self._epoll.close()
+
+    def _is_done(self) -> bool:
+        if not self._stop_at_ns:
+            return False
+        is_idle = not self._inbox and not any(channel.response for channel in self._channels.values())
+        return is_idle or time.monotonic_ns() > self._stop_at_ns
+
+    def _poll(self) -> None:
+        """Handle what the sockets report, then what other threads posted, then deadlines."""
+        is_busy = bool(self._inbox or self._unfinished)
+        for descriptor, events in self._epoll.poll(0 if is_busy else self._scan_ns / _NS_PER_SECOND):
+            if descriptor == self._wake:
+                os.eventfd_read(self._wake)
+                continue
+            channel = self._channels.get(descriptor)
+            if channel is not None:
+                self._guarded(channel, self._on_events, channel, events)
+        # Cleared before the inbox is emptied, so that a later post wakes this thread again.
+        self._is_awake = False
+        self._empty_inbox()
+        self._read_on()
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._next_scan_ns:
+            self._next_scan_ns = now_ns + self._scan_ns
+            self._close_overdue(now_ns)
+
+    def _empty_inbox(self) -> None:
+        for _ in range(len(self._inbox)):
+            call, arguments = self._inbox.popleft()
+            try:
+                call(*arguments)
+            except Exception:
+                _LOGGER.exception("a processor failed to %s", call.__name__.strip("_"))
+
+    def _read_on(self) -> None:
+        """Read from connections whose next frame may be here although their socket reports nothing."""
+        unfinished, self._unfinished = self._unfinished, []
+        for channel in unfinished:
+            if not channel.is_muted:
+                self._guarded(channel, self._read, channel)
+
+    def _guarded(self, channel: KafkaChannel, call: Callable[..., None], *arguments: Any) -> None:
+        """Run a step of one connection; close the connection if it fails."""
+        try:
+            call(*arguments)
+        except PeerClosedError as error:
+            _LOGGER.debug("%s: %s", channel.connection.peer, error)
+            self._close(channel)
+        except (ConnectionError, TimeoutError) as error:
+            _LOGGER.debug("%s: %s", channel.connection.peer, error)
+            self._close(channel)
+        except (SedimentError, OSError) as error:
+            self.log.warning(f"{channel.connection.peer}: {error}; the connection was closed")
+            self._close(channel)
+        except Exception:
+            _LOGGER.exception("%s: the connection failed and was closed", channel.connection.peer)
+            self._close(channel)
+
+    # ------------------------------------------------------------------------------------------------ one connection
+    def _open(self, connected: socket.socket, address: str) -> None:
+        listener = self._shared.listener
+        try:
+            host, port = connected.getpeername()[:2]
+            transport = (
+                PlaintextTransportLayer(connected)
+                if listener.tls is None
+                else SslTransportLayer(connected, listener.tls)
+            )
+        except OSError:
+            connected.close()
+            self._shared.quotas.give_back(address)
+            return
+        self._connections += 1
+        peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        connection = Connection(
+            id=f"{listener.address}-{peer}-{self._number}-{self._connections}",
+            peer=peer,
+            listener=listener.protocol,
+            authenticator=None if listener.new_authenticator is None else listener.new_authenticator(),
+        )
+        reader = FrameReader(
+            lambda api_key: self._limits.of(api_key, is_authenticated=connection.is_authenticated), self._shared.memory
+        )
+        channel = KafkaChannel(self, transport, address, reader, connection, time.monotonic_ns())
+        channel.is_ready = listener.tls is None
+        self._channels[channel.descriptor] = channel
+        channel.interest = _READ
+        self._epoll.register(channel.descriptor, _READ)
+        if self._is_stopping:
+            self._close(channel)
+
+    def _on_events(self, channel: KafkaChannel, events: int) -> None:
+        if channel.response is not None and events & (_WRITE | _GONE):
+            self._write_and_read(channel)
+        elif channel.is_muted:
+            if events & _GONE or (not channel.reader.has_ahead and channel.transport.is_at_end()):
+                self._close(channel)
+            else:
+                self._set_interest(channel, 0)
+        elif not channel.is_ready:
+            self._handshake(channel)
+        else:
+            self._read(channel)
+
+    def _handshake(self, channel: KafkaChannel) -> None:
+        channel.is_ready = channel.transport.handshake()
+        if channel.is_ready:
+            self._read(channel)
+        else:
+            self._set_interest(channel, _WRITE if channel.transport.wants_write else _READ)
+
+    def _read(self, channel: KafkaChannel) -> None:
+        """Read requests until a response is due, nothing more is here, or others must have their turn."""
+        for _ in range(_FRAMES_IN_A_ROW):
+            frame = channel.reader.read(channel.transport, self._scratch, self._retry_starved)
+            if frame is None:
+                self._wait_for_bytes(channel)
+                return
+            self._dispatch(channel, frame)
+            if channel.is_muted:
+                return
+        self._unfinished.append(channel)
+
+    def _wait_for_bytes(self, channel: KafkaChannel) -> None:
+        reader = channel.reader
+        if reader.is_starved:
+            self._starved.append(channel)
+            self._set_interest(channel, 0)
+            return
+        if reader.is_in_frame and not channel.frame_started_ns:
+            channel.frame_started_ns = time.monotonic_ns()
+        self._set_interest(channel, _WRITE if channel.transport.wants_write else _READ)
+
+    def _dispatch(self, channel: KafkaChannel, frame: memoryview) -> None:
+        now_ns = time.monotonic_ns()
+        channel.last_active_ns = now_ns
+        channel.frame_started_ns = 0
+        channel.is_request_out = True
+        received = ReceivedFrame(channel, frame, now_ns)
+        shared = self._shared
+        is_quick = len(frame) <= _AT_ONCE_BYTES and int.from_bytes(frame[:2], "big") in shared.handled_at_once
+        is_at_once = is_quick and now_ns >= self._handles_from_ns
+        if not is_at_once or not shared.request_channel.is_empty:
+            shared.request_channel.put(received)
+            return
+        self._current = channel
+        try:
+            shared.handle(received)
+        finally:
+            self._current = None
+        handled_ns = time.monotonic_ns()
+        if handled_ns - now_ns > _SLOW_NS:
+            self._handles_from_ns = handled_ns + _BACK_TO_CHANNEL_NS
+
+    def _respond_and_read(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
+        self._guarded(channel, self._respond, channel, response, request)
+        if not channel.is_muted:
+            self._guarded(channel, self._read_or_wait, channel)
+
+    def _respond(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
+        channel.reader.free()
+        if channel.is_closed:
+            if response is not None:
+                response.close()
+            return
+        channel.is_request_out = False
+        channel.last_active_ns = time.monotonic_ns()
+        if response is None:
+            return
+        channel.response, channel.request = response, request
+        if request is not None:
+            request.times.sending_ns = channel.last_active_ns
+        self._write(channel)
+
+    def _write_and_read(self, channel: KafkaChannel) -> None:
+        self._write(channel)
+        if not channel.is_muted:
+            self._read_or_wait(channel)
+
+    def _write(self, channel: KafkaChannel) -> None:
+        response, request = channel.response, channel.request
+        assert response is not None
+        sent_before = response.sent_bytes
+        is_sent = response.write_to(channel.transport, _SEND_BUDGET_BYTES)
+        if not is_sent:
+            if response.sent_bytes > sent_before:
+                channel.last_active_ns = time.monotonic_ns()
+            self._set_interest(channel, _WRITE)
+            return
+        channel.response = channel.request = None
+        channel.last_active_ns = time.monotonic_ns()
+        if request is not None:
+            request.times.sent_ns = channel.last_active_ns
+            self._shared.metrics.sent(self._number, request, response.size_bytes)
+        authenticator = channel.connection.authenticator
+        if self._is_stopping or (authenticator is not None and authenticator.has_failed):
+            self._close(channel)
+
+    def _read_or_wait(self, channel: KafkaChannel) -> None:
+        """Unmute: read at once if bytes are here that the socket does not report, else wait for the socket."""
+        if channel.reader.has_ahead or channel.transport.has_buffered:
+            self._read(channel)
+        else:
+            self._set_interest(channel, _READ)
+
+    def _set_interest(self, channel: KafkaChannel, interest: int) -> None:
+        if channel.interest != interest and not channel.is_closed:
+            channel.interest = interest
+            self._epoll.modify(channel.descriptor, interest)
+
+    def _disconnect(self, channel: KafkaChannel) -> None:
+        channel.is_request_out = False
+        channel.reader.free()
+        self._close(channel)
+
+    def _close(self, channel: KafkaChannel) -> None:
+        if channel.is_closed:
+            return
+        channel.is_closed = True
+        del self._channels[channel.descriptor]
+        self._epoll.unregister(channel.descriptor)
+        channel.transport.close()
+        if channel.response is not None:
+            channel.response.close()
+        if not channel.is_request_out:
+            channel.reader.free()
+        self._shared.quotas.give_back(channel.address)
+
+    # --------------------------------------------------------------------------------------------- memory and deadlines
+    def _retry_starved(self) -> None:
+        """Let the connections that wait for memory try again; called from any thread."""
+        self._post(self._read_starved)
+
+    def _read_starved(self) -> None:
+        starved, self._starved = self._starved, []
+        for channel in starved:
+            if not channel.is_muted:
+                self._guarded(channel, self._read, channel)
+
+    def _close_overdue(self, now_ns: int) -> None:
+        for channel in tuple(self._channels.values()):
+            reason = self._overdue(channel, now_ns)
+            if reason is None:
+                continue
+            if reason is _IDLE:
+                _LOGGER.debug("%s: %s", channel.connection.peer, reason)
+            else:
+                self.log.warning(f"{channel.connection.peer}: {reason}; the connection was closed")
+            self._close(channel)
+
+    def _overdue(self, channel: KafkaChannel, now_ns: int) -> str | None:
+        """Return the deadline that a connection missed, None if it missed none."""
+        if channel.is_request_out:
+            return None
+        if channel.response is not None:
+            is_late = now_ns - channel.last_active_ns > self._idle_ns
+            return "the peer took no byte of a response for connections.max.idle.ms" if is_late else None
+        if channel.frame_started_ns:
+            allowed_ns = self._receive_ns + (channel.reader.frame_bytes >> _MIB_BITS) * _NS_PER_SECOND
+            is_late = now_ns - channel.frame_started_ns > allowed_ns
+            return "a request did not end in time" if is_late else None
+        if not (channel.is_ready and channel.connection.is_authenticated):
+            is_late = now_ns - channel.opened_ns > self._receive_ns
+            return "the peer did not authenticate in time" if is_late else None
+        return _IDLE if now_ns - channel.last_active_ns > self._idle_ns else None
+
+    # ------------------------------------------------------------------------------------------------------------ stop
+    def _stop_reading(self) -> None:
+        self._is_stopping = True
+        for channel in tuple(self._channels.values()):
+            if not channel.is_request_out and channel.response is None:
+                self._close(channel)
+
+    def _stop(self, stop_at_ns: int) -> None:
+        self._stop_reading()
+        self._stop_at_ns = stop_at_ns

@@ -1,0 +1,71 @@
+"""Queue of received requests between the processors and the request handlers, bounded by `queued.max.requests`.
+
+A processor that finds it full waits, and meanwhile reads from none of its connections.
+
+Source: Kafka's RequestChannel.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sediment.server.network.kafka_channel import KafkaChannel
+
+
+@dataclass(slots=True, eq=False)
+class ReceivedFrame:
+    """One request as it arrived, without its size."""
+
+    channel: KafkaChannel
+    frame: memoryview
+    received_ns: int
+
+
+class RequestChannel:
+    """A bounded queue with several processors on one side and several handlers on the other."""
+
+    def __init__(self, max_requests: int) -> None:
+        self._queue: SimpleQueue[ReceivedFrame | None] = SimpleQueue()
+        self._max_requests = max_requests
+        self._putting = threading.Lock()
+        self._has_room = threading.Event()
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """Return the number of waiting requests."""
+        return self._queue.qsize()
+
+    @property
+    def is_empty(self) -> bool:
+        """True if every request has a handler."""
+        return self._queue.empty()
+
+    def put(self, received: ReceivedFrame) -> bool:
+        """Add a request; wait while the queue is full.  Return False if it was closed instead."""
+        with self._putting:
+            while self._queue.qsize() >= self._max_requests and not self._is_closed:
+                self._has_room.clear()
+                if self._queue.qsize() >= self._max_requests and not self._is_closed:
+                    self._has_room.wait()
+            if self._is_closed:
+                return False
+            self._queue.put(received)
+            return True
+
+    def get(self) -> ReceivedFrame | None:
+        """Wait for a request and return it, or None once the queue is closed and empty."""
+        received = self._queue.get()
+        if not self._has_room.is_set():
+            self._has_room.set()
+        return received
+
+    def close(self, handlers: int) -> None:
+        """Take no further request, and end `handlers` threads in `get` once the waiting requests are taken."""
+        self._is_closed = True
+        self._has_room.set()
+        for _ in range(handlers):
+            self._queue.put(None)

@@ -1,0 +1,124 @@
+"""Socket server: one listener with its acceptor, processors, request channel and handlers.
+
+    bind            take the address; a client that connects now waits in the backlog
+    start           start the handlers and the processors
+    open            start the acceptor
+    stop_accepting  end the acceptor and close the listening socket
+    stop            close idle connections, finish the requests in progress, send their responses, close the rest
+
+Source: Kafka's SocketServer.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+
+from sediment.segment_io.errors import UsageError
+from sediment.server.limited_log import LimitedLog
+from sediment.server.network.acceptor import Acceptor
+from sediment.server.network.connection_quotas import ConnectionQuotas
+from sediment.server.network.endpoints import Endpoint
+from sediment.server.network.frames import FrameMemory
+from sediment.server.network.handler_pool import RequestHandlerPool
+from sediment.server.network.processor import Listener, Processor, Shared
+from sediment.server.network.request_channel import ReceivedFrame, RequestChannel
+from sediment.server.request_metrics import RequestMetrics
+from sediment.server.server_config import ServerConfig
+
+_LOGGER = logging.getLogger(__name__)
+_SYSTEM_DEFAULT = -1
+
+
+def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
+    """Return a socket that listens on `endpoint`, whose host is a number; port 0 picks a free one.
+
+    Raises:
+        UsageError: the address is not of this machine, is in use, or may not be used.
+    """
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if config.socket_receive_buffer_bytes != _SYSTEM_DEFAULT:
+            # Accepted sockets inherit it; it must be set before a connection offers its window.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
+        listening.bind((endpoint.host, endpoint.port))
+        listening.listen(config.socket_listen_backlog_size)
+    except OSError as error:
+        listening.close()
+        raise UsageError(
+            f"cannot listen on {endpoint}: {error.strerror or error}", advice="choose another address with --listen"
+        ) from error
+    return listening
+
+
+class SocketServer:
+    """The threads between clients and handlers."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        listener: Listener,
+        config: ServerConfig,
+        handle: Callable[[ReceivedFrame], None],
+        metrics: RequestMetrics,
+        handled_at_once: frozenset[int],
+    ) -> None:
+        log = LimitedLog(_LOGGER)
+        self._listening = listening
+        self.request_channel = RequestChannel(config.queued_max_requests)
+        self.memory = FrameMemory(config.queued_max_request_bytes)
+        self.quotas = ConnectionQuotas(config.max_connections, config.max_connections_per_ip)
+        shared = Shared(
+            config=config,
+            listener=listener,
+            request_channel=self.request_channel,
+            memory=self.memory,
+            quotas=self.quotas,
+            log=log,
+            handle=handle,
+            handled_at_once=handled_at_once,
+            metrics=metrics,
+        )
+        self._handlers = RequestHandlerPool(self.request_channel, handle, config.num_io_threads)
+        self._processors = [Processor(number, shared) for number in range(config.num_network_threads)]
+        port = listening.getsockname()[1]
+        self._acceptor = Acceptor(
+            listening,
+            f"data-plane-kafka-socket-acceptor-ListenerName({listener.protocol})-{listener.protocol}-{port}",
+            self._processors,
+            self.quotas,
+            config,
+            log,
+            metrics.connection_refused,
+        )
+
+    def start(self) -> None:
+        """Start the handlers and the processors."""
+        self._handlers.start()
+        for processor in self._processors:
+            processor.start()
+
+    def open(self) -> None:
+        """Start to accept connections."""
+        self._acceptor.start()
+
+    def stop_accepting(self) -> None:
+        """End the acceptor, and close the listening socket."""
+        self._acceptor.stop()
+        self._listening.close()
+
+    def stop_reading(self) -> None:
+        """Close the connections without a request, and read no request from the others."""
+        for processor in self._processors:
+            processor.stop_reading()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """Finish the requests in progress and send their responses, at most for `timeout_seconds`; close the rest."""
+        deadline = time.monotonic() + timeout_seconds
+        self._handlers.stop(timeout_seconds)
+        for processor in self._processors:
+            processor.stop(max(deadline - time.monotonic(), 0))

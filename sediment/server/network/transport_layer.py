@@ -1,0 +1,212 @@
+"""Non-blocking connections, plain and encrypted (Kafka's TransportLayer).
+
+Plain connections send file slices with `sendfile`.  TLS has to read them first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from typing import Protocol
+
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.partition.file_slice import FileSlice
+
+_TLS_PIECE_BYTES = 64 * 1024
+_TLS_RECORD_BYTES = 16 * 1024
+
+
+_NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})
+"""OpenSSL's reasons for a first record that is not one."""
+
+
+class HandshakeFailedError(SedimentError):
+    """The handshake of a TLS connection failed (Kafka's SslAuthenticationException)."""
+
+
+def _handshake_failed(reason: str) -> HandshakeFailedError:
+    if reason in _NOT_TLS:
+        return HandshakeFailedError(
+            "the peer does not speak TLS, and this listener does",
+            advice="give the client security.protocol=SSL or SASL_SSL",
+        )
+    return HandshakeFailedError(f"the TLS handshake failed: {reason.replace('_', ' ').lower()}")
+
+
+Chunk = bytes | bytearray | memoryview | FileSlice
+
+
+class TransportLayer(Protocol):
+    """A non-blocking connection; `handshake` must return True before anything else is used."""
+
+    descriptor: int
+    wants_write: bool
+    """True if the last `handshake` or `receive_into` has to wait until the socket takes bytes."""
+
+    @property
+    def has_buffered(self) -> bool:
+        """True if received bytes are here that the socket no longer reports."""
+        ...
+
+    def handshake(self) -> bool:
+        """Go on with the handshake, and return True once it is complete."""
+        ...
+
+    def receive_into(self, buffer: memoryview) -> int | None:
+        """Return the number of bytes received, 0 at the end of the stream, None if none are there yet."""
+        ...
+
+    def is_at_end(self) -> bool:
+        """Return True if the peer sends nothing more and every byte was received.
+
+        Raises:
+            OSError: the connection failed.
+        """
+        ...
+
+    def send(self, data: memoryview, *, more: bool) -> int:
+        """Return the number of bytes taken, 0 if it would block; with `more`, other bytes follow at once."""
+        ...
+
+    def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
+        """Return the number of bytes taken from `already_sent` on, 0 if it would block."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class PlaintextTransportLayer:
+    """A TCP connection."""
+
+    wants_write = False
+    has_buffered = False
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self.descriptor = connected.fileno()
+
+    def handshake(self) -> bool:
+        """Return True: there is nothing to do."""
+        return True
+
+    def receive_into(self, buffer: memoryview) -> int | None:
+        """Return the number of bytes received, 0 at the end of the stream, None if none are there yet."""
+        try:
+            return self._socket.recv_into(buffer)
+        except BlockingIOError:
+            return None
+
+    def is_at_end(self) -> bool:
+        """Return True if the peer sends nothing more and every byte was received."""
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+
+    def send(self, data: memoryview, *, more: bool) -> int:
+        """Return the number of bytes taken, 0 if it would block; with `more` the kernel waits for other bytes."""
+        try:
+            return self._socket.send(data, socket.MSG_MORE if more else 0)
+        except BlockingIOError:
+            return 0
+
+    def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
+        """Send without a copy; return the number of bytes taken, 0 if it would block."""
+        return file_slice.send_some(self._socket, already_sent)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+
+class SslTransportLayer:
+    """A TLS connection."""
+
+    def __init__(self, connected: socket.socket, context: ssl.SSLContext) -> None:
+        self._socket = context.wrap_socket(connected, server_side=True, do_handshake_on_connect=False)
+        self.descriptor = self._socket.fileno()
+        self.wants_write = False
+        self._received = memoryview(b"")
+        self._piece: tuple[FileSlice, int, memoryview] | None = None
+        """Bytes of a slice from a position on that could not be sent: TLS must be offered the same bytes again."""
+
+    @property
+    def has_buffered(self) -> bool:
+        """True if decrypted bytes wait to be received."""
+        return bool(self._received) or self._socket.pending() > 0
+
+    def handshake(self) -> bool:
+        """Go on with the handshake, and return True once it is complete.
+
+        Raises:
+            HandshakeFailedError: the peer does not speak TLS, or agrees to no version, cipher or certificate.
+            OSError: the connection failed.
+        """
+        self.wants_write = False
+        try:
+            self._socket.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLWantWriteError:
+            self.wants_write = True
+            return False
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError, ssl.SSLSyscallError) as error:
+            raise ConnectionResetError("the peer closed the connection within the handshake") from error
+        except ssl.SSLError as error:
+            raise _handshake_failed(error.reason or "") from error
+        return True
+
+    def receive_into(self, buffer: memoryview) -> int | None:
+        """Return the number of bytes received, 0 at the end of the stream, None if none are there yet."""
+        if self._received:
+            count = min(len(buffer), len(self._received))
+            buffer[:count], self._received = self._received[:count], self._received[count:]
+            return count
+        self.wants_write = False
+        try:
+            return self._socket.recv_into(buffer)
+        except ssl.SSLWantReadError:
+            return None
+        except ssl.SSLWantWriteError:
+            self.wants_write = True
+            return None
+
+    def is_at_end(self) -> bool:
+        """Return True if the peer sends nothing more and every byte was received.
+
+        The end of a TLS stream is itself a record.  To see it, the record before it is decrypted, and kept for
+        `receive_into`.
+        """
+        if not self._received:
+            try:
+                self._received = memoryview(self._socket.recv(_TLS_RECORD_BYTES))
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+        return not self._received
+
+    def send(self, data: memoryview, *, more: bool) -> int:
+        """Return the number of bytes taken, 0 if it would block."""
+        try:
+            return self._socket.send(data)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return 0
+
+    def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
+        """Read and send one piece; return the number of bytes taken, 0 if it would block."""
+        if self._piece is not None and self._piece[:2] == (file_slice, already_sent):
+            piece = self._piece[2]
+        else:
+            size_bytes = min(_TLS_PIECE_BYTES, file_slice.size_bytes - already_sent)
+            piece = memoryview(file_slice.read(already_sent, size_bytes))
+        sent = self.send(piece, more=False)
+        self._piece = None if sent else (file_slice, already_sent, piece)
+        return sent
+
+    def close(self) -> None:
+        """Send the end of the TLS stream if the socket takes it, and close the connection."""
+        with contextlib.suppress(OSError, ValueError):
+            self._socket.unwrap()
+        self._socket.close()

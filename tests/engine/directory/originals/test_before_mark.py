@@ -1,0 +1,78 @@
+"""The mark of a directory of links: its fingerprint of each partition, and the changes that alter a fingerprint."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from sediment.engine.directory.originals.before_mark import BeforeMark, fingerprint, make_mark, read_mark
+from sediment.segment_io.fs import Fs
+
+LOG = f"{0:020d}.log"
+
+
+@pytest.fixture
+def log_dir(tmp_path):
+    path = tmp_path / "logs"
+    for name in ("t-0", "t-1", "__cluster_metadata-0", "t-2.0123456789abcdef0123456789abcdef-delete"):
+        (path / name).mkdir(parents=True)
+        (path / name / LOG).write_bytes(b"segment")
+    return path
+
+
+def test_a_mark_names_the_live_partitions_and_reads_back(log_dir, tmp_path):
+    mark = make_mark(log_dir, Fs())
+    assert (mark.log_dir, set(mark.partitions)) == (str(log_dir), {"t-0", "t-1"})
+    (tmp_path / "mark").write_bytes(mark.to_bytes())
+    assert read_mark(tmp_path / "mark", Fs()) == mark
+    assert read_mark(tmp_path / "none", Fs()) is None
+
+
+def test_a_log_directory_without_partitions_has_a_mark(tmp_path):
+    assert make_mark(tmp_path, Fs()) == BeforeMark(str(tmp_path), {})
+
+
+@pytest.mark.parametrize("text", ["/var/lib/kafka/data", "[1]", "{}", "7"])
+def test_a_mark_of_an_earlier_version_is_a_path(tmp_path, text):
+    (tmp_path / "mark").write_text(text)
+    assert read_mark(tmp_path / "mark", Fs()) == BeforeMark(text)
+
+
+def _append(path):
+    with (path / LOG).open("ab") as file:
+        file.write(b"x")
+
+
+def _replace(path):
+    shutil.copy2(path / LOG, path / "copy")
+    (path / "copy").rename(path / LOG)
+
+
+def _touch(path):
+    os.utime(path / LOG, ns=(0, 0))
+
+
+def _add(path):
+    (path / f"{9:020d}.log").touch()
+
+
+def _remove(path):
+    (path / LOG).unlink()
+
+
+@pytest.mark.parametrize("change", [_append, _replace, _touch, _add, _remove])
+def test_a_change_of_any_file_changes_the_fingerprint(log_dir, change):
+    path = log_dir / "t-0"
+    before = fingerprint(path, Fs())
+    change(path)
+    assert fingerprint(path, Fs()) != before
+
+
+def test_links_and_unfinished_parts_do_not_change_the_fingerprint(log_dir, tmp_path):
+    path = log_dir / "t-0"
+    before = fingerprint(path, Fs())
+    os.link(path / LOG, tmp_path / "link")
+    (path / f"{LOG}.run-1.part").touch()
+    assert fingerprint(path, Fs()) == before

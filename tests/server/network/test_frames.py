@@ -1,0 +1,157 @@
+"""Frames over real socket pairs: every way to cut a stream, every limit, and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sediment.server.network.frames import (
+    FrameLimits,
+    FrameMemory,
+    FrameReader,
+    InvalidReceiveError,
+    PeerClosedError,
+    ResponseSend,
+)
+from sediment.server.network.transport_layer import PlaintextTransportLayer
+
+PRODUCE, FETCH = 0, 1
+
+
+@contextlib.contextmanager
+def pair() -> Iterator[tuple[socket.socket, PlaintextTransportLayer]]:
+    """Yield the client's socket and the server's transport layer."""
+    client, server = socket.socketpair()
+    server.setblocking(False)
+    with client, server:
+        yield client, PlaintextTransportLayer(server)
+
+
+def reader(memory: FrameMemory | None = None, *, is_authenticated: bool = True, max_bytes: int = 1 << 20):
+    limits = FrameLimits(max_bytes, other_max_bytes=100_000, unauthenticated_max_bytes=50_000)
+    memory = memory or FrameMemory(1 << 30)
+    return FrameReader(lambda api_key: limits.of(api_key, is_authenticated=is_authenticated), memory)
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def nothing() -> None:
+    pass
+
+
+@given(
+    bodies=st.lists(st.integers(1, 300), max_size=6).map(lambda sizes: [bytes([n % 7]) * n for n in sizes]),
+    cuts=st.lists(st.integers(0, 2000), max_size=12),
+    scratch_bytes=st.integers(1, 400),
+)
+def test_frames_are_the_same_however_the_stream_is_cut(bodies, cuts, scratch_bytes):
+    stream = b"".join(map(framed, bodies))
+    edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    found = []
+    frames = reader()
+    scratch = memoryview(bytearray(scratch_bytes))
+    with pair() as (client, transport):
+        for start, end in itertools.pairwise(edges):
+            client.sendall(stream[start:end])
+            while (frame := frames.read(transport, scratch, nothing)) is not None:
+                found.append(bytes(frame))
+        assert not frames.is_in_frame
+        client.close()
+        with pytest.raises(PeerClosedError):
+            frames.read(transport, scratch, nothing)
+    assert found == bodies
+
+
+@pytest.mark.parametrize("size", [0, -1, -(2**31)])
+def test_a_size_that_is_not_positive_is_refused(size):
+    with pair() as (client, transport):
+        client.sendall(struct.pack(">i", size))
+        with pytest.raises(InvalidReceiveError, match=f"has the size {size}"):
+            reader().read(transport, memoryview(bytearray(100)), nothing)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "is_authenticated", "limit"),
+    [(PRODUCE, True, 1 << 20), (FETCH, True, 100_000), (PRODUCE, False, 50_000), (FETCH, False, 50_000)],
+)
+def test_a_frame_above_its_limit_is_refused_before_it_takes_memory(api_key, is_authenticated, limit):
+    for size, is_refused in ((limit, False), (limit + 1, True)):
+        memory = FrameMemory(1 << 30)
+        frames = reader(memory, is_authenticated=is_authenticated)
+        with pair() as (client, transport):
+            client.sendall(struct.pack(">ih", size, api_key))
+            if is_refused:
+                with pytest.raises(InvalidReceiveError, match=f"{size} bytes is above the limit of {limit}"):
+                    frames.read(transport, memoryview(bytearray(100)), nothing)
+                assert memory.free_bytes == 1 << 30
+            else:
+                assert frames.read(transport, memoryview(bytearray(100)), nothing) is None
+                assert memory.free_bytes == (1 << 30) - size
+                assert frames.is_in_frame
+
+
+def test_a_stream_that_ends_within_a_frame_is_told_from_one_that_ends_between_frames():
+    for sent, in_frame in ((b"", False), (b"\0\0", True), (framed(b"whole"), False), (framed(b"half")[:-1], True)):
+        frames = reader()
+        with pair() as (client, transport):
+            client.sendall(sent)
+            client.close()
+            with pytest.raises(PeerClosedError) as error:
+                while True:
+                    frames.read(transport, memoryview(bytearray(100)), nothing)
+        assert error.value.in_frame is in_frame
+
+
+def test_a_frame_waits_until_the_memory_of_others_is_given_back():
+    memory = FrameMemory(1000)
+    freed = []
+    first, second = reader(memory), reader(memory)
+    scratch = memoryview(bytearray(100))
+    with pair() as (client_a, transport_a), pair() as (client_b, transport_b):
+        client_a.sendall(framed(b"a" * 700))
+        client_b.sendall(framed(b"b" * 700))
+        assert bytes(first.read(transport_a, scratch, nothing)) == b"a" * 700
+        assert second.read(transport_b, scratch, lambda: freed.append("second")) is None
+        assert second.is_starved and not second.is_in_frame
+        assert freed == []
+        first.free()
+        assert freed == ["second"]
+        assert bytes(second.read(transport_b, scratch, nothing)) == b"b" * 700
+        assert not second.is_starved
+        second.free()
+        second.free()
+    assert memory.free_bytes == 1000
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8))
+def test_a_response_begins_with_its_size_and_holds_its_chunks_in_order(chunks):
+    send = ResponseSend([memoryview(each) if len(each) % 2 else each for each in chunks])
+    with pair() as (client, transport):
+        assert send.write_to(transport, 1 << 20)
+        received = client.recv(1 << 16)
+    assert received == framed(b"".join(chunks))
+    assert send.size_bytes == send.sent_bytes == len(received)
+
+
+def test_a_response_goes_on_where_the_socket_was_full():
+    body = bytes(range(256)) * 20_000
+    send = ResponseSend([body])
+    received = bytearray()
+    with pair() as (client, transport):
+        assert not send.write_to(transport, 1 << 30)
+        assert 0 < send.sent_bytes < send.size_bytes
+        client.settimeout(5)
+        while not send.write_to(transport, 1 << 30):
+            received += client.recv(1 << 20)
+        while len(received) < send.size_bytes:
+            received += client.recv(1 << 20)
+    assert received == framed(body)

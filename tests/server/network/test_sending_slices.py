@@ -1,0 +1,133 @@
+"""Slices of files in responses, over plain and encrypted sockets: content, truncated files, clients that go."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.file_slice import FileSlice
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.server.requests import Request
+from sediment.server.security.tls import server_context
+from tests.server.network.listeners import Client, api_versions, listener
+from tests.server.security.certificates import write_certificates
+from tests.waiting import wait_until
+
+SIZE = 9_000_000
+
+
+class File:
+    """A handler of Fetch that answers each requested partition with a slice of a file."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "00000000000000000000.log"
+        self.content = random.Random(1).randbytes(SIZE)
+        self.path.write_bytes(self.content)
+        self.promised_bytes = SIZE
+
+    def __call__(self, request: Request) -> Any:
+        response = m.FetchResponse
+        partitions = [
+            response.PartitionData(
+                partition_index=each.partition,
+                records=FileSlice(
+                    Fs().open_readable(self.path), each.fetch_offset, self.promised_bytes - each.fetch_offset
+                ),
+            )
+            for each in request.message.topics[0].partitions
+        ]
+        return response(responses=[response.FetchableTopicResponse(topic="t", partitions=partitions)])
+
+    def descriptors(self) -> int:
+        """Return how often this process has the file open."""
+        open_files = (Path("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
+        return sum(os.path.realpath(each) == str(self.path) for each in open_files)
+
+
+def fetch(*offsets: int) -> Any:
+    request = m.FetchRequest
+    partitions = [
+        request.FetchPartition(partition=number, fetch_offset=offset) for number, offset in enumerate(offsets)
+    ]
+    return request(topics=[request.FetchTopic(topic="t", partitions=partitions)])
+
+
+def hashes_of(client: Client, *offsets: int) -> list[str]:
+    client.send(fetch(*offsets), 12)
+    response = client.receive(ApiKey.FETCH, 12)[1]
+    return [hashlib.sha1(each.records).hexdigest() for each in response.responses[0].partitions]
+
+
+@pytest.fixture(params=["plain", "tls"])
+def encryption(request, tmp_path):
+    """Return the contexts of server and client, both None without TLS."""
+    if request.param == "plain":
+        return None, None
+    files = write_certificates(tmp_path)
+    return server_context(files.certificate, files.key), files.client_context()
+
+
+def test_slices_arrive_as_they_are_in_the_file(encryption, tmp_path):
+    file, offsets = File(tmp_path), (0, SIZE - 1, 4_000_000, SIZE)
+    with listener({ApiKey.FETCH: file}, tls=encryption[0]) as running, running.connect(encryption[1]) as client:
+        for _ in range(2):
+            expected = [hashlib.sha1(file.content[offset:]).hexdigest() for offset in offsets]
+            assert hashes_of(client, *offsets) == expected
+            assert client.ask(api_versions(), 3).error_code == 0
+        wait_until(lambda: file.descriptors() == 0)
+
+
+def test_a_file_that_is_shorter_than_promised_closes_the_connection(encryption, tmp_path, caplog):
+    file = File(tmp_path)
+    with listener({ApiKey.FETCH: file}, tls=encryption[0]) as running:
+        file.promised_bytes = SIZE + 1
+        with running.connect(encryption[1]) as client, pytest.raises(OSError):
+            hashes_of(client, 0)
+        assert "truncated while it was read" in caplog.text
+        wait_until(lambda: file.descriptors() == 0)
+        file.promised_bytes = SIZE
+        with running.connect(encryption[1]) as client:
+            assert hashes_of(client, 0) == [hashlib.sha1(file.content).hexdigest()]
+
+
+def test_clients_that_are_killed_in_the_middle_of_a_transfer_leave_no_open_file(encryption, tmp_path):
+    file = File(tmp_path)
+    with listener({ApiKey.FETCH: file}, tls=encryption[0]) as running:
+        for number in range(10):
+            client = running.connect(encryption[1])
+            client.send(fetch(0, 0, 0), 12)
+            client._receive(1 + number * 100_000)
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.socket.close()
+        wait_until(lambda: running.server.quotas.total == 0 and file.descriptors() == 0)
+        with running.connect(encryption[1]) as client:
+            assert hashes_of(client, 0) == [hashlib.sha1(file.content).hexdigest()]
+
+
+def test_many_slow_readers_are_served_side_by_side(tmp_path):
+    file = File(tmp_path)
+    expected = hashlib.sha1(file.content).hexdigest()
+    with listener({ApiKey.FETCH: file}, num_network_threads=1) as running:
+        clients = [running.connect() for _ in range(8)]
+        for client in clients:
+            client.send(fetch(0), 12)
+        received = [bytearray() for _ in clients]
+        wanted = SIZE + 4
+        while any(len(each) < wanted for each in received):
+            for client, each in zip(clients, received, strict=True):
+                if len(each) < wanted:
+                    each += client.socket.recv(200_000)
+                    wanted = 4 + struct.unpack_from(">i", each)[0]
+        for client, each in zip(clients, received, strict=True):
+            body = m.FetchResponse.decode(bytes(each[9:]), 12)
+            assert hashlib.sha1(body.responses[0].partitions[0].records).hexdigest() == expected
+            client.socket.close()
