@@ -235,12 +235,19 @@ class Store:
     def delete_folder(self, folder: str) -> None:
         """Remove a folder with its content, even while another process removes files in it."""
         filesystem, _ = self._opened
-        while folder in self.folders():
+        while self._is_folder(folder):
             try:
                 with self._named_errors(folder):
                     filesystem.delete_dir(self._path(folder))
             except FileNotFoundError:
                 continue
+
+    def _is_folder(self, folder: str) -> bool:
+        from pyarrow.fs import FileType
+
+        filesystem, _ = self._opened
+        with self._named_errors(folder):
+            return bool(filesystem.get_file_info(self._path(folder)).type == FileType.Directory)
 
     def sync(self, folder: str = "") -> None:
         """Make the names in a folder of a local store durable; other stores do this by themselves."""

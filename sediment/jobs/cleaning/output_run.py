@@ -34,7 +34,7 @@ from sediment.jobs.cleaning.output_task import (
     copy_files,
     copy_tasks,
     errors_naming,
-    files_in_folder,
+    files_by_folder,
     is_left_out,
     publish_partition,
 )
@@ -87,6 +87,7 @@ class _Source:
 
     store: Store
     files: dict[str, StoredFile]
+    by_folder: dict[str, dict[str, StoredFile]]
     path: Path
     marks: Mapping[TopicPartition, Uncleanable] = field(default_factory=dict)
     directory: SelectedDirectory | None = None
@@ -161,7 +162,7 @@ class OutputRun(CleaningRun):
                     "no such directory", path=str(store), advice="name an entry of the broker's log.dirs"
                 )
             path = Path(store.where) if store.is_path else self._stand_in(store, files)
-            self._sources.append(_Source(store, files, path))
+            self._sources.append(_Source(store, files, files_by_folder(files), path))
         shown = {source.path: str(source.store) for source in self._sources}
         with ExitStack() as naming:
             for path, name in shown.items():
@@ -196,7 +197,7 @@ class OutputRun(CleaningRun):
 
     def _prepare(self, partition: TopicPartition, source: _Source) -> tuple[PublishTask, PartitionReport | None]:
         """Return the task of a partition, and its report if it is only copied."""
-        files = files_in_folder(source.files, str(partition))
+        files = source.by_folder.get(str(partition), {})
         task = PublishTask(
             partition,
             source.store,

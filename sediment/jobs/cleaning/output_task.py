@@ -31,12 +31,13 @@ from sediment.jobs.cleaning.options import CleaningTask, RateLimit
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task
 from sediment.jobs.cleaning.task import roll_active, start_cleaning
 from sediment.jobs.reporting.error_text import describe
+from sediment.segment_io.buffers import counted
 from sediment.segment_io.errors import NoSpaceError, SedimentError, SourceChangedError
 from sediment.segment_io.format.names import DELETED_SUFFIX, PART_SUFFIX, TopicPartition, parse_segment_file
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.listing import LogListing, list_log
-from sediment.segment_io.stores import Store, StoredFile
+from sediment.segment_io.stores import CHUNK_BYTES, Store, StoredFile
 
 _LOCAL = Fs()
 _COPY_BYTES = 256 << 20
@@ -111,7 +112,7 @@ def publish_partition(task: PublishTask, attempt: str) -> PublishResult:
 
 
 def _check_listed(task: PublishTask) -> None:
-    if files_in_folder(task.source.files(task.folder), task.folder) != task.files:
+    if files_by_folder(task.source.files(task.folder)).get(task.folder, {}) != task.files:
         raise SourceChangedError(
             "the files differ from those that the driver listed",
             partition=task.folder,
@@ -120,11 +121,14 @@ def _check_listed(task: PublishTask) -> None:
         )
 
 
-def files_in_folder(files: Mapping[str, StoredFile], folder: str) -> dict[str, StoredFile]:
-    """Return the files directly in a folder, by name, except those that the next start would remove unread."""
-    start = f"{folder}/"
-    names = {name.removeprefix(start): file for name, file in files.items() if name.startswith(start)}
-    return {name: file for name, file in names.items() if "/" not in name and not is_left_out(name)}
+def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
+    """Return the files directly in each folder, by name, except those that the next start would remove unread."""
+    folders: dict[str, dict[str, StoredFile]] = {}
+    for name, file in files.items():
+        folder, _, rest = name.rpartition("/")
+        if not is_left_out(rest):
+            folders.setdefault(folder, {})[rest] = file
+    return folders
 
 
 def is_left_out(name: str) -> bool:
@@ -203,14 +207,10 @@ def _fetch(task: PublishTask, work: Path, on_bytes: OnBytes) -> None:
             advice="name a directory on a larger disk with --scratch",
         )
     for name, file in task.files.items():
-        _LOCAL.write_new(work / name, _counted(task.source.chunks(f"{task.folder}/{name}"), on_bytes))
+        _LOCAL.write_new(
+            work / name, counted(task.source.chunks(f"{task.folder}/{name}"), on_bytes, most_bytes=CHUNK_BYTES)
+        )
         _LOCAL.set_mtime_ns(work / name, file.mtime_ns)
-
-
-def _counted(chunks: Iterator[bytes], on_bytes: OnBytes) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield chunk
-        on_bytes(len(chunk))
 
 
 def _cleaned_copy(
@@ -245,7 +245,7 @@ def _cleaned_copy(
         files += [fs.take(part) for part in result.swap.parts()]
     for entry in _LOCAL.scan(work):
         if entry.name not in gone and not is_left_out(entry.name):
-            chunks = _counted(file_chunks(work / entry.name, entry.size_bytes), on_bytes)
+            chunks = counted(file_chunks(work / entry.name, entry.size_bytes), on_bytes, most_bytes=CHUNK_BYTES)
             name = f"{task.folder}/{entry.name}"
             files.append(publisher.publish(name, chunks, attempt=attempt, mtime_ns=entry.mtime_ns))
     task.output.sync(task.folder)
