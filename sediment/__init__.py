@@ -18,7 +18,8 @@ from sediment.version import __version__
 
 if TYPE_CHECKING:
     from sediment import records
-    from sediment.api import compact, dump, expire, history, plan, recover, snapshot, verify
+    from sediment.api import clone, compact, dump, expire, history, plan, recover, snapshot, verify
+    from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.dump import TableDump
     from sediment.jobs.expire import ExpiryRunReport
     from sediment.jobs.history import HistoryReport
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "CloneRunReport",
     "CompactionRunReport",
     "CorruptDataError",
     "DirectoryInUseError",
@@ -59,6 +61,7 @@ __all__ = [
     "UsageError",
     "VerificationReport",
     "__version__",
+    "clone",
     "compact",
     "dump",
     "expire",
@@ -72,7 +75,8 @@ __all__ = [
 
 if not TYPE_CHECKING:
     _MODULES = {
-        "sediment.api": ("compact", "dump", "expire", "history", "plan", "recover", "snapshot", "verify"),
+        "sediment.api": ("clone", "compact", "dump", "expire", "history", "plan", "recover", "snapshot", "verify"),
+        "sediment.jobs.cloning.report": ("CloneRunReport",),
         "sediment.jobs.dump": ("TableDump",),
         "sediment.jobs.expire": ("ExpiryRunReport",),
         "sediment.jobs.history": ("HistoryReport",),

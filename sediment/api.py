@@ -18,6 +18,7 @@ from sediment.jobs.command_line.calls import call, call_plainly, call_until_stop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.dump import TableDump
     from sediment.jobs.expire import ExpiryRunReport
     from sediment.jobs.history import HistoryReport
@@ -277,6 +278,85 @@ def verify(
     from sediment.jobs import verify as job
 
     return call(job.command, job.verify, keywords)
+
+
+def clone(
+    log_dirs: Paths = (),
+    *,
+    to: Path | None = None,
+    topics: Texts = (),
+    renames: Mapping[str, str] | Texts = (),
+    parts: str = "configs,groups,transactions",
+    node_id: int = 1,
+    cluster_id: str | None = None,
+    hold: bool = True,
+    until_offsets: Texts = (),
+    until_ms: int | None = None,
+    abort_open_transactions: bool = False,
+    link: Literal["reflink", "hard"] | None = None,
+    local_only: bool = False,
+    target_version: Literal["4.0", "4.1", "4.2"] = "4.2",
+    listen: str = "127.0.0.1:9092",
+    server_properties: Path | None = None,
+    partitions: Texts = (),
+    allow_empty_selection: bool = False,
+    settings: Settings = (),
+    config: Path | None = None,
+    metadata: Path | None = None,
+    broker_defaults: bool = False,
+    fail_on_unknown: bool = False,
+    now_ms: int | None = None,
+    master: str | None = None,
+    ledger: Path | None = None,
+    report: Path | None = None,
+    metrics: Path | None = None,
+    spark: SparkSession | None = None,
+) -> CloneRunReport:
+    """Clone log directories into one that a stock Kafka broker starts on as a single node.
+
+    Ctrl-C ends the run; the clone is then incomplete, and the next run starts over.
+
+    Args:
+        log_dirs: directories of stopped brokers of one cluster, or copies of them; they are not written.
+        to: the new directory; absent, empty, or an unfinished clone.
+        topics: names or globs of topics to clone; default: all.
+        renames: new names of topics by their old ones, or texts `OLD=NEW`.
+        parts: `groups`, `transactions`, `configs`, `acls`, `quotas`, `scram` that come along, separated by commas.
+        node_id: the node that the directory is for.
+        cluster_id: its cluster; default: a new one.
+        hold: let nothing in the clone expire or be cleaned until you end that.
+        until_offsets: texts `TOPIC-N:OFFSET`; these partitions end there.
+        until_ms: end every log before its first record after this time.
+        abort_open_transactions: write markers for open transactions.
+        link: share blocks with the source if the filesystem can, or hard-link closed segments; default: copy.
+        local_only: clone the local segments of topics with tiered storage.
+        target_version: use no feature level above those of this Kafka release.
+        listen: address of the broker in its properties; the controller has the next port.
+        server_properties: write the broker's file here too.
+        partitions: names or globs of partitions to clone, such as `orders-*`.
+        allow_empty_selection: accept a name or glob that matches nothing.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
+            one topic.
+        config: the broker's `server.properties`.
+        metadata: the log directory that holds `__cluster_metadata-0`.
+        broker_defaults: use Kafka's default for every setting that is not stated.
+        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        now_ms: the clock of every rule; default: now.
+        master: URL of a Spark master, for a session that this call starts.
+        ledger: append this run to the ledger at this path or URI.
+        report: write an HTML report of this run to this file.
+        metrics: write Prometheus metrics of this run to this file.
+        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+            SparkContext, or one that this call starts and stops.
+
+    Raises:
+        UsageError: an option is wrong, or the target is not empty; nothing was changed.
+        DirectoryInUseError: a process uses a source or the target.
+    """
+    keywords = locals()
+    from sediment.jobs import clone as job
+
+    return call_until_stopped(job.command, job.perform, keywords)
 
 
 def recover(

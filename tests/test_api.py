@@ -46,7 +46,7 @@ from tests.waiting import wait_until
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "python.md"
 FUNCTIONS = {
     name: getattr(sediment, name)
-    for name in ("compact", "dump", "expire", "history", "plan", "recover", "snapshot", "verify")
+    for name in ("clone", "compact", "dump", "expire", "history", "plan", "recover", "snapshot", "verify")
 }
 STATED = {"cleanup.policy": "compact", "min.compaction.lag.ms": 0, "plain:delete.retention.ms": 0}
 EXPIRED = {"plain:cleanup.policy": ["delete"], "plain:retention.ms": 1, "plain:local.retention.ms": -2}

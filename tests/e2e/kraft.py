@@ -58,15 +58,21 @@ _DEFAULTS = {
 class KafkaNode:
     """One node of a cluster of its own; `properties` are a broker's, over what a small node needs.
 
-    With `joins` it is only a broker, of the cluster whose controller that node is.  `data` is its only entry of
-    log.dirs, `log` the file that the last start wrote to.
+    With `joins` it is only a broker, of the cluster whose controller that node is.  With `file` it is the node of that
+    properties file, whose directory is not formatted.  `data` is its only entry of log.dirs, `log` the file that the
+    last start wrote to.
 
     Raises:
         OracleUnavailableError: Java or the JARs cannot be had.
     """
 
     def __init__(
-        self, home: Path, properties: Mapping[str, str] | None = None, *, joins: KafkaNode | None = None
+        self,
+        home: Path,
+        properties: Mapping[str, str] | None = None,
+        *,
+        joins: KafkaNode | None = None,
+        file: Path | None = None,
     ) -> None:
         self._home = home
         self.data = home / "data"
@@ -74,11 +80,19 @@ class KafkaNode:
         self._starts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] | None = None
-        self._port = _free_port()
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "log4j2.properties").write_text(_LOGGING)
+        self._file = home / "server.properties" if file is None else file
+        if file is not None:
+            self._properties = dict(line.split("=", 1) for line in file.read_text().splitlines() if line[0] != "#")
+            self.data = Path(self._properties["log.dirs"])
+            self._port = int(self._properties["advertised.listeners"].rpartition(":")[2])
+            return
+        self._port = free_port()
         self._properties = {**_DEFAULTS, "log.dirs": str(self.data), **(properties or {})}
         listener = f"PLAINTEXT://127.0.0.1:{self._port}"
         if joins is None:
-            controller = f"127.0.0.1:{_free_port()}"
+            controller = f"127.0.0.1:{free_port()}"
             self._cluster_id = format_uuid(uuid.uuid4().bytes)
             self._voters = f"{self._properties['node.id']}@{controller}"
             self._properties |= {"listeners": f"{listener},CONTROLLER://{controller}"}
@@ -86,8 +100,6 @@ class KafkaNode:
             self._cluster_id, self._voters = joins._cluster_id, joins._voters
             self._properties |= {"process.roles": "broker", "listeners": listener}
         self._properties["controller.quorum.voters"] = self._voters
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "log4j2.properties").write_text(_LOGGING)
         self._write_properties()
         self.run_tool("kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}", "-c", self.config_file())
 
@@ -162,7 +174,7 @@ class KafkaNode:
 
     def config_file(self) -> str:
         """Return the broker's server.properties."""
-        return str(self._home / "server.properties")
+        return str(self._file)
 
     def _write_properties(self) -> None:
         lines = [f"{key}={value}\n" for key, value in self._properties.items()]
@@ -195,7 +207,8 @@ def class_path() -> str:
     return os.pathsep.join(map(str, [*logging, *kafkas]))
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of loopback that nothing uses at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

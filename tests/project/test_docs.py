@@ -18,6 +18,7 @@ import pytest
 
 from sediment.compaction.policy import BlockingRule
 from sediment.jobs.cli import COMMANDS, main
+from sediment.jobs.cloning.report import PartitionCloneReport
 from sediment.jobs.expire import ExpiryReport
 from sediment.jobs.plan import PartitionPlan
 from sediment.jobs.recover import RecoveryReport
@@ -128,7 +129,9 @@ def test_every_command_that_is_shown_parses(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
 def test_every_command_that_is_mentioned_exists_with_its_options(page: Path) -> None:
     for name, arguments in _calls(page)[1]:
-        known = {option for parameter in _command(name).params for option in parameter.opts}
+        known = {
+            option for parameter in _command(name).params for option in (*parameter.opts, *parameter.secondary_opts)
+        }
         assert {word.partition("=")[0] for word in arguments if word.startswith("--")} <= {*known, "--help"}
 
 
@@ -139,13 +142,18 @@ def test_the_page_of_commands_tells_every_command_and_option() -> None:
         assert re.search(rf"(?<![\w-]){name}(?![\w-])", told), name
         for parameter in _command(name).params:
             if isinstance(parameter, click.Option):
-                for option in parameter.opts:
+                for option in (*parameter.opts, *parameter.secondary_opts):
                     assert re.search(rf"(?<![\w-]){option}(?![\w-])", told), f"{name} {option}"
 
 
 def test_every_option_that_the_page_of_commands_tells_exists() -> None:
     text = (ROOT / "docs" / "reference" / "commands.md").read_text()
-    known = {option for name in COMMANDS for parameter in _command(name).params for option in parameter.opts}
+    known = {
+        option
+        for name in COMMANDS
+        for parameter in _command(name).params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
     told = {option for span in _INLINE.findall(text) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)}
     assert told <= {*known, "--help"}
 
@@ -158,6 +166,7 @@ def test_every_option_that_the_page_of_commands_tells_exists() -> None:
         ("reference/commands.md", PairReport),
         ("reference/commands.md", RecoveryReport),
         ("reference/commands.md", PartitionSnapshot),
+        ("reference/commands.md", PartitionCloneReport),
         ("reference/plan.md", PartitionPlan),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,

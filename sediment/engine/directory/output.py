@@ -98,7 +98,7 @@ def check_output_path(output: Store, sources: Sequence[Store]) -> None:
         )
     if output.read(CLAIM_FILE) is None and any(not _is_claim_file(name) for name in output.files()):
         raise UsageError(
-            "the output is not empty, and it is not from a run of compact",
+            "the output is not empty, and it is not from an unfinished run",
             path=str(output),
             advice="name a directory that is empty or does not exist",
         )
@@ -293,6 +293,18 @@ def file_chunks(path: Path, size_bytes: int) -> Iterator[bytes]:
                 )
             left -= len(chunk)
             yield chunk
+
+
+def file_digest(path: Path, size_bytes: int) -> str:
+    """Return the SHA-256 of the first `size_bytes` of a local file, in hex.
+
+    Raises:
+        SourceChangedError: the file is shorter.
+    """
+    digest = hashlib.sha256()
+    for chunk in file_chunks(path, size_bytes):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _digested(chunks: Iterable[Buffer], update: Callable[[Buffer], object]) -> Iterator[Buffer]:

@@ -27,7 +27,14 @@ from sediment.segment_io.errors import UsageError
 TERMINAL_OPTIONS = frozenset({"json", "quiet", "log_format", "yes"})
 """Options of the terminal, which no Python function has."""
 
-_RENAMED = {"partition": "partitions", "set": "settings"}
+_RENAMED = {
+    "partition": "partitions",
+    "set": "settings",
+    "topic": "topics",
+    "rename": "renames",
+    "until_offset": "until_offsets",
+    "with": "parts",  # a keyword of Python
+}
 
 _Report = TypeVar("_Report", bound=RunReport[Any])
 _Outcome = TypeVar("_Outcome")

@@ -18,6 +18,13 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "sediment compact /backup/data --set orders:cleanup.policy=compact --report run.html",
             ),
         ),
+        "clone": (
+            ("let a broker start on a backup", "sediment clone /backup/kafka-logs --to /var/lib/restored"),
+            (
+                "take some topics to a test cluster, one under another name",
+                "sediment clone /backup/kafka-logs --to /var/lib/test --topic 'orders*' --rename orders=orders_test",
+            ),
+        ),
         "completion": (
             ("install for bash", "sediment completion bash >> ~/.bashrc"),
             ("install for fish", "sediment completion fish > ~/.config/fish/completions/sediment.fish"),

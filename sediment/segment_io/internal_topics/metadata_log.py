@@ -1,7 +1,8 @@
-"""ClusterMetadata: topics, configs, features and SCRAM users in the KRaft metadata log of a log directory.
+"""ClusterMetadata: topics, configs, features and users in the KRaft metadata log of a log directory.
 
     latest <end offset>-<epoch>.checkpoint ──> the state up to its end offset (exclusive)
     batches from that offset on ─────────────> the changes since
+    bootstrap.checkpoint ────────────────────> the state of a node that never started, if it names topics
 
 Every complete batch with a valid CRC counts, up to the log's end.  No file shows how far the quorum had committed when
 the node stopped.  With one controller, every batch on disk is committed.  With several, the last batches may never have
@@ -22,6 +23,7 @@ node starts.
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,7 +40,13 @@ from sediment.segment_io.format.layout import (
     INT64_MAX,
     INT64_MIN,
 )
-from sediment.segment_io.format.names import LEADER_EPOCH_FILE, METADATA_PARTITION, SegmentFileKind, parse_segment_file
+from sediment.segment_io.format.names import (
+    BOOTSTRAP_FILE,
+    LEADER_EPOCH_FILE,
+    METADATA_PARTITION,
+    SegmentFileKind,
+    parse_segment_file,
+)
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_records import ResourceType, decode_metadata_record
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
@@ -52,6 +60,8 @@ from sediment.segment_io.segment.recovery_scan import find_batches_after
 
 ALL_BROKERS = ""
 
+QuotaEntity = tuple[tuple[str, str | None], ...]
+
 _SNAPSHOT_NAME = re.compile(r"([0-9]{20,})-([0-9]{10,})\.checkpoint")
 _TRANSACTION_STEPS = frozenset({"BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"})
 _APPLIED = _TRANSACTION_STEPS | {
@@ -60,8 +70,12 @@ _APPLIED = _TRANSACTION_STEPS | {
     "PartitionRecord",
     "ConfigRecord",
     "FeatureLevelRecord",
+    "ProducerIdsRecord",
     "UserScramCredentialRecord",
     "RemoveUserScramCredentialRecord",
+    "AccessControlEntryRecord",
+    "RemoveAccessControlEntryRecord",
+    "ClientQuotaRecord",
 }
 _ATTEMPTS = 5
 _ADVICE = (
@@ -77,6 +91,8 @@ class ClusterMetadata:
     A topic without configs of its own has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
     the configs of all brokers are under ALL_BROKERS.  `partitions` are the numbers of each topic's partitions,
     `features` the finalized levels, and `scram_credentials` the records by mechanism number and user.
+    `next_producer_id` is above every producer id that the controller gave to a broker.  `acls` are records by their
+    ids, `quotas` records by (entity, key), where an entity is (type, name) pairs.
     """
 
     topic_ids: Mapping[str, str]
@@ -86,6 +102,9 @@ class ClusterMetadata:
     partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
     scram_credentials: Mapping[tuple[int, str], Any] = field(default_factory=dict, repr=False)
+    next_producer_id: int = 0
+    acls: Mapping[uuid.UUID, Any] = field(default_factory=dict)
+    quotas: Mapping[tuple[QuotaEntity, str], Any] = field(default_factory=dict)
 
     def configs_of_broker(self, node_id: int | None) -> dict[str, str]:
         """Return the dynamic configs of all brokers, overridden by those of the broker unless `node_id` is None."""
@@ -95,6 +114,8 @@ class ClusterMetadata:
 
 def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     """Return the metadata in `log_dir`; None if the directory has no metadata log or an empty one.
+
+    A directory on which no node ever started may have its topics in `bootstrap.checkpoint` instead.
 
     Raises:
         CorruptBatchError: a part of it is corrupt or missing.
@@ -106,11 +127,11 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     """
     directory = log_dir / str(METADATA_PARTITION)
     if not fs.is_directory(directory):
-        return None
+        return _read_bootstrap(log_dir / BOOTSTRAP_FILE, fs)
     for _ in range(_ATTEMPTS):
         snapshot = latest_snapshot(entry.name for entry in fs.scan(directory))
         try:
-            return _read(directory, snapshot, fs)
+            return _read(directory, snapshot, fs) or _read_bootstrap(log_dir / BOOTSTRAP_FILE, fs)
         except FileNotFoundError:
             continue
         except SedimentError as error:
@@ -176,17 +197,32 @@ def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
     return found + [(entry.start_offset, LEADER_EPOCH_FILE) for entry in epochs]
 
 
+def _read_bootstrap(path: Path, fs: Fs) -> ClusterMetadata | None:
+    """Return the state in a bootstrap checkpoint; None without one, or if it names no topic.
+
+    The file of a formatted node has feature levels only.  If the metadata log was lost, they say nothing about topics.
+    """
+    if not fs.exists(path):
+        return None
+    state = _State()
+    end_offset = _read_snapshot(path, state)
+    metadata = state.metadata(end_offset)
+    return metadata if metadata.topic_ids else None
+
+
 def _missing(offset: int, path: Path) -> CorruptBatchError:
     return CorruptBatchError(f"offset {offset} of the metadata log is missing", path=str(path))
 
 
-def _read_snapshot(path: Path, state: _State) -> None:
+def _read_snapshot(path: Path, state: _State) -> int:
+    """Apply the records of a finished snapshot; return the offset after its last record."""
     scan = _VerifiedScan(path, 0, None)
     scan.apply(state, INT64_MIN, in_order=False)
     if scan.stopped is not None:
         raise scan.stopped
     if scan.last_control_type != CONTROL_SNAPSHOT_FOOTER:
         raise CorruptBatchError("the snapshot has no footer", path=str(path))
+    return scan.next_offset
 
 
 class _VerifiedScan:
@@ -283,6 +319,9 @@ class _State:
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._features: dict[str, int] = {}
         self._scram_credentials: dict[tuple[int, str], Any] = {}
+        self._next_producer_id = 0
+        self._acls: dict[uuid.UUID, Any] = {}
+        self._quotas: dict[tuple[QuotaEntity, str], Any] = {}
         self._waiting: list[Any] | None = None
 
     def apply(self, record: Any) -> None:
@@ -319,6 +358,9 @@ class _State:
             },
             features=self._features,
             scram_credentials=self._scram_credentials,
+            next_producer_id=self._next_producer_id,
+            acls=self._acls,
+            quotas=self._quotas,
         )
 
     def _of(self, kind: ResourceType) -> dict[str, Mapping[str, str]]:
@@ -326,12 +368,12 @@ class _State:
 
     def _change(self, record: Any) -> None:
         match record:
-            case m.TopicRecord(name=name, topic_id=uuid):
-                topic_id = format_uuid(uuid.bytes)
+            case m.TopicRecord(name=name, topic_id=raw_id):
+                topic_id = format_uuid(raw_id.bytes)
                 self._topic_ids[name] = topic_id
                 self._topic_names[topic_id] = name
-            case m.RemoveTopicRecord(topic_id=uuid):
-                topic_id = format_uuid(uuid.bytes)
+            case m.RemoveTopicRecord(topic_id=raw_id):
+                topic_id = format_uuid(raw_id.bytes)
                 if topic_id not in self._topic_names:
                     raise CorruptBatchError(f"topic id {topic_id} is deleted but was never created")
                 deleted = self._topic_names.pop(topic_id)
@@ -342,8 +384,8 @@ class _State:
                 self._configs.get((kind, resource), {}).pop(key, None)
             case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=str(value)):
                 self._configs.setdefault((kind, resource), {})[key] = value
-            case m.PartitionRecord(topic_id=uuid, partition_id=number):
-                self._partitions.setdefault(format_uuid(uuid.bytes), set()).add(number)
+            case m.PartitionRecord(topic_id=raw_id, partition_id=number):
+                self._partitions.setdefault(format_uuid(raw_id.bytes), set()).add(number)
             case m.FeatureLevelRecord(name=name, feature_level=level):
                 self._features[name] = level
                 if not level:
@@ -352,3 +394,14 @@ class _State:
                 self._scram_credentials[mechanism, name] = record
             case m.RemoveUserScramCredentialRecord(name=name, mechanism=mechanism):
                 self._scram_credentials.pop((mechanism, name), None)
+            case m.ProducerIdsRecord(next_producer_id=next_producer_id):
+                self._next_producer_id = next_producer_id
+            case m.AccessControlEntryRecord(id=acl_id):
+                self._acls[acl_id] = record
+            case m.RemoveAccessControlEntryRecord(id=acl_id):
+                self._acls.pop(acl_id, None)
+            case m.ClientQuotaRecord(entity=parts, key=key, remove=is_removed):
+                entity = tuple(sorted((part.entity_type, part.entity_name) for part in parts))
+                self._quotas[entity, key] = record
+                if is_removed:
+                    del self._quotas[entity, key]

@@ -2,8 +2,7 @@
 
     1. no process may hold the lock of a directory, and all directories belong to one cluster
     2. `-delete`, `-stray` and `-future` directories and the metadata log are left out
-    3. partitions of one name in several directories are replicas of one partition:
-       that of the highest leader epoch is served, then that of the highest log end
+    3. partitions of one name in several directories are replicas of one partition; `engine.replicas` chooses
        the high watermark is the largest that a replica states, at most the log end of the one that is served
     4. topic ids, configs and features come from the metadata log where there is one; else ids come from
        `partition.metadata`, else from the topic's name
@@ -20,31 +19,31 @@ Source: kafka-log 01 §1, §9, §10; 04 §4.
 from __future__ import annotations
 
 import difflib
-import errno
 import fnmatch
 import logging
 import resource
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from sediment.engine.directory.lock import lock_holder
+from sediment.engine.replicas import (
+    ClusterDirectory,
+    Replica,
+    ReplicaRank,
+    cluster_of,
+    newest_metadata,
+    open_cluster_directory,
+    replicas_of_one_topic,
+)
 from sediment.segment_io.errors import (
-    CorruptDataError,
-    DirectoryInUseError,
-    NotALogDirectoryError,
-    OwnershipError,
     SedimentError,
     StorageError,
-    UnsupportedDataError,
     UsageError,
 )
 from sediment.segment_io.format.checkpoints import MetaProperties, format_uuid, parse_uuid
 from sediment.segment_io.format.names import (
-    CLEAN_SHUTDOWN_FILE,
     HIGH_WATERMARK_FILE,
     INTERNAL_TOPICS,
     LOCK_FILE,
@@ -53,22 +52,18 @@ from sediment.segment_io.format.names import (
     METADATA_PARTITION,
     PARTITION_METADATA_FILE,
     TopicPartition,
-    parse_partition_directory,
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import COORDINATOR_TOPICS
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
-from sediment.segment_io.partition.checkpoint_files import read_meta_properties, read_partition_metadata
+from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 from sediment.segment_io.partition.listing import LogListing, list_log
 from sediment.segment_io.partition.live_segments import as_loaded
 from sediment.segment_io.partition.log_dir_checkpoints import (
-    LOG_DIRECTORY_FILES,
-    LogDirCheckpoints,
     PartitionCheckpoints,
-    read_checkpoints,
 )
-from sediment.segment_io.partition.partition_directories import check_patterns, find_live_partitions
+from sediment.segment_io.partition.partition_directories import check_patterns
 from sediment.server.read_only.frozen_log import FrozenLog
 from sediment.server.read_only.frozen_segment import UnreadableRange
 from sediment.server.read_only.open_segments import OpenSegments
@@ -82,14 +77,17 @@ _DEFAULT_NODE_ID = 1
 _MOST_OPEN_FILES = 4096
 _MAX_INDEX_BYTES = 256 << 20
 _NAMES_SHOWN = 5
-_NOT_LOCKABLE = frozenset({errno.EISDIR, errno.ELOOP})
-_FILES = LOG_DIRECTORY_FILES | {LOCK_FILE, CLEAN_SHUTDOWN_FILE}
+_ADVICE_IF_IN_USE = "stop the broker, or serve a snapshot or a copy of the directory"
 _NOT_NEEDED = "nothing depends on it here"
 _WITHOUT_FILE = {
     LOG_START_FILE: "partitions are served from their first segment on, with records that were deleted",
+    LOCK_FILE: "no broker can hold such a lock",
+    META_PROPERTIES_FILE: "clients see a made-up cluster id, unless another directory states it",
+    str(METADATA_PARTITION): "topics have no configs and no ids of a cluster",
+    PARTITION_METADATA_FILE: "the partition counts to the topic of its name",
     HIGH_WATERMARK_FILE: "partitions are served to their log end, with records that may never have been committed",
 }
-"""What follows from a checkpoint file that cannot be read."""
+"""Consequences of a file that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +217,15 @@ def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -
         SourceChangedError: the files of the metadata log are replaced faster than they can be read.
         OwnershipError: the lock file cannot be read.
     """
-    opened = [_open_directory(path, fs) for path in dict.fromkeys(path.absolute() for path in directories)]
-    meta = _cluster(opened)
-    metadata = (
-        _newest_metadata(opened, fs) if options.metadata is None else _stated_metadata(options.metadata, meta, fs)
-    )
+    opened = [
+        open_cluster_directory(path, fs, advice_if_in_use=_ADVICE_IF_IN_USE, on_unreadable=_warn_of_unreadable)
+        for path in dict.fromkeys(path.absolute() for path in directories)
+    ]
+    meta = cluster_of(opened, advice_if_several="serve one cluster at a time, or run two servers")
+    if options.metadata is None:
+        metadata = newest_metadata([each.path for each in opened], fs, on_unreadable=_warn_of_unreadable)
+    else:
+        metadata = _stated_metadata(options.metadata, meta, fs)
     served = list(dict.fromkeys(directory.path for directory in opened))
     if not options.allow_empty_selection:
         names = [str(each) for directory in opened for each in directory.partitions]
@@ -249,119 +251,12 @@ def _selected(topic: Topic, options: CatalogOptions) -> Topic:
     return replace(topic, partitions=chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class _Directory:
-    """A log directory with those of its partitions that are served."""
-
-    path: Path
-    meta: MetaProperties | None
-    checkpoints: LogDirCheckpoints
-    partitions: Sequence[TopicPartition]
-
-
-@dataclass(frozen=True, slots=True)
-class _Replica:
-    """A partition of one directory."""
-
-    directory: _Directory
-    partition: TopicPartition
-
-    @property
-    def path(self) -> Path:
-        return self.directory.path / str(self.partition)
-
-    @property
-    def checkpoints(self) -> PartitionCheckpoints:
-        return self.directory.checkpoints.of(self.partition)
-
-
-def _open_directory(path: Path, fs: Fs) -> _Directory:
-    if not fs.is_directory(path):
-        raise NotALogDirectoryError("no such directory", path=str(path), advice="name an entry of a broker's log.dirs")
-    try:
-        entries = fs.scan(path)
-    except OSError as error:
-        raise NotALogDirectoryError(
-            f"the directory cannot be read: {error.strerror}",
-            path=str(path),
-            advice="run as the broker's user or as root, or check the disk",
-        ) from error
-    if any(parse_segment_file(entry.name) for entry in entries if entry.is_file):
-        partition, _ = parse_partition_directory(path.name)
-        path, partitions = path.parent, [partition]
-    else:
-        names = (entry.name for entry in entries if entry.is_directory and entry.name not in _FILES)
-        partitions = find_live_partitions(path, names)
-        if not partitions and not any(entry.name in LOG_DIRECTORY_FILES for entry in entries):
-            raise NotALogDirectoryError(
-                "not a Kafka log directory: it holds neither topic-partition directories nor checkpoint files",
-                path=str(path),
-                advice="name an entry of a broker's log.dirs",
-            )
-    _check_not_in_use(path)
-    meta = _unless_unreadable(
-        lambda: read_meta_properties(fs, path / META_PROPERTIES_FILE),
-        "clients see a made-up cluster id, unless another directory states it",
-    )
-    checkpoints = read_checkpoints(
-        path,
-        fs,
-        on_unreadable=lambda file, error: _warn_of_unreadable(error, _WITHOUT_FILE.get(file.name, _NOT_NEEDED)),
-    )
-    return _Directory(path, meta, checkpoints, partitions)
-
-
-def _unless_unreadable(read: Callable[[], _Read | None], consequence: str) -> _Read | None:
-    """Return what `read` returns; None, with a warning, for a file that is corrupt or cannot be read."""
-    try:
-        return read()
-    except (CorruptDataError, UnsupportedDataError, OSError) as error:
-        _warn_of_unreadable(error, consequence)
-        return None
-
-
-def _warn_of_unreadable(error: SedimentError | OSError, consequence: str) -> None:
-    _LOGGER.warning("left out: %s; %s", _described(error), consequence)
+def _warn_of_unreadable(file: Path, error: SedimentError | OSError) -> None:
+    _LOGGER.warning("left out: %s; %s", _described(error), _WITHOUT_FILE.get(file.name, _NOT_NEEDED))
 
 
 def _described(error: SedimentError | OSError) -> str:
     return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-
-
-def _check_not_in_use(path: Path) -> None:
-    try:
-        holder = lock_holder(path)
-    except OSError as error:
-        if error.errno in _NOT_LOCKABLE:
-            _warn_of_unreadable(error, "no broker can hold such a lock")
-            return
-        raise OwnershipError(
-            f"the lock file cannot be read: {error.strerror}",
-            path=str(path / LOCK_FILE),
-            advice="run as the broker's user or as root",
-        ) from error
-    if holder is not None:
-        raise DirectoryInUseError(
-            f"process {holder} uses this log directory" if holder else "another process uses this log directory",
-            path=str(path),
-            advice="stop the broker, or serve a snapshot or a copy of the directory",
-        )
-
-
-def _cluster(directories: Sequence[_Directory]) -> MetaProperties | None:
-    """Return the properties of the cluster's node with the lowest id; None without any."""
-    metas = [directory.meta for directory in directories if directory.meta is not None]
-    first: dict[str, _Directory] = {}
-    for directory in directories:
-        if directory.meta is not None and directory.meta.cluster_id is not None:
-            first.setdefault(directory.meta.cluster_id, directory)
-    if len(first) > 1:
-        (one, here), (other, there) = list(first.items())[:2]
-        raise UsageError(
-            f"{here.path} belongs to cluster {one}, and {there.path} to cluster {other}",
-            advice="serve one cluster at a time, or run two servers",
-        )
-    return min(metas, key=lambda meta: (meta.node_id is None, meta.node_id or 0), default=None)
 
 
 def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> ClusterMetadata:
@@ -387,16 +282,6 @@ def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> Cluster
     return metadata
 
 
-def _newest_metadata(directories: Sequence[_Directory], fs: Fs) -> ClusterMetadata | None:
-    """Return the metadata log that ends last: those of one cluster are copies of each other."""
-    paths = dict.fromkeys(directory.path for directory in directories)
-    found = [
-        _unless_unreadable(partial(read_cluster_metadata, path, fs), "topics have no configs and no ids of a cluster")
-        for path in paths
-    ]
-    return max((each for each in found if each is not None), key=lambda each: each.end_offset, default=None)
-
-
 def _max_open_files() -> int:
     """Return half of what this process may open; the other half is for connections."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -404,7 +289,9 @@ def _max_open_files() -> int:
 
 
 # -------------------------------------------------------------------------------------------------------------- topics
-def _replicas_by_topic(directories: Sequence[_Directory], renamings: Sequence[Renaming]) -> dict[str, list[_Replica]]:
+def _replicas_by_topic(
+    directories: Sequence[ClusterDirectory], renamings: Sequence[Renaming]
+) -> dict[str, list[Replica]]:
     """Return the replicas of every topic by the name that clients use.
 
     Raises:
@@ -413,17 +300,17 @@ def _replicas_by_topic(directories: Sequence[_Directory], renamings: Sequence[Re
     found_by_path = {
         replica.path: replica
         for directory in directories
-        for replica in (_Replica(directory, each) for each in directory.partitions)
+        for replica in (Replica(directory, each) for each in directory.partitions)
     }
     all_replicas = list(found_by_path.values())
-    named: dict[str, list[_Replica]] = {}
-    renamed: set[_ReplicaKey] = set()
+    named: dict[str, list[Replica]] = {}
+    renamed: set[_TopicKey] = set()
     for renaming in renamings:
         found = _renamed(renaming, all_replicas, directories)
         if named.setdefault(renaming.new, found) is not found:
             raise UsageError(f"--as names two topics {renaming.new!r}", advice="give each its own name")
         renamed.update((each.directory.path, each.partition.topic) for each in found)
-    own: dict[str, list[_Replica]] = {}
+    own: dict[str, list[Replica]] = {}
     for each in all_replicas:
         if (each.directory.path, each.partition.topic) not in renamed:
             own.setdefault(each.partition.topic, []).append(each)
@@ -436,10 +323,10 @@ def _replicas_by_topic(directories: Sequence[_Directory], renamings: Sequence[Re
     return own | named
 
 
-_ReplicaKey = tuple[Path, str]
+_TopicKey = tuple[Path, str]
 
 
-def _renamed(renaming: Renaming, replicas: Sequence[_Replica], directories: Sequence[_Directory]) -> list[_Replica]:
+def _renamed(renaming: Renaming, replicas: Sequence[Replica], directories: Sequence[ClusterDirectory]) -> list[Replica]:
     wanted = None if renaming.directory is None else renaming.directory.absolute()
     if wanted is not None and wanted not in (directory.path for directory in directories):
         raise UsageError(
@@ -459,7 +346,7 @@ def _renamed(renaming: Renaming, replicas: Sequence[_Replica], directories: Sequ
 
 def _topic(
     name: str,
-    replicas: Sequence[_Replica],
+    replicas: Sequence[Replica],
     metadata: ClusterMetadata | None,
     options: CatalogOptions,
     segments: OpenSegments,
@@ -467,11 +354,18 @@ def _topic(
 ) -> Topic:
     stored = replicas[0].partition.topic
     known = None if metadata is None else metadata.topic_ids.get(stored)
-    replicas, stored_id = _of_one_topic(stored, replicas, known, fs)
+    replicas, stored_id = replicas_of_one_topic(
+        stored,
+        replicas,
+        known,
+        fs,
+        advice_if_several=f"take each from its directory with --as NEW=DIR:{stored}",
+        on_unreadable=_warn_of_unreadable,
+    )
     is_wanted = any(options.selects(each.partition) for each in replicas)
     if metadata is not None and known is None and is_wanted:
         _LOGGER.warning("topic %s: the cluster's metadata does not have it; a broker would set it aside", stored)
-    by_number: dict[int, list[_Replica]] = {}
+    by_number: dict[int, list[Replica]] = {}
     for replica in replicas:
         by_number.setdefault(replica.partition.partition, []).append(replica)
     found = {
@@ -501,41 +395,8 @@ def _topic(
     return Topic(name, topic_id, logs, configs, frozenset(found.keys() - logs.keys()))
 
 
-def _of_one_topic(
-    topic: str, replicas: Sequence[_Replica], known: str | None, fs: Fs
-) -> tuple[list[_Replica], str | None]:
-    """Return the replicas of the topic that the cluster knows by the id `known`, and the id.
-
-    Raises:
-        UsageError: the replicas have several ids, and the cluster knows none of them.
-    """
-    ids = [_own_topic_id(replica, fs) for replica in replicas]
-    stated = {found: replica for replica, found in zip(replicas, ids, strict=True) if found is not None}
-    if known is None and len(stated) > 1:
-        (one, here), (other, there) = list(stated.items())[:2]
-        raise UsageError(
-            f"topic {topic} has id {one} in {here.directory.path} and id {other} in {there.directory.path}",
-            advice=f"they are different topics; take each from its directory with --as NEW=DIR:{topic}",
-        )
-    wanted = known or next(iter(stated), None)
-    kept = [replica for replica, found in zip(replicas, ids, strict=True) if found in (None, wanted)]
-    if not kept:
-        _LOGGER.warning("topic %s: its directories are of a topic that was deleted; they are served", topic)
-        return list(replicas), next(iter(stated))
-    if len(kept) < len(replicas):
-        _LOGGER.warning("topic %s: left out %d directories of an older topic", topic, len(replicas) - len(kept))
-    return kept, wanted
-
-
-def _own_topic_id(replica: _Replica, fs: Fs) -> str | None:
-    return _unless_unreadable(
-        lambda: read_partition_metadata(fs, replica.path / PARTITION_METADATA_FILE),
-        "the partition counts to the topic of its name",
-    )
-
-
 # ---------------------------------------------------------------------------------------------------------- partitions
-def _log(replicas: Sequence[_Replica], options: CatalogOptions, segments: OpenSegments, fs: Fs) -> FrozenLog | None:
+def _log(replicas: Sequence[Replica], options: CatalogOptions, segments: OpenSegments, fs: Fs) -> FrozenLog | None:
     """Return the log of the replica that is served; None if no replica can be read."""
     high_watermark = max((each.checkpoints.high_watermark or 0 for each in replicas), default=0)
     has_file = any(each.checkpoints.high_watermark_file for each in replicas)
@@ -562,7 +423,7 @@ def _log(replicas: Sequence[_Replica], options: CatalogOptions, segments: OpenSe
     return logs[0] if len(logs) == 1 else _most_advanced(logs)
 
 
-def _listed(replica: _Replica, fs: Fs) -> LogListing | None:
+def _listed(replica: Replica, fs: Fs) -> LogListing | None:
     try:
         for name in filter(parse_segment_file, fs.broken_links(replica.path)):
             _LOGGER.warning("left out: %s is a link that leads nowhere", replica.path / name)
@@ -573,15 +434,15 @@ def _listed(replica: _Replica, fs: Fs) -> LogListing | None:
 
 
 def _most_advanced(logs: Sequence[FrozenLog]) -> FrozenLog | None:
-    """Return the log of the highest leader epoch, then of the highest log end; one that cannot be read loses."""
+    """Return the log of the greatest rank; one that cannot be read loses."""
     readable = []
     for log in logs:
         try:
-            readable.append((log.leader_epoch, log.log_end_offset, log))
+            readable.append((ReplicaRank(log.leader_epoch, log.log_end_offset), log))
         except StorageError:
             _LOGGER.warning("%s: the replica in %s is left out", log.partition, log.directory)
-    best = max(readable, key=lambda each: each[:2], default=None)
-    return best[2] if best is not None else next(iter(logs), None)
+    best = max(readable, key=lambda each: each[0], default=None)
+    return best[1] if best is not None else next(iter(logs), None)
 
 
 def _warn_of_absent(metadata: ClusterMetadata, present: Iterable[str]) -> None:

@@ -1,0 +1,147 @@
+"""The directory of a clone, from the claim to the manifest.
+
+    1. claim         .sediment-output, under the directory's lock; leftovers of an unfinished clone are removed
+    2. partitions    each is built in a folder of its own and then renamed, in any order
+    3. checkpoints   recovery point and high watermark at the log end, log start, cleaner
+    4. start files   server.properties, bootstrap.checkpoint, the marker of a clean stop
+    5. owner         meta.properties: without it no broker starts on the directory
+    6. manifest      the clone is complete
+
+Invariant: whenever this ends, the directory is complete, or the next run starts over and a broker does not start on it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sediment.engine.clone.cluster_records import Node
+from sediment.engine.clone.partition_clone import PartitionClone
+from sediment.engine.directory.output import Publisher, check_output_path
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.checkpoints import (
+    MetaProperties,
+    format_meta_properties,
+    format_offset_checkpoint,
+)
+from sediment.segment_io.format.names import (
+    BOOTSTRAP_FILE,
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_FILE,
+    META_PROPERTIES_FILE,
+    RECOVERY_POINT_FILE,
+    TopicPartition,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
+from sediment.segment_io.manifest import ManifestFile, ManifestPartition
+from sediment.segment_io.partition.log_dir_checkpoints import log_start_entries
+from sediment.segment_io.stores import Store
+
+SERVER_PROPERTIES_FILE = "server.properties"
+
+_KRAFT_VERSION = 1  # of meta.properties
+_DRIVER = "driver"
+
+
+@dataclass(frozen=True, slots=True)
+class StartFiles:
+    """Contents of the files that a broker needs to start: its node, metadata records and properties."""
+
+    node: Node
+    records: Sequence[bytes]
+    properties: str
+
+
+class CloneDirectory:
+    """The writer of one clone; the caller holds the lock of the directory from `begin` on."""
+
+    def __init__(self, path: Path, run_id: str) -> None:
+        self.path = path
+        self._publisher = Publisher(Store(str(path)), run_id)
+        self._fs = Fs()
+        self._files: list[ManifestFile] = []
+        self._partitions: dict[TopicPartition, PartitionClone] = {}
+        self._topic_ids: dict[TopicPartition, str] = {}
+
+    def check(self, sources: Sequence[Path]) -> None:
+        """Check that the directory is absent, empty or an unfinished output, and apart from the sources.
+
+        Raises:
+            UsageError: it is not; nothing changed.
+        """
+        if "," in str(self.path) or "\\" in str(self.path):
+            raise UsageError(
+                "a broker's log.dirs cannot hold this path", path=str(self.path), advice="name one without , and \\"
+            )
+        check_output_path(self._publisher.store, [Store(str(source)) for source in sources])
+
+    def make(self) -> None:
+        """Create the directory if it is absent."""
+        self._publisher.store.make_folder("")
+
+    def begin(self) -> str | None:
+        """Claim the directory and empty it; return the run whose unfinished files were removed, if there were any."""
+        return self._publisher.begin()
+
+    def add(self, target: TopicPartition, topic_id: str, clone: PartitionClone) -> None:
+        """Give a finished partition its name."""
+        self._publisher.check()
+        self._fs.rename(self.path / clone.folder, self.path / str(target))
+        self._partitions[target] = clone
+        self._topic_ids[target] = topic_id
+        self._files += [replace(file, name=f"{target}/{file.name}") for file in clone.files]
+
+    def finish(self, start: StartFiles, *, sources: Sequence[Path], now_ms: int) -> int:
+        """Write the files of the whole directory, then the manifest; return the number of files.
+
+        Raises:
+            OwnershipError: the directory is not ours any more, or a file of it is missing.
+        """
+        for name, content in (*self._checkpoints(), *_start_files(start, now_ms)):
+            self._files.append(self._publisher.publish(name, [content], attempt=_DRIVER))
+        wanted = {str(partition) for partition in self._partitions}
+        for folder in self._publisher.store.folders():
+            if folder not in wanted:
+                shutil.rmtree(self.path / folder)  # of an abandoned attempt
+        self._fs.sync_directory(self.path)
+        partitions = [
+            ManifestPartition(
+                str(partition),
+                self._topic_ids[partition],
+                clone.log_start_offset,
+                clone.log_end_offset,
+                clone.leader_epoch,
+            )
+            for partition, clone in self._partitions.items()
+        ]
+        self._publisher.finish(self._files, sources=list(map(str, sources)), now_ms=now_ms, partitions=partitions)
+        return len(self._files)
+
+    def _checkpoints(self) -> Iterator[tuple[str, bytes]]:
+        clones = dict(sorted(self._partitions.items()))
+        ends = {partition: clone.log_end_offset for partition, clone in clones.items()}
+        yield RECOVERY_POINT_FILE, format_offset_checkpoint(ends)
+        yield HIGH_WATERMARK_FILE, format_offset_checkpoint(ends)
+        starts = log_start_entries(
+            (partition, clone.log_start_offset, clone.first_base_offset) for partition, clone in clones.items()
+        )
+        yield LOG_START_FILE, format_offset_checkpoint(starts)
+        cleaner: Mapping[TopicPartition, int] = {
+            partition: clone.first_dirty for partition, clone in clones.items() if clone.first_dirty is not None
+        }
+        if cleaner:
+            yield CLEANER_FILE, format_offset_checkpoint(cleaner)
+
+
+def _start_files(start: StartFiles, now_ms: int) -> Iterator[tuple[str, bytes]]:
+    meta = MetaProperties(_KRAFT_VERSION, start.node.cluster_id, start.node.node_id, start.node.directory_id)
+    yield SERVER_PROPERTIES_FILE, start.properties.encode()
+    yield BOOTSTRAP_FILE, format_bootstrap_checkpoint(start.records, now_ms=now_ms)
+    # No broker epoch: this is not the broker that wrote the logs.
+    yield CLEAN_SHUTDOWN_FILE, b""
+    yield META_PROPERTIES_FILE, format_meta_properties(meta)

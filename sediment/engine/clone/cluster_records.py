@@ -1,0 +1,121 @@
+"""Metadata records of a clone: one node that leads every partition, in the order in which a controller reads them.
+
+    FeatureLevelRecord        levels of the source, metadata.version first
+    TopicRecord               and for each topic
+      PartitionRecord         leader epoch: the last of the log; directory: the one of the clone
+      ConfigRecord
+    ConfigRecord              dynamic configs of all brokers about logs
+    ProducerIdsRecord         above every producer id that the source or a log knows
+    ACLs, quotas, SCRAM       only if they were asked for
+
+Invariant: no producer id that a log knows is given out again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sediment.engine.clone.features import METADATA_VERSION, partition_record_version
+from sediment.engine.clone.options import Part
+from sediment.engine.clone.plan import ClonedTopic
+from sediment.segment_io.format.checkpoints import parse_uuid
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS, ClusterMetadata
+from sediment.segment_io.internal_topics.metadata_records import ResourceType, encode_metadata_record
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.message import Message
+
+PRODUCER_ID_BLOCK = 1000
+"""Producer ids that a controller gives to a broker at once."""
+
+_VERSION = 0
+_NO_BROKER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The node of a clone; `directory_id` is that of its log directory, 22 characters as the cluster's id."""
+
+    node_id: int
+    cluster_id: str
+    directory_id: str
+
+
+def cluster_records(
+    topics: Iterable[ClonedTopic],
+    leader_epochs: Mapping[TopicPartition, int],
+    node: Node,
+    features: Mapping[str, int],
+    broker_configs: Mapping[str, str],
+    next_producer_id: int,
+) -> Iterator[bytes]:
+    """Yield the records; a partition without an entry in `leader_epochs` begins with epoch 0."""
+    for name in sorted(features, key=lambda name: (name != METADATA_VERSION, name)):
+        yield _encoded(m.FeatureLevelRecord(name=name, feature_level=features[name]))
+    for topic in topics:
+        yield from topic_records(topic, leader_epochs, node, features[METADATA_VERSION])
+    for key, value in sorted(broker_configs.items()):
+        yield _config(ResourceType.BROKER, ALL_BROKERS, key, value)
+    yield producer_ids_record(node, next_producer_id)
+
+
+def topic_records(
+    topic: ClonedTopic, leader_epochs: Mapping[TopicPartition, int], node: Node, metadata_version: int
+) -> Iterator[bytes]:
+    """Yield the records of one topic, with its partitions and configs."""
+    topic_id = uuid.UUID(bytes=parse_uuid(topic.topic_id))
+    version = partition_record_version(metadata_version)
+    yield _encoded(m.TopicRecord(name=topic.name, topic_id=topic_id))
+    for number in range(topic.partition_count):
+        record = m.PartitionRecord(
+            partition_id=number,
+            topic_id=topic_id,
+            replicas=[node.node_id],
+            isr=[node.node_id],
+            leader=node.node_id,
+            leader_epoch=leader_epochs.get(TopicPartition(topic.name, number), 0),
+            partition_epoch=0,
+        )
+        if version > 0:
+            record.directories = [uuid.UUID(bytes=parse_uuid(node.directory_id))]
+        yield _encoded(record, version)
+    for key, value in sorted(topic.configs.items()):
+        yield _config(ResourceType.TOPIC, topic.name, key, value)
+
+
+def producer_ids_record(node: Node, next_producer_id: int) -> bytes:
+    """Return the record after which producer ids begin at `next_producer_id`."""
+    return _encoded(
+        m.ProducerIdsRecord(broker_id=node.node_id, broker_epoch=_NO_BROKER_EPOCH, next_producer_id=next_producer_id)
+    )
+
+
+def security_records(metadata: ClusterMetadata | None, parts: frozenset[Part]) -> Iterator[bytes]:
+    """Yield the records of ACLs, quotas and SCRAM users, those that `parts` names."""
+    if metadata is None:
+        return
+    found: list[Message] = []
+    if Part.ACLS in parts:
+        found += metadata.acls.values()
+    if Part.QUOTAS in parts:
+        found += metadata.quotas.values()
+    if Part.SCRAM in parts:
+        found += metadata.scram_credentials.values()
+    yield from map(_encoded, found)
+
+
+def next_producer_id(metadata: ClusterMetadata | None, known: Iterable[int]) -> int:
+    """Return the first producer id of a block that is above all `known` ids and not yet given out."""
+    least = max(known, default=-1) + 1
+    block_start = -(-least // PRODUCER_ID_BLOCK) * PRODUCER_ID_BLOCK
+    return max(block_start, 0 if metadata is None else metadata.next_producer_id)
+
+
+def _config(kind: ResourceType, resource: str, key: str, value: str) -> bytes:
+    return _encoded(m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=value))
+
+
+def _encoded(record: Message, version: int = _VERSION) -> bytes:
+    return encode_metadata_record(record, version)

@@ -1,0 +1,295 @@
+"""Records of the coordinators' topics in a clone that lacks a partition, or has other topic names or ids.
+
+    record of __consumer_offsets            in the clone
+    offset commit                           kept if its partition is cloned, with the topic's new name and id
+    classic group                           kept without members, if the group has such a commit
+    epochs of consumer and streams groups   kept, if the group has such a commit
+    members, assignments, share groups      dropped: they name topics that are not there
+    record of __transaction_state           in the clone
+    transactional id                        kept if its producer wrote to a cloned partition, without other partitions
+
+A record that cannot be decoded is kept.  Kafka's coordinators skip records of unknown types.
+
+Invariants: offsets stay; a dropped record leaves a gap, as after a compaction.  A group or transactional id is either
+dropped with all its records or keeps its last state.
+
+Source: Kafka's GroupMetadataManager.replay and TransactionStateManager.loadTransactionMetadata.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from dataclasses import replace as with_fields
+from pathlib import Path
+from typing import Any
+
+from sediment.compaction.rewrite.plan import plan_rewrite
+from sediment.compaction.rewrite.segment_rewrite import rewrite_log
+from sediment.compaction.rewrite.verdicts import Action, Reason, Verdict, Verdicts
+from sediment.engine.clone.source import SourceTopic
+from sediment.engine.config import LogConfig
+from sediment.engine.directory.swap import commit
+from sediment.segment_io.errors import CorruptDataError
+from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.coordinator_records import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
+    CoordinatorRecord,
+    decode_coordinator_record,
+    encode_coordinator_key,
+    encode_coordinator_value,
+)
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import open_view
+from sediment.segment_io.partition.slices import ALL, Bounds
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.tables.planning import plan_table
+from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.schema import TableRequest
+
+_OFFSET_COMMITS = frozenset({m.LegacyOffsetCommitKey.API_KEY, m.OffsetCommitKey.API_KEY})
+_KEPT_OF_A_GROUP = frozenset(
+    key.API_KEY
+    for key in (
+        m.ConsumerGroupMetadataKey,
+        m.ConsumerGroupTargetAssignmentMetadataKey,
+        m.StreamsGroupMetadataKey,
+        m.StreamsGroupTargetAssignmentMetadataKey,
+    )
+)
+_NO_ID = uuid.UUID(int=0)
+_PREPARE_COMMIT = 2  # Kafka's TransactionState
+
+
+@dataclass(frozen=True, slots=True)
+class ClonedNames:
+    """Partitions of the source that are cloned: the only ones that records of the coordinators may name.
+
+    `names` and `ids` are those of the clone, by the topic's name in the source.  `producer_ids` wrote to one of the
+    partitions.
+    """
+
+    partitions: frozenset[TopicPartition]
+    names: Mapping[str, str]
+    ids: Mapping[str, uuid.UUID]
+    producer_ids: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class RewriteCounts:
+    """Counts of groups or transactional ids that a rewrite kept and dropped, and of records that it changed."""
+
+    kept: int = 0
+    dropped: int = 0
+    records_changed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    offset: int
+    key: bytes
+    value: bytes | None
+    decoded: CoordinatorRecord
+
+
+@dataclass(slots=True)
+class _Changes:
+    """Verdicts of two rewrites, because one changes either the key or the value of a record."""
+
+    first: list[Verdict] = field(default_factory=list)
+    second: list[Verdict] = field(default_factory=list)
+
+    def drop(self, record: _Record) -> None:
+        self.first.append(Verdict(record.offset, Action.DROP))
+
+    def replace(self, record: _Record, key: Any, value: Any | None) -> None:
+        """Replace the parts of the record that differ."""
+        encoded = encode_coordinator_key(key)
+        if encoded != record.key:
+            self.first.append(Verdict(record.offset, Action.REPLACE_KEY, encoded))
+        version = record.decoded.value_version
+        if value is not None and version is not None:
+            content = encode_coordinator_value(value, version)
+            if content != record.value:
+                self.second.append(Verdict(record.offset, Action.REPLACE_VALUE, content))
+
+
+def rewrite_coordinator_log(
+    partition: TopicPartition,
+    directory: Path,
+    config: LogConfig,
+    checkpoints: PartitionCheckpoints,
+    names: ClonedNames,
+    fs: Fs,
+    *,
+    run_id: str,
+) -> tuple[RewriteCounts, int | None]:
+    """Rewrite the log of a coordinator in `directory`, which no other process uses.
+
+    Returns:
+        The counts, and the cleaner checkpoint that holds now.
+
+    Raises:
+        CorruptDataError: a batch cannot be read or rewritten.
+        OSError: the disk failed.
+    """
+    decide = {CONSUMER_OFFSETS: _group_changes, TRANSACTION_STATE: _transaction_changes}.get(partition.topic)
+    first_dirty = checkpoints.first_dirty
+    if decide is None:
+        return RewriteCounts(), first_dirty
+    changes, counts = decide(lambda: _read(partition, directory, fs), names)
+    for number, verdicts in enumerate((changes.first, changes.second)):
+        if not verdicts:
+            continue
+        counts.records_changed += len(verdicts)
+        view = open_view(
+            list_log(partition, directory, fs),
+            with_fields(checkpoints, clean_shutdown=True, first_dirty=first_dirty),
+            fs,
+            now_ms=0,
+            producer_id_expiration_ms=None,
+        )
+        # No other process has this copy, so records of open transactions may change too.
+        view = with_fields(view, last_stable_offset=view.log_end_offset, high_watermark=view.log_end_offset)
+        plan = plan_rewrite(view, Verdicts.of(verdicts), config.compaction)
+        rewrite = rewrite_log(plan, fs, run_id=run_id, attempt=f"names-{number}")
+        missed = {reason: count for reason, count in rewrite.not_reached.by_reason().items() if count}
+        if missed.keys() - {Reason.NO_RECORD}:
+            raise CorruptDataError(
+                f"records could not be rewritten: {', '.join(sorted(reason.code for reason in missed))}",
+                partition=str(partition),
+                path=str(directory),
+            )
+        commit(rewrite.swap, fs)
+        first_dirty = rewrite.swap.next_dirty_offset if first_dirty is not None else None
+    return counts, first_dirty
+
+
+def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> frozenset[int]:
+    """Return the producers whose transactions were being committed, up to a time or at the end of the source.
+
+    Raises:
+        CorruptDataError: a batch cannot be read.
+    """
+    found: dict[str, int | None] = {}
+    bounds = ALL if until_ms is None else Bounds(end_timestamp_ms=until_ms + 1)
+    for replicas in topic.replicas.values():
+        for record in _read(replicas[0].partition, replicas[0].path, fs, bounds):
+            value = record.decoded.value
+            producer_id = None
+            if value is not None and value.transaction_status == _PREPARE_COMMIT:
+                producer_id = value.producer_id
+            found[record.decoded.key.transactional_id] = producer_id
+    return frozenset(producer_id for producer_id in found.values() if producer_id is not None)
+
+
+def _read(partition: TopicPartition, directory: Path, fs: Fs, bounds: Bounds = ALL) -> Iterator[_Record]:
+    """Yield the records that can be decoded, in order."""
+    request = TableRequest(columns=("key", "value", "offset", "control"), bounds=bounds)
+    for task in plan_table(request, [Source(partition, directory)], fs):
+        for rows in read_table(request, task, fs, follow=False):
+            for key, value, offset, is_control in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+                decoded = None if is_control else decode_coordinator_record(partition.topic, key, value)
+                if decoded is not None:
+                    yield _Record(offset, key, value, decoded)
+
+
+# --------------------------------------------------------------------------------------------------------------- groups
+def _group_changes(read: Any, names: ClonedNames) -> tuple[_Changes, RewriteCounts]:
+    groups = _groups_of(read(), names)
+    changes, dropped = _Changes(), set()
+    for record in read():
+        key = record.decoded.key
+        group = _group_id(key)
+        if group not in groups:
+            dropped.add(group)
+            changes.drop(record)
+        elif key.API_KEY in _OFFSET_COMMITS:
+            _change_commit(record, names, changes)
+        elif key.API_KEY == m.GroupMetadataKey.API_KEY:
+            _empty_classic_group(record, changes)
+        elif key.API_KEY not in _KEPT_OF_A_GROUP:
+            changes.drop(record)
+    return changes, RewriteCounts(len(groups), len(dropped))
+
+
+def _groups_of(records: Iterable[_Record], names: ClonedNames) -> frozenset[str]:
+    """Return the groups that have an offset of a cloned partition."""
+    live: dict[tuple[str, str, int], bool] = {}
+    for record in records:
+        key = record.decoded.key
+        if key.API_KEY in _OFFSET_COMMITS and TopicPartition(key.topic, key.partition) in names.partitions:
+            live[key.group, key.topic, key.partition] = record.value is not None
+    return frozenset(group for (group, _, _), is_live in live.items() if is_live)
+
+
+def _group_id(key: Any) -> str:
+    group: str = key.group if hasattr(key, "group") else key.group_id
+    return group
+
+
+def _change_commit(record: _Record, names: ClonedNames, changes: _Changes) -> None:
+    key, value = record.decoded.key, record.decoded.value
+    topic = key.topic
+    if TopicPartition(topic, key.partition) not in names.partitions:
+        changes.drop(record)
+        return
+    key.topic = names.names.get(topic, topic)
+    if value is not None and getattr(value, "topic_id", _NO_ID) != _NO_ID:
+        value.topic_id = names.ids.get(topic, value.topic_id)
+    changes.replace(record, key, value)
+
+
+def _empty_classic_group(record: _Record, changes: _Changes) -> None:
+    """Make the group one that all members have left.  Source: Kafka's ClassicGroup, state EMPTY."""
+    value = record.decoded.value
+    if value is not None and value.members:
+        value.members, value.protocol, value.leader = [], None, None
+        changes.replace(record, record.decoded.key, value)
+
+
+# --------------------------------------------------------------------------------------------------------- transactions
+def _transaction_changes(read: Any, names: ClonedNames) -> tuple[_Changes, RewriteCounts]:
+    kept = _transactional_ids_of(read(), names)
+    changes, dropped = _Changes(), set()
+    for record in read():
+        key, value = record.decoded.key, record.decoded.value
+        if key.transactional_id not in kept:
+            dropped.add(key.transactional_id)
+            changes.drop(record)
+        elif value is not None and value.transaction_partitions:
+            value.transaction_partitions = _cloned(value.transaction_partitions, names)
+            changes.replace(record, key, value)
+    return changes, RewriteCounts(len(kept), len(dropped))
+
+
+def _transactional_ids_of(records: Iterable[_Record], names: ClonedNames) -> frozenset[str]:
+    """Return the ids whose last state has a producer or a partition of the clone."""
+    kept: dict[str, bool] = {}
+    for record in records:
+        key, value = record.decoded.key, record.decoded.value
+        kept[key.transactional_id] = value is not None and (
+            value.producer_id in names.producer_ids
+            or any(
+                each.topic not in INTERNAL_TOPICS and TopicPartition(each.topic, number) in names.partitions
+                for each in value.transaction_partitions or ()
+                for number in each.partition_ids
+            )
+        )
+    return frozenset(name for name, is_kept in kept.items() if is_kept)
+
+
+def _cloned(partitions: Iterable[Any], names: ClonedNames) -> list[Any]:
+    """Return the partitions that are cloned, under their new names."""
+    found = []
+    for each in partitions:
+        numbers = [n for n in each.partition_ids if TopicPartition(each.topic, n) in names.partitions]
+        if numbers:
+            topic = names.names.get(each.topic, each.topic)
+            found.append(m.TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=numbers))
+    return found

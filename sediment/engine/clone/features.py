@@ -1,0 +1,61 @@
+"""Feature levels of Kafka's releases, and those of a clone.
+
+A clone has the levels of its source, but none above those of the release that will start it.
+
+Source: Kafka's `kafka-storage.sh version-mapping --release-version`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sediment.segment_io.errors import UsageError
+
+METADATA_VERSION = "metadata.version"
+NEWEST_RELEASE = "4.2"
+
+_KRAFT_VERSION = "kraft.version"
+_LEAST_METADATA_VERSION = 7  # of a broker of Kafka 4: 3.3-IV3
+_DIRECTORIES_SINCE = 17  # metadata.version of partition records with directories: 3.7-IV2
+_ELIGIBLE_REPLICAS_SINCE = 23  # and with eligible leader replicas: 4.0-IV1
+_LEVELS: Mapping[str, Mapping[str, int]] = {
+    "4.0": {METADATA_VERSION: 25, "transaction.version": 2, "group.version": 1},
+    "4.1": {METADATA_VERSION: 27, "transaction.version": 2, "group.version": 1, "eligible.leader.replicas.version": 1},
+    "4.2": {
+        METADATA_VERSION: 29,
+        "transaction.version": 2,
+        "group.version": 1,
+        "eligible.leader.replicas.version": 1,
+        "share.version": 1,
+        "streams.version": 1,
+    },
+}
+RELEASES = tuple(_LEVELS)
+
+
+def clone_features(source: Mapping[str, int] | None, release: str) -> dict[str, int]:
+    """Return the levels of a clone for `release`, one of RELEASES; None: the source states none.
+
+    Raises:
+        UsageError: the source is of a cluster that a broker of that release does not start on.
+    """
+    target = _LEVELS[release]
+    if not source or METADATA_VERSION not in source:
+        return dict(target)
+    if source[METADATA_VERSION] < _LEAST_METADATA_VERSION:
+        raise UsageError(
+            f"the source has metadata.version {source[METADATA_VERSION]}, which brokers of Kafka 4 do not read",
+            advice="clone without its metadata log, or upgrade the cluster's metadata.version first",
+        )
+    levels = {name: min(level, target.get(name, 0)) for name, level in source.items() if name != _KRAFT_VERSION}
+    return {name: level for name, level in levels.items() if level}
+
+
+def partition_record_version(metadata_version: int) -> int:
+    """Return the version of partition records that a controller of that metadata.version writes.
+
+    Source: Kafka's MetadataVersion.partitionRecordVersion.
+    """
+    if metadata_version >= _ELIGIBLE_REPLICAS_SINCE:
+        return 2
+    return 1 if metadata_version >= _DIRECTORIES_SINCE else 0

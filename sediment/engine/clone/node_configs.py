@@ -1,0 +1,89 @@
+"""Topic configs of a clone: those of the source, without what a single node cannot have, and held.
+
+    change      keys                                    reason
+    single      min.insync.replicas above 1 becomes 1   a single node would refuse producers with acks=all
+    local       remote.*, local.retention.*             left out: the clone has no tiered storage
+    hold        retention.ms, retention.bytes           -1, so that a broker started on old records deletes none
+
+A topic whose configs no metadata log states is held in any case: a default would delete its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sediment.segment_io.format.names import INTERNAL_TOPICS
+from sediment.segment_io.internal_topics.coordinator_records import TRANSACTION_STATE
+
+UNLIMITED = "-1"
+
+_HELD_KEYS = ("retention.ms", "retention.bytes")
+_MIN_ISR = "min.insync.replicas"
+_TIERED_PREFIXES = ("remote.", "local.retention.")
+# As a broker creates them (GroupCoordinatorService, TransactionStateManager).
+_INTERNAL = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
+_TRANSACTION_STATE = {
+    "cleanup.policy": "compact",
+    "compression.type": "uncompressed",
+    "segment.bytes": "104857600",
+    "unclean.leader.election.enable": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """A config of a topic that differs from the source; a value of None means that the topic has no such config."""
+
+    key: str
+    original: str | None
+    value: str | None
+    is_held: bool = False
+
+
+def cloned_configs(
+    topic: str, configs: Mapping[str, str] | None, *, keep: bool, hold: bool, local_only: bool
+) -> tuple[dict[str, str], tuple[ConfigChange, ...]]:
+    """Return the configs of a topic of the clone, and their differences from `configs`, which are None if unknown.
+
+    Without `keep`, only topics of the broker keep their configs.
+    """
+    is_internal = topic in INTERNAL_TOPICS
+    original = dict(configs or {}) if keep or is_internal else {}
+    if is_internal and not original:
+        original = dict(_TRANSACTION_STATE if topic == TRANSACTION_STATE else _INTERNAL)
+    changes = []
+    if _number(original.get(_MIN_ISR)) > 1:
+        changes.append(ConfigChange(_MIN_ISR, original[_MIN_ISR], "1"))
+    if local_only:
+        changes += [ConfigChange(key, original[key], None) for key in original if key.startswith(_TIERED_PREFIXES)]
+    if not is_internal and (hold or configs is None):
+        changes += [
+            ConfigChange(key, original.get(key), UNLIMITED, is_held=True)
+            for key in _HELD_KEYS
+            if original.get(key) != UNLIMITED
+        ]
+    replaced = {change.key: change.value for change in changes}
+    values = {key: value for key, value in {**original, **replaced}.items() if value is not None}
+    return values, tuple(changes)
+
+
+def restore_commands(topic: str, changes: Iterable[ConfigChange], bootstrap: str) -> tuple[str, ...]:
+    """Return the command lines of Kafka that end the hold of a topic."""
+    held = [change for change in changes if change.is_held]
+    deleted = [change.key for change in held if change.original is None]
+    added = [f"{change.key}={change.original}" for change in held if change.original is not None]
+    what = [("--delete-config", deleted), ("--add-config", added)]
+    return tuple(
+        f"kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {topic} "
+        f"{option} {','.join(values)}"
+        for option, values in what
+        if values
+    )
+
+
+def _number(text: str | None) -> int:
+    try:
+        return int(text or "1")
+    except ValueError:
+        return 1

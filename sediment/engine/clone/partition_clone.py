@@ -1,0 +1,357 @@
+"""The task of one partition: copy the best replica, bring it into the state of a clean stop, and digest its files.
+
+    1. copy      files of the replica -> <topic-N>.<run>-<attempt>.part/ in the clone
+    2. load      as a broker's start does; if the log is damaged, try the next replica of the same rank
+    3. rewrite   the names in records of the coordinators, if they changed
+    4. end       cut the log, and end its open transactions, if that was asked for
+    5. settle    producer snapshot at the log end (also before 3 and 4), partition.metadata
+    6. digest    SHA-256 of every file; all files are durable
+
+Only the copy changes.  The driver renames its directory to the partition's name.
+
+Invariant: a log that a broker would open without noticing damage is cloned byte for byte, and its damage is reported.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sediment.engine.clone.coordinator_rewrite import ClonedNames, RewriteCounts, rewrite_coordinator_log
+from sediment.engine.clone.log_end import change_end
+from sediment.engine.clone.options import LinkMode
+from sediment.engine.clone.plan import ClonedPartition
+from sediment.engine.config import LogConfig
+from sediment.engine.copying.partition_copy import (
+    CopiedFile,
+    CopyMethod,
+    CopyRules,
+    PartitionCopy,
+    closed_files,
+    copy_partition,
+)
+from sediment.engine.directory.leader_epochs import latest_epoch
+from sediment.engine.directory.loader import LoadedLog, load_log
+from sediment.engine.directory.output import LinkKind, Publisher, file_digest
+from sediment.engine.replicas import Replica
+from sediment.segment_io.errors import SedimentError, SourceChangedError
+from sediment.segment_io.format.names import (
+    DELETED_SUFFIX,
+    LEADER_EPOCH_FILE,
+    PART_SUFFIX,
+    PARTITION_METADATA_FILE,
+    SegmentFileKind,
+    TopicPartition,
+    parse_segment_file,
+    segment_file_name,
+)
+from sediment.segment_io.fs import FileStamp, Fs
+from sediment.segment_io.manifest import ManifestFile
+from sediment.segment_io.partition.checkpoint_files import write_partition_metadata
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import open_view
+from sediment.segment_io.partition.producer_snapshots import encode_snapshot
+from sediment.segment_io.stores import Store, StoredFile
+
+_INDEXES = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX)
+_LEFT_BEHIND = (DELETED_SUFFIX, PART_SUFFIX)
+_RULES = {
+    LinkMode.COPY: CopyRules(),
+    LinkMode.REFLINK: CopyRules(links=(LinkKind.REFLINK,), digests_links=False),
+    LinkMode.HARD: CopyRules(links=(LinkKind.HARD,), digests_links=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CloneTask:
+    """The cloning of one partition into the directory `to`; `config` has the sizes of segments and indexes."""
+
+    partition: ClonedPartition
+    topic_id: str
+    to: Path
+    run_id: str
+    config: LogConfig
+    now_ms: int
+    link: LinkMode = LinkMode.COPY
+    log_bytes: int = 0
+    names: ClonedNames | None = None
+    """For a log of a coordinator: what its records may name; None if they stay as they are."""
+
+    ends_transactions: bool = False
+    committing: frozenset[int] = frozenset()
+    """Producers whose open transactions are to be committed."""
+
+    @property
+    def changes_end(self) -> bool:
+        """True if the log is cut or gets markers."""
+        cut = (self.partition.until_offset, self.partition.until_ms)
+        return self.ends_transactions or any(each is not None for each in cut)
+
+    def weight(self) -> int:
+        """Return the bytes of the log; tasks are packed by this number."""
+        return self.log_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction without a marker in a log."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionClone:
+    """A finished partition in `folder`, a directory of the clone; names of `files` are relative to that.
+
+    `log_dir` is the source that was copied.  `first_dirty` is its cleaner checkpoint, None without one.  `producer_ids`
+    are all that the log knows.  `linked_bytes` were not copied.  `damage` describes corruption that a broker would not
+    notice.
+    """
+
+    folder: str
+    log_dir: str
+    files: tuple[ManifestFile, ...]
+    log_start_offset: int
+    log_end_offset: int
+    first_base_offset: int
+    first_dirty: int | None
+    leader_epoch: int
+    log_bytes: int
+    linked_bytes: int
+    producer_ids: frozenset[int]
+    open_transactions: tuple[OpenTransaction, ...]
+    repairs: tuple[str, ...] = ()
+    damage: str | None = None
+    rewrite: RewriteCounts | None = None
+    ended_transactions: int = 0
+
+
+def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
+    """Clone one partition into a directory of this attempt.
+
+    Raises:
+        CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
+        SourceChangedError: the source changed while it was copied.
+        OSError: the disk failed.
+    """
+    fs = Fs()
+    folder = f"{task.partition.target}.{task.run_id}-{attempt}{PART_SUFFIX}"
+    directory = task.to / folder
+    replicas = task.partition.replicas
+    for number, replica in enumerate(replicas):
+        if fs.is_directory(directory):
+            shutil.rmtree(directory)
+        copied = _copy(task, replica, folder, attempt, fs)
+        stamps = {entry.name: fs.file_stamp(directory / entry.name) for entry in fs.scan(directory)}
+        loaded = load_log(
+            task.partition.target,
+            directory,
+            _keeping_producers(task.config),
+            _as_stopped(replica.checkpoints),
+            fs,
+            now_ms=task.now_ms,
+            verify_trusted=task.link is LinkMode.COPY,
+        )
+        if not loaded.damage or number == len(replicas) - 1:
+            break
+    if note_producers(task.partition.target, directory, loaded.log_start_offset, loaded.log_end_offset, fs):
+        loaded = _reloaded(task, loaded, directory, fs)
+    first_dirty, counts = replica.checkpoints.first_dirty, None
+    if task.names is not None:
+        counts, first_dirty = rewrite_coordinator_log(
+            task.partition.target, directory, task.config, replica.checkpoints, task.names, fs, run_id=task.run_id
+        )
+        loaded = _reloaded(task, loaded, directory, fs)
+    ended = 0
+    if task.changes_end:
+        ended = change_end(
+            task.partition.target,
+            directory,
+            _keeping_producers(task.config),
+            PartitionCheckpoints(log_start=loaded.log_start_offset, clean_shutdown=True),
+            fs,
+            now_ms=task.now_ms,
+            until_offset=task.partition.until_offset,
+            until_ms=task.partition.until_ms,
+            ends_transactions=task.ends_transactions,
+            committing=task.committing,
+        )
+        loaded = _reloaded(task, loaded, directory, fs)
+    _settle(task, loaded, directory, fs)
+    known = {each.file.name.rpartition("/")[2]: each.file for each in copied}
+    files = _made_durable(directory, known, stamps, fs)
+    linked_bytes = sum(each.file.size_bytes for each in copied if each.method is not CopyMethod.COPIED)
+    result = _result(replica, loaded, folder, files, linked_bytes, first_dirty)
+    return replace(result, rewrite=counts, ended_transactions=ended)
+
+
+def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> LoadedLog:
+    """Return the log after a change of its files."""
+    checkpoints = PartitionCheckpoints(log_start=before.log_start_offset, clean_shutdown=True)
+    config = _keeping_producers(task.config)
+    again = load_log(task.partition.target, directory, config, checkpoints, fs, now_ms=task.now_ms)
+    return replace(again, repairs=(*before.repairs, *again.repairs), damage=before.damage)
+
+
+def _copy(task: CloneTask, replica: Replica, folder: str, attempt: str, fs: Fs) -> tuple[CopiedFile, ...]:
+    files = _files_of(replica, fs)
+    work = PartitionCopy(
+        source=Store(str(replica.directory.path)),
+        folder=str(replica.partition),
+        files=files,
+        target=folder,
+        closed=closed_files(files, below_offset=_linkable_end(replica.checkpoints)),
+        # A cut changes the end of a segment in place, which a second name of the source must not see.
+        rules=_RULES[LinkMode.COPY if task.changes_end else task.link],
+    )
+    copied = copy_partition(work, Publisher(Store(str(task.to)), task.run_id), attempt=attempt, on_bytes=_ignore)
+    if _files_of(replica, fs).keys() != files.keys():
+        raise SourceChangedError(
+            "files appeared or vanished while the partition was cloned",
+            partition=str(replica.partition),
+            path=str(replica.path),
+            advice="stop the broker, or clone a snapshot or a copy; a clone takes no lock on its source",
+        )
+    return copied
+
+
+def _files_of(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
+    """Return the files to copy.
+
+    Files of an interrupted replacement come along, so that loading the copy finishes or undoes it.  After an unclean
+    stop, the indexes of the active segment may be preallocated; loading rebuilds them.
+    """
+    entries = {entry.name: entry for entry in fs.scan(replica.path) if entry.is_file}
+    parsed = {name: found for name in entries if (found := parse_segment_file(name)) is not None}
+    logs = [file.base_offset for file in parsed.values() if file.kind is SegmentFileKind.LOG and not file.state]
+    active = max(logs, default=-1)
+    is_trusted = _is_trusted(replica.checkpoints)
+    left_out = {
+        name
+        for name, file in parsed.items()
+        if file.state in _LEFT_BEHIND or (file.base_offset == active and file.kind in _INDEXES and not is_trusted)
+    }
+    wanted = (parsed.keys() - left_out) | ({LEADER_EPOCH_FILE} & entries.keys())
+    return {name: StoredFile(entries[name].size_bytes, entries[name].mtime_ns) for name in sorted(wanted)}
+
+
+def _ignore(_count: int) -> None:
+    return None
+
+
+def note_producers(
+    partition: TopicPartition, directory: Path, log_start_offset: int, log_end_offset: int, fs: Fs
+) -> bool:
+    """Write the producer snapshot at the log end if there is none; return True if one was written.
+
+    Without it, a broker's start after a clean stop forgets every producer, and a transaction would stay open for ever.
+    The producers are those of the batches, also in a copy without any snapshot.
+    """
+    snapshot = directory / segment_file_name(log_end_offset, SegmentFileKind.SNAPSHOT)
+    if fs.exists(snapshot):
+        return False
+    view = open_view(
+        list_log(partition, directory, fs),
+        PartitionCheckpoints(log_start=log_start_offset, clean_shutdown=True),
+        fs,
+        now_ms=0,
+        producer_id_expiration_ms=None,
+        on_corruption=_ignore_corruption,
+    )
+    if not view.producers:
+        return False
+    fs.write_new(snapshot, [encode_snapshot(view.producers)])
+    return True
+
+
+def _ignore_corruption(_error: SedimentError) -> None:
+    """Do nothing: loading the log has already reported it."""
+    return
+
+
+def _keeping_producers(config: LogConfig) -> LogConfig:
+    """Return a config with which a load forgets no producer: the broker of the clone decides that."""
+    return replace(config, compaction=replace(config.compaction, producer_id_expiration_ms=None))
+
+
+def _is_trusted(checkpoints: PartitionCheckpoints) -> bool:
+    """Return True after a clean stop, and for a bare copy, which no broker would cut either."""
+    return checkpoints.clean_shutdown or checkpoints.recovery_point is None
+
+
+def _as_stopped(checkpoints: PartitionCheckpoints) -> PartitionCheckpoints:
+    return replace(checkpoints, clean_shutdown=_is_trusted(checkpoints))
+
+
+def _linkable_end(checkpoints: PartitionCheckpoints) -> int:
+    """Return the offset up to which no broker of the source truncates: fully replicated, and durable."""
+    bounds = [each for each in (checkpoints.recovery_point, checkpoints.high_watermark) if each is not None]
+    return min(bounds, default=0)
+
+
+def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None:
+    """Leave the files that a clean stop leaves: no snapshot past the log end, and one at it."""
+    for entry in fs.scan(directory):
+        parsed = parse_segment_file(entry.name)
+        if parsed and parsed.kind is SegmentFileKind.SNAPSHOT and parsed.base_offset > loaded.log_end_offset:
+            fs.unlink(directory / entry.name)
+    note_producers(task.partition.target, directory, loaded.log_start_offset, loaded.log_end_offset, fs)
+    write_partition_metadata(fs, directory / PARTITION_METADATA_FILE, task.topic_id)
+
+
+def _result(
+    replica: Replica,
+    loaded: LoadedLog,
+    folder: str,
+    files: tuple[ManifestFile, ...],
+    linked_bytes: int,
+    first_dirty: int | None,
+) -> PartitionClone:
+    entries = loaded.producers.entries
+    return PartitionClone(
+        folder=folder,
+        log_dir=str(replica.directory.path),
+        files=files,
+        log_start_offset=loaded.log_start_offset,
+        log_end_offset=loaded.log_end_offset,
+        first_base_offset=loaded.segments[0].base_offset,
+        first_dirty=None if first_dirty is None else min(first_dirty, loaded.log_end_offset),
+        leader_epoch=max(latest_epoch(loaded.leader_epochs), 0),
+        log_bytes=sum(segment.log_bytes for segment in loaded.segments),
+        linked_bytes=linked_bytes,
+        producer_ids=frozenset(entries) | {entry.producer_id for entry in loaded.aborted},
+        open_transactions=tuple(
+            OpenTransaction(
+                entry.producer_id, entry.producer_epoch, entry.coordinator_epoch, entry.current_txn_first_offset
+            )
+            for entry in entries.values()
+            if entry.has_open_transaction
+        ),
+        repairs=tuple(str(repair) for repair in loaded.repairs if not repair.is_routine),
+        damage="; ".join(map(str, loaded.damage)) or None,
+    )
+
+
+def _made_durable(
+    directory: Path, copied: Mapping[str, ManifestFile], stamps: Mapping[str, FileStamp | None], fs: Fs
+) -> tuple[ManifestFile, ...]:
+    """Make every file durable, and return them; those that changed since they were copied are read for their digests.
+
+    `stamps` are the states of the files right after they were copied.
+    """
+    files = []
+    for entry in fs.scan(directory):
+        path = directory / entry.name
+        if entry.name in copied and fs.file_stamp(path) == stamps.get(entry.name):
+            files.append(replace(copied[entry.name], name=entry.name))
+        else:
+            fs.sync_file(path)
+            files.append(ManifestFile(entry.name, entry.size_bytes, file_digest(path, entry.size_bytes)))
+    fs.sync_directory(directory)
+    return tuple(files)

@@ -1,0 +1,252 @@
+"""Plan of a clone: its topics, with their ids, configs and partitions, and the partitions that are left out.
+
+    source topic  --selected, renamed-->  cloned topic  --each replicated partition-->  cloned partition
+
+    a topic of the coordinators     comes along if its part was chosen, whatever the globs say
+    a topic that metadata lacks     left out, unless its name is given: a broker would set it aside
+    a topic with tiered segments    left out, unless only its local segments are wanted
+    a partition without replica     begins empty, so that a topic keeps its number of partitions
+
+Everything here is pure.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from sediment.engine.clone.node_configs import ConfigChange, cloned_configs
+from sediment.engine.clone.options import CloneOptions, Part
+from sediment.engine.clone.source import Source, SourceTopic
+from sediment.engine.replicas import Replica
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import INTERNAL_TOPICS, METADATA_TOPIC, TopicPartition, is_topic_name
+from sediment.segment_io.internal_topics.coordinator_records import SHARE_GROUP_STATE, TRANSACTION_STATE
+
+NO_REPLICA = "no-replica"
+UNKNOWN_TOPIC = "unknown-topic"
+TIERED = "tiered"
+
+_TIERED_KEY = "remote.storage.enable"
+_PATTERN = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class ClonedPartition:
+    """A partition of the clone, and its replicas in the source, the best one first.
+
+    At `until_offset`, or before the first record after `until_ms`, the log is cut; None: it is not.
+    """
+
+    source: TopicPartition
+    target: TopicPartition
+    replicas: tuple[Replica, ...]
+    until_offset: int | None = None
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClonedTopic:
+    """A topic of the clone; `source_name` is its name in the source.
+
+    Its partitions are numbered from 0 to `partition_count`; those that are not in `partitions` begin empty.  `changes`
+    are the differences of `configs` from those in the source.
+    """
+
+    source_name: str
+    name: str
+    topic_id: str
+    has_source_id: bool
+    partition_count: int
+    partitions: tuple[ClonedPartition, ...]
+    configs: Mapping[str, str]
+    changes: tuple[ConfigChange, ...]
+
+    @property
+    def empty_partitions(self) -> tuple[int, ...]:
+        """Numbers of the partitions that begin empty."""
+        present = {each.target.partition for each in self.partitions}
+        return tuple(number for number in range(self.partition_count) if number not in present)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A partition of the source that the clone does not have; `log_dir` is empty if no directory has it."""
+
+    partition: TopicPartition
+    log_dir: str
+    reason_code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClonePlan:
+    """Topics of a clone by their new names, and partitions that are left out though they were selected.
+
+    `is_whole` is True if every record of the coordinators' topics stays valid: no partition of the source is missing,
+    and no topic has another name or id.
+    """
+
+    topics: Mapping[str, ClonedTopic]
+    left_out: tuple[LeftOut, ...]
+    is_whole: bool
+
+    def partitions(self) -> list[ClonedPartition]:
+        """Return the partitions of all topics."""
+        return [each for topic in self.topics.values() for each in topic.partitions]
+
+
+def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[], str]) -> ClonePlan:
+    """Return the plan; `new_topic_id` makes an id for a topic of which none is known.
+
+    Raises:
+        UsageError: a glob, a renaming or a cut names nothing that is cloned, or two topics would have one name.
+    """
+    _check_globs(source, options)
+    topics: dict[str, ClonedTopic] = {}
+    left_out: list[LeftOut] = []
+    is_whole = True
+    for topic in source.topics.values():
+        numbers = _selected(topic, options)
+        if not numbers:
+            is_whole = is_whole and topic.name in INTERNAL_TOPICS
+            continue
+        why = _why_left_out(topic, source, options)
+        if why is not None:
+            left_out += _left_out(topic, numbers, *why)
+            is_whole = False
+            continue
+        cloned = _cloned(topic, numbers, options, new_topic_id)
+        if cloned.name in topics:
+            raise UsageError(
+                f"two topics of the clone would be named {cloned.name!r}", advice="give another name with --rename"
+            )
+        topics[cloned.name] = cloned
+        if topic.name not in INTERNAL_TOPICS:
+            unchanged = cloned.name == topic.name and cloned.has_source_id and not cloned.empty_partitions
+            is_whole = is_whole and unchanged
+        left_out += _missing(topic, options)
+    if not is_whole:
+        # Its records name topics by ids, and share groups do not come along.
+        topics.pop(SHARE_GROUP_STATE, None)
+    _check_used(options, topics)
+    return ClonePlan(topics, tuple(left_out), is_whole)
+
+
+# ------------------------------------------------------------------------------------------------------------ selection
+def _check_globs(source: Source, options: CloneOptions) -> None:
+    for option, globs, names in (
+        ("--topic", options.topics, list(source.topics)),
+        ("--partition", options.partitions, [str(each) for each in _all_partitions(source)]),
+    ):
+        for glob in globs:
+            if not any(fnmatch.fnmatchcase(name, glob) for name in names):
+                raise UsageError(f"{option} {glob!r} matches nothing in the source", advice="check the name")
+    for old, new in options.renames.items():
+        if not is_topic_name(new) or new == METADATA_TOPIC or {old, new} & INTERNAL_TOPICS:
+            raise UsageError(
+                f"--rename {old}={new} is not possible",
+                advice="use 1 to 249 letters, digits, dots, underscores and hyphens; topics of the broker keep theirs",
+            )
+
+
+def _all_partitions(source: Source) -> Iterable[TopicPartition]:
+    return (TopicPartition(topic.name, number) for topic in source.topics.values() for number in topic.replicas)
+
+
+def _selected(topic: SourceTopic, options: CloneOptions) -> list[int]:
+    """Return the numbers of the partitions to clone, of those that have a replica."""
+    if topic.name in INTERNAL_TOPICS:
+        part = Part.TRANSACTIONS if topic.name == TRANSACTION_STATE else Part.GROUPS
+        return list(topic.replicas) if part in options.parts else []
+    if options.topics and not any(fnmatch.fnmatchcase(topic.name, glob) for glob in options.topics):
+        return []
+    return [number for number in topic.replicas if _is_selected(TopicPartition(topic.name, number), options)]
+
+
+def _is_selected(partition: TopicPartition, options: CloneOptions) -> bool:
+    return not options.partitions or any(fnmatch.fnmatchcase(str(partition), glob) for glob in options.partitions)
+
+
+def _why_left_out(topic: SourceTopic, source: Source, options: CloneOptions) -> tuple[str, str] | None:
+    if topic.name in INTERNAL_TOPICS:
+        return None
+    if source.metadata is not None and topic.topic_id != source.metadata.topic_ids.get(topic.name):
+        if topic.name in options.topics:
+            return None
+        return UNKNOWN_TOPIC, f"the cluster has no such topic; to clone it all the same, give --topic {topic.name}"
+    if _is_tiered(topic) and not options.local_only:
+        return TIERED, "older segments are in tiered storage; to clone the local ones alone, give --local-only"
+    return None
+
+
+def _is_tiered(topic: SourceTopic) -> bool:
+    return (topic.configs or {}).get(_TIERED_KEY) == "true"
+
+
+def _left_out(topic: SourceTopic, numbers: Iterable[int], code: str, reason: str) -> list[LeftOut]:
+    return [
+        LeftOut(TopicPartition(topic.name, number), str(topic.replicas[number][0].directory.path), code, reason)
+        for number in numbers
+    ]
+
+
+def _missing(topic: SourceTopic, options: CloneOptions) -> list[LeftOut]:
+    """Return the selected partitions of which the source has no replica."""
+    missing = (
+        TopicPartition(topic.name, number) for number in range(topic.partition_count) if number not in topic.replicas
+    )
+    reason = "no directory of the source has it; it begins empty in the clone"
+    return [
+        LeftOut(each, "", NO_REPLICA, reason)
+        for each in missing
+        if topic.name in INTERNAL_TOPICS or _is_selected(each, options)
+    ]
+
+
+# --------------------------------------------------------------------------------------------------------------- topics
+def _cloned(
+    topic: SourceTopic, numbers: Iterable[int], options: CloneOptions, new_topic_id: Callable[[], str]
+) -> ClonedTopic:
+    name = options.renames.get(topic.name, topic.name)
+    configs, changes = cloned_configs(
+        topic.name,
+        topic.configs,
+        keep=Part.CONFIGS in options.parts,
+        hold=options.hold,
+        local_only=options.local_only,
+    )
+    return ClonedTopic(
+        source_name=topic.name,
+        name=name,
+        topic_id=topic.topic_id or new_topic_id(),
+        has_source_id=topic.topic_id is not None,
+        partition_count=topic.partition_count,
+        partitions=tuple(_partition(topic, number, name, options) for number in numbers),
+        configs=configs,
+        changes=changes,
+    )
+
+
+def _partition(topic: SourceTopic, number: int, name: str, options: CloneOptions) -> ClonedPartition:
+    source = TopicPartition(topic.name, number)
+    until_offset = options.until_offsets.get(source)
+    return ClonedPartition(
+        source=source,
+        target=TopicPartition(name, number),
+        replicas=topic.replicas[number],
+        until_offset=until_offset,
+        until_ms=options.until_ms if until_offset is None else None,
+    )
+
+
+def _check_used(options: CloneOptions, topics: Mapping[str, ClonedTopic]) -> None:
+    cloned = {topic.source_name for topic in topics.values()}
+    unused = sorted(options.renames.keys() - cloned)
+    if unused:
+        raise UsageError(f"--rename {unused[0]}=… names no topic of the clone", advice="check the name")
+    partitions = {each.source for topic in topics.values() for each in topic.partitions}
+    strays = sorted(options.until_offsets.keys() - partitions)
+    if strays:
+        raise UsageError(f"--until-offset {strays[0]}:… names no partition of the clone", advice="check the name")

@@ -1,0 +1,146 @@
+"""The source of a clone: the topics in log directories of one cluster, with the replicas of their partitions.
+
+Invariants: nothing is written and no lock is taken.  Without a readable metadata log, topics have no known configs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sediment.engine.directory.leader_epochs import latest_epoch
+from sediment.engine.replicas import (
+    ClusterDirectory,
+    Replica,
+    ReplicaRank,
+    cluster_of,
+    newest_metadata,
+    open_cluster_directory,
+    replicas_of_one_topic,
+)
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.checkpoints import MetaProperties
+from sediment.segment_io.format.names import LEADER_EPOCH_FILE
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.live_segments import as_loaded
+from sediment.segment_io.partition.log_view import open_view
+
+_LOGGER = logging.getLogger(__name__)
+
+_IN_USE = "stop the broker, or clone a snapshot or a copy of the directory"
+_SEVERAL_CLUSTERS = "clone one cluster at a time"
+_SEVERAL_TOPICS = "name the directories of one of them"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTopic:
+    """A topic of the source: its id (22 characters) or None, its number of partitions, and replicas by partition.
+
+    `configs` are None if no metadata log states them.
+    """
+
+    name: str
+    topic_id: str | None
+    partition_count: int
+    replicas: Mapping[int, tuple[Replica, ...]]
+    configs: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Log directories of one cluster; `topics` are those with a partition in them, by name."""
+
+    directories: tuple[ClusterDirectory, ...]
+    meta: MetaProperties | None
+    metadata: ClusterMetadata | None
+    topics: Mapping[str, SourceTopic] = field(default_factory=dict)
+
+
+def open_source(paths: Sequence[Path], fs: Fs, *, metadata_dir: Path | None = None) -> Source:
+    """Return the topics in log directories, which may be those of several brokers of one cluster.
+
+    `metadata_dir` is another log directory with the metadata log of the cluster.
+
+    Raises:
+        DirectoryInUseError: a process holds the lock of a directory.
+        NotALogDirectoryError: a path does not exist, or holds nothing of a log.
+        UsageError: the directories belong to several clusters, or hold different topics of one name.
+        CorruptDataError, UnsupportedDataError: no metadata log can be read, and one is corrupt.
+        SourceChangedError: the files of a metadata log are replaced faster than they can be read.
+        OwnershipError: a lock file cannot be read.
+    """
+    directories = tuple(
+        open_cluster_directory(path, fs, advice_if_in_use=_IN_USE, on_unreadable=_warn)
+        for path in dict.fromkeys(path.absolute() for path in paths)
+    )
+    meta = cluster_of(directories, advice_if_several=_SEVERAL_CLUSTERS)
+    errors: list[SedimentError | OSError] = []
+    places = [directory.path for directory in directories] if metadata_dir is None else [metadata_dir]
+    metadata = newest_metadata(places, fs, on_unreadable=lambda _, error: errors.append(error))
+    if metadata is None and errors:
+        raise errors[0]
+    by_path = {
+        replica.path: replica
+        for directory in directories
+        for replica in (Replica(directory, each) for each in directory.partitions)
+    }
+    by_topic: dict[str, list[Replica]] = {}
+    for replica in by_path.values():
+        by_topic.setdefault(replica.partition.topic, []).append(replica)
+    topics = {name: _topic(name, replicas, metadata, fs) for name, replicas in sorted(by_topic.items())}
+    return Source(directories, meta, metadata, topics)
+
+
+def _warn(file: Path, error: SedimentError | OSError) -> None:
+    why = error.strerror if isinstance(error, OSError) else error
+    _LOGGER.warning("%s counts as absent: %s", file, why)
+
+
+def _topic(name: str, replicas: Sequence[Replica], metadata: ClusterMetadata | None, fs: Fs) -> SourceTopic:
+    known = None if metadata is None else metadata.topic_ids.get(name)
+    kept, topic_id = replicas_of_one_topic(
+        name, replicas, known, fs, advice_if_several=_SEVERAL_TOPICS, on_unreadable=_warn
+    )
+    by_number: dict[int, list[Replica]] = {}
+    for replica in kept:
+        by_number.setdefault(replica.partition.partition, []).append(replica)
+    numbers = set(by_number)
+    configs = None
+    if metadata is not None and known is not None:
+        numbers |= metadata.partitions.get(name, frozenset())
+        configs = metadata.topic_configs.get(name, {})
+    ranked = {number: _by_rank(found, fs) for number, found in sorted(by_number.items())}
+    return SourceTopic(name, topic_id, max(numbers) + 1, ranked, configs)
+
+
+def _by_rank(replicas: Sequence[Replica], fs: Fs) -> tuple[Replica, ...]:
+    """Return the replicas of the greatest rank first, and after them only those that lack nothing of it."""
+    if len(replicas) == 1:
+        return tuple(replicas)
+    ranks = [(rank_of(replica, fs), replica) for replica in replicas]
+    ranks.sort(key=lambda each: each[0], reverse=True)
+    best = ranks[0][0]
+    same = (best.leader_epoch, best.log_end_offset)
+    return tuple(replica for rank, replica in ranks if (rank.leader_epoch, rank.log_end_offset) == same)
+
+
+def rank_of(replica: Replica, fs: Fs) -> ReplicaRank:
+    """Return the state of a replica by which it is compared with others; one that cannot be read is the least."""
+    is_undamaged = True
+
+    def note(_error: SedimentError) -> None:
+        nonlocal is_undamaged
+        is_undamaged = False
+
+    try:
+        listing = as_loaded(list_log(replica.partition, replica.path, fs), fs)
+        epochs = read_leader_epochs(fs, replica.path / LEADER_EPOCH_FILE) or ()
+        view = open_view(listing, replica.checkpoints, fs, now_ms=0, producer_id_expiration_ms=None, on_corruption=note)
+    except (SedimentError, OSError):
+        return ReplicaRank(-1, -1, is_undamaged=False)
+    return ReplicaRank(latest_epoch(epochs), view.log_end_offset, is_undamaged)

@@ -1,0 +1,246 @@
+"""Log directories of one cluster, and the replica of each partition that counts.
+
+    1. no process may hold the lock of a directory, and all directories belong to one cluster
+    2. `-delete`, `-stray` and `-future` directories and the metadata log are left out
+    3. partitions of one name in several directories are replicas of one partition, if they belong to one topic id
+    4. of the replicas, the one of the greatest `ReplicaRank` counts
+
+Invariants: nothing is written and no lock is taken.  Opening a directory lists it and reads its small files; it opens
+no segment.
+
+Source: kafka-log 01 §1, §9, §10; 04 §4.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from sediment.engine.directory.lock import lock_holder
+from sediment.segment_io.errors import (
+    CorruptDataError,
+    DirectoryInUseError,
+    NotALogDirectoryError,
+    OwnershipError,
+    SedimentError,
+    UnsupportedDataError,
+    UsageError,
+)
+from sediment.segment_io.format.checkpoints import MetaProperties
+from sediment.segment_io.format.names import (
+    CLEAN_SHUTDOWN_FILE,
+    LOCK_FILE,
+    META_PROPERTIES_FILE,
+    METADATA_PARTITION,
+    PARTITION_METADATA_FILE,
+    TopicPartition,
+    parse_partition_directory,
+    parse_segment_file,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
+from sediment.segment_io.partition.checkpoint_files import read_meta_properties, read_partition_metadata
+from sediment.segment_io.partition.log_dir_checkpoints import (
+    LOG_DIRECTORY_FILES,
+    LogDirCheckpoints,
+    PartitionCheckpoints,
+    read_checkpoints,
+)
+from sediment.segment_io.partition.partition_directories import find_live_partitions
+
+_LOGGER = logging.getLogger(__name__)
+
+OnUnreadable = Callable[[Path, SedimentError | OSError], None]
+"""Callback with the path of a file that counts as absent, and the error for which it does."""
+
+_Read = TypeVar("_Read")
+_NOT_LOCKABLE = frozenset({errno.EISDIR, errno.ELOOP})
+_FILES = LOG_DIRECTORY_FILES | {LOCK_FILE, CLEAN_SHUTDOWN_FILE}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReplicaRank:
+    """State of a replica; of several replicas of a partition, the greatest counts.
+
+    A higher leader epoch wins, then a higher log end, then a log without damage.
+    """
+
+    leader_epoch: int
+    log_end_offset: int
+    is_undamaged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDirectory:
+    """A log directory with its live partitions; `meta` is None without meta.properties."""
+
+    path: Path
+    meta: MetaProperties | None
+    checkpoints: LogDirCheckpoints
+    partitions: Sequence[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A partition of one directory."""
+
+    directory: ClusterDirectory
+    partition: TopicPartition
+
+    @property
+    def path(self) -> Path:
+        """Directory of the partition."""
+        return self.directory.path / str(self.partition)
+
+    @property
+    def checkpoints(self) -> PartitionCheckpoints:
+        """Entries of the partition in the checkpoint files of its log directory."""
+        return self.directory.checkpoints.of(self.partition)
+
+
+def open_cluster_directory(
+    path: Path, fs: Fs, *, advice_if_in_use: str, on_unreadable: OnUnreadable
+) -> ClusterDirectory:
+    """Return a log directory; `path` may also be the directory of one partition.
+
+    A checkpoint file, lock or meta.properties that is malformed or cannot be read counts as absent; `on_unreadable`
+    gets its path and the error.
+
+    Raises:
+        NotALogDirectoryError: `path` does not exist, cannot be read, or holds nothing of a log.
+        DirectoryInUseError: a process holds the lock of the directory.
+        OwnershipError: the lock file may not be read.
+    """
+    if not fs.is_directory(path):
+        raise NotALogDirectoryError("no such directory", path=str(path), advice="name an entry of a broker's log.dirs")
+    try:
+        entries = fs.scan(path)
+    except OSError as error:
+        raise NotALogDirectoryError(
+            f"the directory cannot be read: {error.strerror}",
+            path=str(path),
+            advice="run as the broker's user or as root, or check the disk",
+        ) from error
+    if any(parse_segment_file(entry.name) for entry in entries if entry.is_file):
+        partition, _ = parse_partition_directory(path.name)
+        path, partitions = path.parent, [partition]
+    else:
+        names = (entry.name for entry in entries if entry.is_directory and entry.name not in _FILES)
+        partitions = find_live_partitions(path, names)
+        if not partitions and not any(entry.name in LOG_DIRECTORY_FILES for entry in entries):
+            raise NotALogDirectoryError(
+                "not a Kafka log directory: it holds neither topic-partition directories nor checkpoint files",
+                path=str(path),
+                advice="name an entry of a broker's log.dirs",
+            )
+    _check_not_in_use(path, advice_if_in_use, on_unreadable)
+    file = path / META_PROPERTIES_FILE
+    meta = _unless_unreadable(file, lambda: read_meta_properties(fs, file), on_unreadable)
+    return ClusterDirectory(path, meta, read_checkpoints(path, fs, on_unreadable=on_unreadable), partitions)
+
+
+def _unless_unreadable(path: Path, read: Callable[[], _Read | None], on_unreadable: OnUnreadable) -> _Read | None:
+    """Return what `read` returns; None, after a call of `on_unreadable`, if `path` is corrupt or cannot be read."""
+    try:
+        return read()
+    except (CorruptDataError, UnsupportedDataError, OSError) as error:
+        on_unreadable(path, error)
+        return None
+
+
+def _check_not_in_use(path: Path, advice: str, on_unreadable: OnUnreadable) -> None:
+    try:
+        holder = lock_holder(path)
+    except OSError as error:
+        if error.errno in _NOT_LOCKABLE:
+            on_unreadable(path / LOCK_FILE, error)
+            return
+        raise OwnershipError(
+            f"the lock file cannot be read: {error.strerror}",
+            path=str(path / LOCK_FILE),
+            advice="run as the broker's user or as root",
+        ) from error
+    if holder is not None:
+        raise DirectoryInUseError(
+            f"process {holder} uses this log directory" if holder else "another process uses this log directory",
+            path=str(path),
+            advice=advice,
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------- clusters
+def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: str) -> MetaProperties | None:
+    """Return the properties of the cluster's node with the lowest id; None without any.
+
+    Raises:
+        UsageError: the directories belong to several clusters.
+    """
+    metas = [directory.meta for directory in directories if directory.meta is not None]
+    first: dict[str, ClusterDirectory] = {}
+    for directory in directories:
+        if directory.meta is not None and directory.meta.cluster_id is not None:
+            first.setdefault(directory.meta.cluster_id, directory)
+    if len(first) > 1:
+        (one, here), (other, there) = list(first.items())[:2]
+        raise UsageError(
+            f"{here.path} belongs to cluster {one}, and {there.path} to cluster {other}", advice=advice_if_several
+        )
+    return min(metas, key=lambda meta: (meta.node_id is None, meta.node_id or 0), default=None)
+
+
+def newest_metadata(paths: Sequence[Path], fs: Fs, *, on_unreadable: OnUnreadable) -> ClusterMetadata | None:
+    """Return the metadata log that ends last: those of one cluster are copies of each other.
+
+    One that is corrupt or cannot be read is left out, after a call of `on_unreadable`.
+
+    Raises:
+        SourceChangedError: the files of a metadata log are replaced faster than they can be read.
+    """
+    found = [
+        _unless_unreadable(path / str(METADATA_PARTITION), partial(read_cluster_metadata, path, fs), on_unreadable)
+        for path in dict.fromkeys(paths)
+    ]
+    return max((each for each in found if each is not None), key=lambda each: each.end_offset, default=None)
+
+
+# --------------------------------------------------------------------------------------------------------------- topics
+def replicas_of_one_topic(
+    topic: str,
+    replicas: Sequence[Replica],
+    known: str | None,
+    fs: Fs,
+    *,
+    advice_if_several: str,
+    on_unreadable: OnUnreadable,
+) -> tuple[list[Replica], str | None]:
+    """Return the replicas of the topic that the cluster knows by the id `known`, and the id.
+
+    Raises:
+        UsageError: the replicas have several ids, and the cluster knows none of them.
+    """
+    ids = [_own_topic_id(replica, fs, on_unreadable) for replica in replicas]
+    stated = {found: replica for replica, found in zip(replicas, ids, strict=True) if found is not None}
+    if known is None and len(stated) > 1:
+        (one, here), (other, there) = list(stated.items())[:2]
+        raise UsageError(
+            f"topic {topic} has id {one} in {here.directory.path} and id {other} in {there.directory.path}",
+            advice=f"they are different topics; {advice_if_several}",
+        )
+    wanted = known or next(iter(stated), None)
+    kept = [replica for replica, found in zip(replicas, ids, strict=True) if found in (None, wanted)]
+    if not kept:
+        _LOGGER.warning("topic %s: its directories are of a topic that was deleted; they are used", topic)
+        return list(replicas), next(iter(stated))
+    if len(kept) < len(replicas):
+        _LOGGER.warning("topic %s: left out %d directories of an older topic", topic, len(replicas) - len(kept))
+    return kept, wanted
+
+
+def _own_topic_id(replica: Replica, fs: Fs, on_unreadable: OnUnreadable) -> str | None:
+    file = replica.path / PARTITION_METADATA_FILE
+    return _unless_unreadable(file, lambda: read_partition_metadata(fs, file), on_unreadable)

@@ -1,0 +1,204 @@
+"""`sediment clone SOURCE... --to DIR`: a log directory that a stock broker starts on as a node of its own.
+
+The sources are directories of stopped brokers of one cluster, or copies of them.  They are never written.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
+import threading
+from pathlib import Path
+
+import click
+
+from sediment.engine.clone.features import NEWEST_RELEASE, RELEASES
+from sediment.engine.clone.options import DEFAULT_NODE_ID, DEFAULT_PARTS, CloneOptions, LinkMode
+from sediment.jobs.cloning.options import check_cluster_id, parse_parts, parse_renames, parse_until_offsets
+from sediment.jobs.cloning.report import CloneRunReport, print_report
+from sediment.jobs.cloning.run import CloneRequest
+from sediment.jobs.cloning.run import clone as clone_directories
+from sediment.jobs.command_line.options import CommonOptions, common_options
+from sediment.jobs.spark.cancellation import stop_on_signals
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
+from sediment.server.network.endpoints import parse_endpoint
+
+_LISTEN = "127.0.0.1:9092"
+_MOST_PORT = 65534  # the controller has the next one
+
+
+def perform(
+    options: CommonOptions,
+    *,
+    to: Path | None,
+    topics: tuple[str, ...] = (),
+    renames: tuple[str, ...] = (),
+    with_parts: str = ",".join(sorted(DEFAULT_PARTS)),
+    node_id: int = DEFAULT_NODE_ID,
+    cluster_id: str | None = None,
+    hold: bool = True,
+    until_offsets: tuple[str, ...] = (),
+    until_ms: int | None = None,
+    link: str | None = None,
+    abort_open_transactions: bool = False,
+    local_only: bool = False,
+    target_version: str = NEWEST_RELEASE,
+    listen: str = _LISTEN,
+    properties_file: Path | None = None,
+    stop: threading.Event | None = None,
+) -> CloneRunReport:
+    """Check the options and clone.
+
+    Raises:
+        UsageError: an option is wrong; nothing was changed.
+    """
+    if to is None:
+        raise UsageError("no target is given", advice="give --to DIR")
+    endpoint = parse_endpoint(listen, "--listen", least_port=1)
+    if endpoint.port > _MOST_PORT:
+        raise UsageError(f"--listen {listen!r} leaves no port for the controller", advice="choose a lower port")
+    own = CloneOptions(
+        topics=topics,
+        partitions=options.partitions,
+        renames=parse_renames(renames),
+        parts=parse_parts(with_parts),
+        node_id=node_id,
+        cluster_id=None if cluster_id is None else check_cluster_id(cluster_id),
+        hold=hold,
+        until_offsets=parse_until_offsets(until_offsets),
+        until_ms=until_ms,
+        abort_open_transactions=abort_open_transactions,
+        link=LinkMode.COPY if link is None else LinkMode(link),
+        local_only=local_only,
+    )
+    request = CloneRequest(to.absolute(), endpoint.host, endpoint.port, target_version, properties_file)
+    return clone_directories(options, own, request, stop=stop)
+
+
+@click.command("clone")
+@common_options
+@click.option("--to", metavar="DIR", type=click.Path(path_type=Path), help="Write the clone to this new directory.")
+@click.option("--topic", "topics", multiple=True, metavar="GLOB", help="Clone these topics (default: all).")
+@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="Give a topic another name.")
+@click.option(
+    "--with",
+    "with_parts",
+    metavar="PARTS",
+    default=",".join(sorted(DEFAULT_PARTS)),
+    show_default=True,
+    help="Take along groups, transactions, configs, acls, quotas, scram; separate them by commas.",
+)
+@click.option(
+    "--node-id",
+    type=click.IntRange(0, INT32_MAX),
+    default=DEFAULT_NODE_ID,
+    show_default=True,
+    help="Make the clone the directory of this node.",
+)
+@click.option("--cluster-id", metavar="ID", help="Use this cluster id (default: a new one).")
+@click.option(
+    "--hold/--no-hold",
+    default=True,
+    show_default=True,
+    help="Let nothing in the clone expire or be cleaned until you end that.",
+)
+@click.option(
+    "--until-offset",
+    "until_offsets",
+    multiple=True,
+    metavar="TOPIC-N:OFFSET",
+    help="End this partition of the clone at OFFSET.",
+)
+@click.option(
+    "--until-ms",
+    type=click.IntRange(0, INT64_MAX - 1),
+    metavar="MS",
+    help="End every log before its first record after this time.",
+)
+@click.option(
+    "--abort-open-transactions",
+    is_flag=True,
+    help="Write markers for open transactions: ABORT, or COMMIT if the coordinator had decided so.",
+)
+@click.option(
+    "--link",
+    type=click.Choice([LinkMode.REFLINK.value, LinkMode.HARD.value]),
+    is_flag=False,
+    flag_value=LinkMode.REFLINK.value,
+    help="Share blocks with the source if the filesystem can, else copy.  hard: give closed segments a second name; "
+    "start neither side while the other exists.",
+)
+@click.option("--local-only", is_flag=True, help="Clone the local segments of topics with tiered storage.")
+@click.option(
+    "--target-version",
+    type=click.Choice(RELEASES),
+    default=NEWEST_RELEASE,
+    show_default=True,
+    help="Use no feature level above those of this Kafka release.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default=_LISTEN,
+    show_default=True,
+    help="Let the broker listen here, and its controller on the next port.",
+)
+@click.option(
+    "--server-properties",
+    "properties_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the broker's file here too; FILE must not exist (default: only to DIR/server.properties).",
+)
+def command(
+    options: CommonOptions,
+    to: Path | None,
+    topics: tuple[str, ...],
+    renames: tuple[str, ...],
+    with_parts: str,
+    node_id: int,
+    cluster_id: str | None,
+    hold: bool,
+    until_offsets: tuple[str, ...],
+    until_ms: int | None,
+    abort_open_transactions: bool,
+    link: str | None,
+    local_only: bool,
+    target_version: str,
+    listen: str,
+    properties_file: Path | None,
+) -> None:
+    """Clone LOG_DIR... into a directory that a stock Kafka broker starts on as a single node.
+
+    Name the directories of stopped brokers of one cluster, or copies of them.  They are not written.  SIGINT or SIGTERM
+    ends the run; the next run starts over.
+    """
+    with stop_on_signals() as stop:
+        report = perform(
+            options,
+            to=to,
+            topics=topics,
+            renames=renames,
+            with_parts=with_parts,
+            node_id=node_id,
+            cluster_id=cluster_id,
+            hold=hold,
+            until_offsets=until_offsets,
+            until_ms=until_ms,
+            abort_open_transactions=abort_open_transactions,
+            link=link,
+            local_only=local_only,
+            target_version=target_version,
+            listen=listen,
+            properties_file=properties_file,
+            stop=stop,
+        )
+    options.conclude(report, print_report)
+
+
+if __name__ == "__main__":
+    command()

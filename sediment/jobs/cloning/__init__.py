@@ -1,0 +1,1 @@
+"""Run, options and report of `clone`."""

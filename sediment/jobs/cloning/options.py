@@ -1,0 +1,70 @@
+"""Options of `clone`, from text to values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sediment.engine.clone.options import Part
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.checkpoints import parse_uuid
+from sediment.segment_io.format.names import TopicPartition, parse_partition_directory
+
+
+def parse_parts(text: str) -> frozenset[Part]:
+    """Return the parts that `--with` names, separated by commas; an empty text names none.
+
+    Raises:
+        UsageError: a name is unknown.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = {part.value for part in Part}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(f"--with {unknown[0]!r} is unknown", advice=f"choose from {', '.join(sorted(known))}")
+    return frozenset(map(Part, names))
+
+
+def parse_renames(texts: Iterable[str]) -> dict[str, str]:
+    """Return new names by old ones, of `OLD=NEW`.
+
+    Raises:
+        UsageError: one is malformed, or a topic gets two names.
+    """
+    renames: dict[str, str] = {}
+    for text in texts:
+        old, equals, new = text.partition("=")
+        if not equals or not old or not new:
+            raise UsageError(f"--rename {text!r} is malformed", advice="give OLD=NEW")
+        if renames.setdefault(old, new) != new:
+            raise UsageError(f"--rename gives topic {old!r} two names", advice="give one of them")
+    return renames
+
+
+def parse_until_offsets(texts: Iterable[str]) -> dict[TopicPartition, int]:
+    """Return the offsets of `TOPIC-N:OFFSET`, by partition.
+
+    Raises:
+        UsageError: one is malformed, or a partition has two.
+    """
+    offsets: dict[TopicPartition, int] = {}
+    for text in texts:
+        name, _, number = text.rpartition(":")
+        if not number.isascii() or not number.isdigit():
+            raise UsageError(f"--until-offset {text!r} is malformed", advice="give TOPIC-N:OFFSET")
+        partition, _ = parse_partition_directory(name)
+        if offsets.setdefault(partition, int(number)) != int(number):
+            raise UsageError(f"--until-offset gives {partition} two offsets", advice="give one of them")
+    return offsets
+
+
+def check_cluster_id(text: str) -> str:
+    """Return the id if Kafka's own ids look like it.
+
+    Raises:
+        UsageError: it is malformed.
+    """
+    try:
+        parse_uuid(text)
+    except ValueError as error:
+        raise UsageError(f"--cluster-id: {error}", advice="leave it out for a random id") from error
+    return text

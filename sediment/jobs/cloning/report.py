@@ -1,0 +1,139 @@
+"""Report of a run of `clone`: partitions, topics, and what a person does to end the hold."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from rich.console import Console
+
+from sediment.jobs.reporting.figures import counted, human_bytes
+from sediment.jobs.reporting.run_report import (
+    AFTER_PARTITIONS,
+    FAILED,
+    QUARANTINED,
+    SKIPPED,
+    RunReport,
+    print_failures,
+    report_table,
+)
+
+CLONED = "cloned"
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCloneReport:
+    """Report of one partition, by its name in the clone.
+
+    `source` is the directory that was copied; its name in the JSON is `from`.  `log_dir` is the log directory of that.
+    """
+
+    partition: str
+    log_dir: str
+    status: str
+    reason_code: str | None = None
+    reason: str | None = None
+    source: str | None = None
+    log_start_offset: int | None = None
+    log_end_offset: int | None = None
+    bytes: int = 0
+    linked_bytes: int = 0
+    leader_epoch: int | None = None
+    open_transactions: int = 0
+    ended_transactions: int = 0
+    repairs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicReport:
+    """A topic of the clone; `empty_partitions` begin without a record."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    source_name: str
+    empty_partitions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedConfig:
+    """A topic config that differs from the source, with its original value; None for none.
+
+    `held` is False if a single node cannot have the original.
+    """
+
+    topic: str
+    key: str
+    original: str | None
+    value: str | None
+    held: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CloneRunReport(RunReport[PartitionCloneReport]):
+    """Report of a run of `clone`; `is_complete` is False if the directory cannot be used, and a run starts over."""
+
+    row_type: ClassVar[type] = PartitionCloneReport
+
+    to: str
+    cluster_id: str
+    node_id: int
+    held: bool
+    is_complete: bool
+    server_properties: str
+    topics: tuple[TopicReport, ...] = ()
+    changed_configs: tuple[ChangedConfig, ...] = field(default=(), metadata=AFTER_PARTITIONS)
+    restore: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
+    """Commands that end the hold."""
+
+    notes: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
+
+    def to_json(self) -> str:
+        """Return the one JSON object of `--json`."""
+        document = json.loads(RunReport.to_json(self))
+        for partition in document["partitions"]:
+            partition["from"] = partition.pop("source")
+        return json.dumps(document)
+
+
+def print_report(report: CloneRunReport, console: Console) -> None:
+    """Print the table for people, then what to do next."""
+    table = report_table(("partition", "status", "from"), ("offsets", "bytes"))
+    for each in report.partitions:
+        has_offsets = each.log_start_offset is not None
+        status = f"{each.status}: {each.reason_code}" if each.reason_code else each.status
+        offsets = f"{each.log_start_offset:,} … {each.log_end_offset:,}" if has_offsets else ""
+        table.add_row(each.partition, status, each.source or "", offsets, human_bytes(each.bytes))
+    console.print(table)
+    bad = [(each.partition, each.reason) for each in report.partitions if each.status in (FAILED, QUARANTINED)]
+    print_failures(bad, console)
+    skipped: dict[str, list[str]] = {}
+    for each in report.partitions:
+        if each.status == SKIPPED and each.reason:
+            skipped.setdefault(each.reason, []).append(each.partition)
+    lines = [f"{', '.join(names[:_SHOWN])}: {reason}" for reason, names in skipped.items()]
+    lines += report.notes
+    if report.held:
+        lines.append(
+            "The clone is held: nothing expires and nothing is cleaned.  To end that, remove the last lines of its "
+            "server.properties, and run:"
+        )
+        lines += [f"  {command}" for command in report.restore[:_SHOWN]]
+        if len(report.restore) > _SHOWN:
+            lines.append(f"  and {len(report.restore) - _SHOWN} more; --json has all of them")
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    console.print(_summary(report), soft_wrap=True, markup=False)
+
+
+def _summary(report: CloneRunReport) -> str:
+    cloned = sum(each.status in (CLONED, QUARANTINED) for each in report.partitions)
+    if not report.is_complete:
+        return f"{report.to} is not complete; run again to start over (run {report.run_id})"
+    return (
+        f"{counted(cloned, 'partition')} of {counted(len(report.topics), 'topic')} cloned to {report.to} in "
+        f"{report.seconds:.1f} s; start a broker with {report.server_properties} (run {report.run_id})"
+    )

@@ -1,0 +1,408 @@
+"""Run of `clone` on the driver.
+
+    driver    list · plan · claim                                     rename · metadata · checkpoints · manifest
+    tasks                            copy · load · cut · settle · digest
+                                     topics of records first, then those of the coordinators
+
+Invariants: the sources are not written and not locked; a partition that cannot be cloned leaves the clone incomplete.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sediment.engine.clone.clone_directory import SERVER_PROPERTIES_FILE, CloneDirectory, StartFiles
+from sediment.engine.clone.cluster_records import Node, cluster_records, next_producer_id, security_records
+from sediment.engine.clone.coordinator_rewrite import ClonedNames, committing_producers
+from sediment.engine.clone.features import clone_features
+from sediment.engine.clone.node_configs import restore_commands
+from sediment.engine.clone.options import CloneOptions, Part
+from sediment.engine.clone.partition_clone import CloneTask, PartitionClone, clone_partition
+from sediment.engine.clone.plan import ClonedPartition, ClonePlan, plan_clone
+from sediment.engine.clone.server_properties import server_properties
+from sediment.engine.clone.source import Source, open_source
+from sediment.engine.config_keys import BROKER_KEYS
+from sediment.engine.directory.lock import DirectoryLock
+from sediment.jobs.cleaning.result import TASK_ERRORS
+from sediment.jobs.cloning.report import (
+    CLONED,
+    ChangedConfig,
+    CloneRunReport,
+    PartitionCloneReport,
+    TopicReport,
+)
+from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.command_line.progress import Progress
+from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.reporting.error_text import describe, describe_lost_task
+from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED, in_order
+from sediment.jobs.spark.cancellation import cancel_when, interruptible
+from sediment.jobs.spark.session import spark_context
+from sediment.jobs.spark.task_pool import run_on_executors
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
+from sediment.segment_io.format.names import INTERNAL_TOPICS, new_run_id
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
+from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS
+from sediment.segment_io.partition.listing import list_log
+
+_STOPPED = "stopped"
+_CORRUPT = "corrupt-batch"
+_NAMED = 5
+_MIN_ISR = "min.insync.replicas"
+
+
+@dataclass(frozen=True, slots=True)
+class CloneRequest:
+    """The options of a run that are not about the content: where it goes, and the node that will start on it."""
+
+    to: Path
+    host: str
+    port: int
+    target_version: str
+    properties_file: Path | None = None
+    """Where the broker's file goes too."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """Outcome of one partition: its clone, or the error as (reason code, text)."""
+
+    partition: ClonedPartition
+    topic_id: str
+    clone: PartitionClone | None
+    error: tuple[str, str] | None = None
+
+
+def clone(
+    options: CommonOptions, own: CloneOptions, request: CloneRequest, *, stop: threading.Event | None = None
+) -> CloneRunReport:
+    """Clone the selected partitions of `options.log_dirs`.
+
+    Raises:
+        UsageError: an option is wrong, or the target is not empty; nothing was changed.
+        DirectoryInUseError: a process uses a source or the target.
+        SedimentError: a source cannot be read; nothing was changed.
+    """
+    started = time.monotonic()
+    with ExitStack() as stack:
+        run = _CloneRun(options, own, request, stop or threading.Event(), stack)
+        report = run.perform()
+    return replace(report, seconds=time.monotonic() - started)
+
+
+class _CloneRun:
+    """One run; the stack closes the lock and Spark."""
+
+    def __init__(
+        self,
+        options: CommonOptions,
+        own: CloneOptions,
+        request: CloneRequest,
+        stop: threading.Event,
+        stack: ExitStack,
+    ) -> None:
+        self._options = options
+        self._own = own
+        self._request = request
+        self._stop = stop
+        self._stack = stack
+        self._run_id = new_run_id()
+        self._fs = Fs()
+        self._target = CloneDirectory(request.to, self._run_id)
+        self._node = Node(own.node_id, own.cluster_id or new_kafka_id(), new_kafka_id())
+
+    def perform(self) -> CloneRunReport:
+        """Return the report, with a row for every partition of the plan."""
+        with interruptible():  # nothing is written yet
+            source = open_source(self._options.log_dirs, self._fs, metadata_dir=self._options.settings.metadata_dir)
+            plan = plan_clone(source, self._own, new_kafka_id)
+            features = clone_features(
+                None if source.metadata is None else source.metadata.features, self._request.target_version
+            )
+            paths = [directory.path for directory in source.directories]
+            self._target.check(paths)
+            self._check_properties_file()
+        self._target.make()
+        self._stack.enter_context(DirectoryLock(self._request.to))
+        self._target.check(paths)
+        before = self._target.begin()
+        if before is not None:
+            self._print(f"{self._request.to} was left incomplete by run {before}; starting over")
+        finished = self._clone_partitions(source, plan)
+        is_complete = all(each.clone is not None for each in finished)
+        if is_complete:
+            self._finish(source, plan, features, finished)
+        return self._report(plan, finished, is_complete)
+
+    # ----------------------------------------------------------------------------------------------------- partitions
+    def _clone_partitions(self, source: Source, plan: ClonePlan) -> list[_Finished]:
+        tasks = self._tasks(source, plan)
+        records = [task for task in tasks if task.partition.source.topic not in INTERNAL_TOPICS]
+        coordinators = [task for task in tasks if task.partition.source.topic in INTERNAL_TOPICS]
+        finished: list[_Finished] = []
+        with Progress(self._options.messages(), len(tasks), sum(task.log_bytes for task in tasks)) as progress:
+            for some in (records, coordinators):
+                if some is coordinators and not plan.is_whole:
+                    names = _names(plan, finished)
+                    some = [replace(task, names=names) for task in coordinators]
+                for each in self._run(some):
+                    if each.clone is not None:
+                        self._target.add(each.partition.target, each.topic_id, each.clone)
+                        progress.advance(each.clone.log_bytes)
+                    finished.append(each)
+        return finished
+
+    def _run(self, tasks: Sequence[CloneTask]) -> Iterable[_Finished]:
+        if not tasks:
+            return
+        sc = self._stack.enter_context(spark_context(self._options.master, "sediment clone"))
+        with cancel_when(self._stop, sc, self._run_id):
+            for results in run_on_executors(
+                sc, tasks, _perform, CloneTask.weight, group=self._run_id, is_stopped=self._stop.is_set
+            ):
+                for each in results:
+                    yield self._settled(each.item, each.result, each.error)
+
+    def _settled(
+        self, task: CloneTask, result: PartitionClone | tuple[str, str] | None, error: Exception | None
+    ) -> _Finished:
+        if isinstance(result, PartitionClone):
+            return _Finished(task.partition, task.topic_id, result)
+        if result is not None:
+            return _Finished(task.partition, task.topic_id, None, result)
+        if self._stop.is_set():
+            return _Finished(
+                task.partition, task.topic_id, None, (_STOPPED, "the run was stopped before this partition was cloned")
+            )
+        return _Finished(task.partition, task.topic_id, None, describe_lost_task(error))
+
+    def _tasks(self, source: Source, plan: ClonePlan) -> list[CloneTask]:
+        settings = self._options.settings
+        if source.metadata is not None:
+            settings = settings.with_metadata(source.metadata.topic_configs, self._broker_configs(source))
+        committing: frozenset[int] = frozenset()
+        if self._own.abort_open_transactions and TRANSACTION_STATE in source.topics:
+            committing = committing_producers(source.topics[TRANSACTION_STATE], self._own.until_ms, self._fs)
+        tasks = []
+        for topic in plan.topics.values():
+            config = settings.for_topic(topic.source_name)
+            tasks += [
+                CloneTask(
+                    partition=partition,
+                    topic_id=topic.topic_id,
+                    to=self._request.to,
+                    run_id=self._run_id,
+                    config=config,
+                    now_ms=self._options.now_ms,
+                    link=self._own.link,
+                    ends_transactions=self._own.abort_open_transactions,
+                    committing=committing,
+                    log_bytes=list_log(partition.source, partition.replicas[0].path, self._fs).log_bytes(),
+                )
+                for partition in topic.partitions
+            ]
+        return tasks
+
+    # ------------------------------------------------------------------------------------------------------ completion
+    def _finish(
+        self, source: Source, plan: ClonePlan, features: Mapping[str, int], finished: Sequence[_Finished]
+    ) -> None:
+        clones = {each.partition.target: each.clone for each in finished if each.clone is not None}
+        known_ids = {producer_id for clone in clones.values() for producer_id in clone.producer_ids}
+        broker_configs = self._broker_configs(source) if Part.CONFIGS in self._own.parts else {}
+        records = [
+            *cluster_records(
+                plan.topics.values(),
+                {partition: clone.leader_epoch for partition, clone in clones.items()},
+                self._node,
+                features,
+                broker_configs,
+                next_producer_id(source.metadata, known_ids),
+            ),
+            *security_records(source.metadata, self._own.parts),
+        ]
+        properties = server_properties(
+            self._request.to,
+            self._node,
+            host=self._request.host,
+            port=self._request.port,
+            partition_counts={
+                name: topic.partition_count for name, topic in plan.topics.items() if name in INTERNAL_TOPICS
+            },
+            is_held=self._own.hold,
+        )
+        if self._request.properties_file is not None:
+            self._fs.write_new(self._request.properties_file, [properties.encode()])
+            self._fs.sync_file(self._request.properties_file)
+        self._target.finish(
+            StartFiles(self._node, records, properties),
+            sources=[directory.path for directory in source.directories],
+            now_ms=self._options.now_ms,
+        )
+
+    def _check_properties_file(self) -> None:
+        path = self._request.properties_file
+        if path is not None and (self._fs.exists(path) or not self._fs.is_directory(path.absolute().parent)):
+            raise UsageError(
+                "--server-properties names a file that exists, or a directory that does not",
+                path=str(path),
+                advice="name a new file",
+            )
+
+    def _broker_configs(self, source: Source) -> dict[str, str]:
+        """Return the dynamic configs of all brokers about logs; others may be secrets, or name other machines."""
+        if source.metadata is None:
+            return {}
+        found = source.metadata.broker_configs.get(ALL_BROKERS, {})
+        return {key: value for key, value in found.items() if key in BROKER_KEYS and key != _MIN_ISR}
+
+    # ---------------------------------------------------------------------------------------------------------- report
+    def _report(self, plan: ClonePlan, finished: Sequence[_Finished], is_complete: bool) -> CloneRunReport:
+        rows = [_row(each) for each in finished]
+        rows += [
+            PartitionCloneReport(str(each.partition), each.log_dir, SKIPPED, each.reason_code, each.reason)
+            for each in plan.left_out
+        ]
+        for row in rows:
+            log_partition(self._run_id, "clone", row)
+        bootstrap = f"{self._request.host}:{self._request.port}"
+        return CloneRunReport(
+            run_id=self._run_id,
+            command="clone",
+            now_ms=self._options.now_ms,
+            seconds=0.0,
+            partitions=in_order(rows),
+            to=str(self._request.to),
+            cluster_id=self._node.cluster_id,
+            node_id=self._node.node_id,
+            held=self._own.hold,
+            is_complete=is_complete,
+            server_properties=str(self._request.to / SERVER_PROPERTIES_FILE),
+            topics=tuple(
+                TopicReport(
+                    topic.name, topic.topic_id, topic.partition_count, topic.source_name, topic.empty_partitions
+                )
+                for topic in plan.topics.values()
+            ),
+            changed_configs=tuple(
+                ChangedConfig(
+                    topic.name,
+                    change.key,
+                    change.original,
+                    change.value,
+                    change.is_held,
+                )
+                for topic in plan.topics.values()
+                for change in topic.changes
+            ),
+            restore=tuple(
+                command
+                for topic in plan.topics.values()
+                for command in restore_commands(topic.name, topic.changes, bootstrap)
+            ),
+            notes=(*_notes(finished), *self._orphans(plan, finished)),
+        )
+
+    def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
+        """Return a sentence about open transactions whose coordinator is not part of the clone, or is ahead of it."""
+        orphans = [
+            each
+            for each in finished
+            if each.clone is not None
+            and each.clone.open_transactions
+            and each.partition.source.topic not in INTERNAL_TOPICS
+            and (TRANSACTION_STATE not in plan.topics or each.partition.until_offset is not None)
+        ]
+        if not orphans:
+            return []
+        names = ", ".join(str(each.partition.target) for each in orphans[:_NAMED])
+        return [
+            f"open transactions without a coordinator in {len(orphans)} partitions ({names}): readers of committed "
+            "data stop there; clone with --abort-open-transactions to end them"
+        ]
+
+    def _print(self, text: str) -> None:
+        self._options.messages().print(f"sediment: {text}", soft_wrap=True, markup=False)
+
+
+def _perform(task: CloneTask, attempt: str) -> PartitionClone | tuple[str, str]:
+    """Clone a partition in a Spark task; an error comes back as (reason code, text)."""
+    try:
+        return clone_partition(task, attempt)
+    except TASK_ERRORS as error:
+        return describe(error)
+
+
+def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
+    """Return what records of the coordinators may name; `finished` are the partitions with records of clients."""
+    topics = plan.topics.values()
+    return ClonedNames(
+        partitions=frozenset(each.source for each in plan.partitions()),
+        names={topic.source_name: topic.name for topic in topics if topic.source_name != topic.name},
+        ids={topic.source_name: uuid.UUID(bytes=parse_uuid(topic.topic_id)) for topic in topics},
+        producer_ids=frozenset(
+            producer_id for each in finished if each.clone is not None for producer_id in each.clone.producer_ids
+        ),
+    )
+
+
+def _notes(finished: Iterable[_Finished]) -> tuple[str, ...]:
+    """Return sentences about the records of the coordinators that were rewritten."""
+    notes = []
+    for topic, what in ((CONSUMER_OFFSETS, "groups"), (TRANSACTION_STATE, "transactional ids")):
+        counts = [
+            each.clone.rewrite
+            for each in finished
+            if each.clone is not None and each.clone.rewrite is not None and each.partition.source.topic == topic
+        ]
+        if counts:
+            kept, dropped = sum(each.kept for each in counts), sum(each.dropped for each in counts)
+            members = "; members and assignments were dropped" if topic == CONSUMER_OFFSETS else ""
+            notes.append(
+                f"{topic} was rewritten for the topics of the clone: {kept} {what} came along, {dropped} did not"
+                f"{members}"
+            )
+    return tuple(notes)
+
+
+def _row(finished: _Finished) -> PartitionCloneReport:
+    name, clone = str(finished.partition.target), finished.clone
+    replica = finished.partition.replicas[0]
+    if clone is None:
+        code, reason = finished.error or (None, None)
+        return PartitionCloneReport(name, str(replica.directory.path), FAILED, code, reason, str(replica.path))
+    return PartitionCloneReport(
+        partition=name,
+        log_dir=clone.log_dir,
+        status=CLONED if clone.damage is None else QUARANTINED,
+        reason_code=None if clone.damage is None else _CORRUPT,
+        reason=clone.damage and f"{clone.damage}. A broker does not notice it; it was cloned byte for byte",
+        source=str(Path(clone.log_dir) / str(finished.partition.source)),
+        log_start_offset=clone.log_start_offset,
+        log_end_offset=clone.log_end_offset,
+        bytes=clone.log_bytes,
+        linked_bytes=clone.linked_bytes,
+        leader_epoch=clone.leader_epoch,
+        open_transactions=len(clone.open_transactions),
+        ended_transactions=clone.ended_transactions,
+        repairs=clone.repairs,
+    )
+
+
+def new_kafka_id() -> str:
+    """Return a random id as Kafka makes them: 22 characters, of which the first is not a hyphen.
+
+    Source: Kafka's Uuid.randomUuid; an id that begins with a hyphen would look like an option to its tools.
+    """
+    while True:
+        text = format_uuid(uuid.uuid4().bytes)
+        if not text.startswith("-"):
+            return text
