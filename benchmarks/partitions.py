@@ -126,14 +126,15 @@ def run(step: str, partitions: int, command: Sequence[str]) -> Outcome:
 
 def measure(top: Path, partitions: int, steps: Sequence[str]) -> list[Outcome]:
     """Run the steps on a new directory of `partitions`."""
-    log_dir, target = top / "logs", top / "clone"
+    log_dir, target, config = top / "logs", top / "clone", top / "server.properties"
+    config.write_text("log.cleanup.policy=compact\n")
     log_dir.mkdir()
     make(log_dir, partitions)
     common = [f"--master={SLOTS}", f"--now-ms={NOW_MS}", "--json", "--quiet"]
     sediment = [sys.executable, "-m", "sediment.jobs.cli"]
     commands = {
         "list": [sys.executable, "-c", _LIST, str(log_dir), str(partitions)],
-        "plan": [*sediment, "plan", str(log_dir), "--broker-defaults", "--set=cleanup.policy=compact", *common],
+        "plan": [*sediment, "plan", str(log_dir), "--broker-defaults", f"--config={config}", *common],
         "clone": [*sediment, "clone", str(log_dir), "--to", str(target), "--link=hard", *common],
     }
     outcomes = []

@@ -56,6 +56,15 @@ class LogDirCheckpoints:
     recovery_point: Mapping[TopicPartition, int] | None
     clean_shutdown: bool
 
+    def only(self, partition: TopicPartition) -> LogDirCheckpoints:
+        """Return the same files with the entries of one partition."""
+
+        def entry(file: Mapping[TopicPartition, int] | None) -> Mapping[TopicPartition, int] | None:
+            return None if file is None else {key: file[key] for key in (partition,) if key in file}
+
+        files = map(entry, (self.first_dirty, self.log_start, self.high_watermark, self.recovery_point))
+        return LogDirCheckpoints(*files, clean_shutdown=self.clean_shutdown)
+
     def of(self, partition: TopicPartition) -> PartitionCheckpoints:
         """Return the entries of `partition`."""
         return PartitionCheckpoints(
