@@ -295,6 +295,7 @@ def clone(
     abort_open_transactions: bool = False,
     link: Literal["reflink", "hard"] | None = None,
     local_only: bool = False,
+    since: str | None = None,
     target_version: Literal["4.0", "4.1", "4.2"] = "4.2",
     listen: str = "127.0.0.1:9092",
     server_properties: Path | None = None,
@@ -330,6 +331,7 @@ def clone(
         abort_open_transactions: write markers for open transactions.
         link: share blocks with the source if the filesystem can, or hard-link closed segments; default: copy.
         local_only: clone the local segments of topics with tiered storage.
+        since: manifest of an earlier clone; closed segments that did not change since then are linked from there.
         target_version: use no feature level above those of this Kafka release.
         listen: address of the broker in its properties; the controller has the next port.
         server_properties: write the broker's file here too.

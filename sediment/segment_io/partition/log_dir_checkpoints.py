@@ -6,7 +6,7 @@ This is separate from `log_view`, so the driver can read checkpoints without loa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.segment_io.errors import CorruptCheckpointError
@@ -62,8 +62,13 @@ class LogDirCheckpoints:
         def entry(file: Mapping[TopicPartition, int] | None) -> Mapping[TopicPartition, int] | None:
             return None if file is None else {key: file[key] for key in (partition,) if key in file}
 
-        files = map(entry, (self.first_dirty, self.log_start, self.high_watermark, self.recovery_point))
-        return LogDirCheckpoints(*files, clean_shutdown=self.clean_shutdown)
+        return replace(
+            self,
+            first_dirty=entry(self.first_dirty),
+            log_start=entry(self.log_start),
+            high_watermark=entry(self.high_watermark),
+            recovery_point=entry(self.recovery_point),
+        )
 
     def of(self, partition: TopicPartition) -> PartitionCheckpoints:
         """Return the entries of `partition`."""
